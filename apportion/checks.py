@@ -3,7 +3,7 @@
 All raise ValueError, also for a wrong type, because the loader of TOML files turns that into a message for the user.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import cache
@@ -82,6 +82,26 @@ def check_integer(name: str, value: Any, least: int | None = None, remedy: str |
     if abs(int(value)) > LARGEST_INTEGER:
         raise ValueError(f"{name} must fit in 64 bits, got {shown(value)}; use at most {LARGEST_INTEGER}")
     return int(value)
+
+
+def check_least(settings: Any, remedy: str, **least: float) -> None:
+    """Raise ValueError for a setting that is below its ``least`` value. None passes, and nan does not.
+
+    >>> from types import SimpleNamespace
+    >>> check_least(SimpleNamespace(name="dapo", target=0), "leave it out", target=1)
+    Traceback (most recent call last):
+    ValueError: target must be at least 1 for dapo, got 0; leave it out
+    """
+    for name, low in least.items():
+        value = getattr(settings, name)
+        if value is not None and not low <= value:
+            raise ValueError(f"{name} must be at least {low} for {settings.name}, got {shown(value)}; {remedy}")
+
+
+def check_choice(name: str, value: Any, choices: Collection[str], remedy: str = "check the spelling") -> None:
+    """Raise ValueError unless ``value`` is one of ``choices``."""
+    if value not in tuple(choices):
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {shown(value)}; {remedy}")
 
 
 def number_array(name: str, values: ArrayLike) -> NDArray[np.float64]:

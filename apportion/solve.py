@@ -109,7 +109,7 @@ def solve(
     if successes is not None or trials is not None:
         raise ValueError(f"{method} takes no successes and trials, got some; give success=, or use method='hora'")
     if method == "vip":
-        check_low(low)
+        check_low(low, estimator)
     return _least_variance(_probabilities(success, method), budget, method, estimator, low, high)
 
 

@@ -29,7 +29,7 @@ import numpy as np
 from apportion.allocators.base import Size
 from apportion.allocators.spending.budget import BudgetedAllocator
 from apportion.allocators.spending.solver import check_table, spend_widening
-from apportion.checks import check_numbers
+from apportion.checks import check_least
 from apportion.types import Batch, Belief, Counts, Floats, Needs, Plan
 
 CLIP = 0.05
@@ -121,12 +121,8 @@ class HORA(BudgetedAllocator):
     priced: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_numbers(self)
-        if self.pre_rollouts is not None and self.pre_rollouts < 1:
-            raise ValueError(
-                f"pre_rollouts must be at least 1, got {self.pre_rollouts}; hora decides by their outcomes"
-            )
         super().__post_init__()
+        check_least(self, "it decides by their outcomes", pre_rollouts=1)
 
     @property
     def needs(self) -> Needs:
@@ -145,7 +141,7 @@ class HORA(BudgetedAllocator):
         if pre.any():
             return Plan(pre)
         posterior = clipped_prior(batch.belief).condition(batch.successes, batch.trials)
-        gains = gains_beyond(posterior, batch.asked, self.high, self._budget.width(batch, batch.asked))
+        gains = gains_beyond(posterior, batch.asked, self.high, self._width(batch, batch.asked))
         return Plan(self._spend(batch, gains, batch.asked) - batch.asked)
 
     def gains(self, belief: Belief, successes: Counts, trials: Counts, width: int) -> Floats:

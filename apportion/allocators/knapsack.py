@@ -25,9 +25,9 @@ import numpy as np
 
 from apportion.allocators.spending.budget import BudgetedAllocator
 from apportion.allocators.spending.solver import check_table, spend_widening
-from apportion.checks import check_numbers
+from apportion.checks import check_least
 from apportion.predictors import EmpiricalBayes, Predictor
-from apportion.types import Batch, Belief, Counts, Floats, Needs, Plan
+from apportion.types import Belief, Counts, Floats, Needs
 
 
 def value_gains(belief: Belief, low: int, width: int) -> Floats:
@@ -87,25 +87,12 @@ class Knapsack(BudgetedAllocator):
     priced: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_numbers(self)
-        if self.low < 1:
-            raise ValueError(
-                f"low must be at least 1 for knapsack, got {self.low}; a prompt without rollouts teaches nothing"
-            )
         super().__post_init__()
+        check_least(self, "a prompt without rollouts teaches nothing", low=1)
 
     @property
     def needs(self) -> Needs:
         return super().needs | Needs(binary=True)
-
-    @property
-    def least(self) -> int:
-        return self.low
-
-    def plan(self, batch: Batch) -> Plan:
-        low = np.full(len(batch.prompts), self.low, np.int64)
-        gains = self.gains(batch.belief, batch.asked, batch.asked, self._budget.width(batch, low))
-        return Plan(np.maximum(self._spend(batch, gains, low) - batch.asked, 0))
 
     def gains(self, belief: Belief, successes: Counts, trials: Counts, width: int) -> Floats:
         return value_gains(belief, self.low, width)

@@ -12,23 +12,22 @@ Note: the gain depends on how well S is known. With moments learnt from 4 rollou
 fast, benchmarks/moments finds no gain over uniform counts; with the true moments x.55 to x.77 of the variance.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from apportion.allocators.spending.budget import BudgetedAllocator
-from apportion.allocators.vip import variance_drops
-from apportion.checks import check_numbers
+from apportion.allocators.vip import VarianceAllocator, variance_drops
 from apportion.predictors import Predictor, ScoreMoments
-from apportion.types import Batch, Belief, Counts, Floats, Needs, Plan
+from apportion.types import Belief, Counts, Floats
 
 NeymanEstimator = Literal["rloo", "dr_grpo", "reinforce"]
 LEAST_LOW: dict[str, int] = {"rloo": 2, "dr_grpo": 3, "reinforce": 1}
 """The number of rollouts from which on the variance is finite and convex."""
 
 
-def drops(estimator: NeymanEstimator, n: Counts) -> Floats:
+def drops(estimator: str, n: Counts) -> Floats:
     """Return by how much rollout number ``n`` lowers the variance if S = 1, elementwise; it never increases with n.
 
     1 / (n - 1) - 1 / n for "reinforce", whose variance is 1 / n; for the others see ``vip.variance_drops``.
@@ -43,7 +42,7 @@ def drops(estimator: NeymanEstimator, n: Counts) -> Floats:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Neyman(BudgetedAllocator):
+class Neyman(VarianceAllocator):
     """Splits a fixed budget so that the summed variance of the prompts' gradients is smallest.
 
     Rewards as its predictor takes them, binary or graded; the default one needs binary rewards.
@@ -71,44 +70,7 @@ class Neyman(BudgetedAllocator):
     predictor: Predictor = field(default_factory=ScoreMoments)
 
     name: ClassVar[str] = "neyman"
-    one_round: ClassVar[bool] = True
-    priced: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_numbers(self)
-        estimator = self._minimised
-        if estimator not in LEAST_LOW:
-            raise ValueError(
-                f"estimator must be one of {', '.join(LEAST_LOW)} for neyman, got {estimator!r}; "
-                "name the one that trains, because each has its own variance"
-            )
-        if self.low < LEAST_LOW[estimator]:
-            raise ValueError(
-                f"low must be at least {LEAST_LOW[estimator]} for {estimator}, whose variance is not finite "
-                f"and convex below, got {self.low}; raise it, or use reinforce with a baseline from history for low = 1"
-            )
-        super().__post_init__()
-
-    @property
-    def needs(self) -> Needs:
-        return super().needs | Needs(estimator=self._minimised)
-
-    @property
-    def _minimised(self) -> NeymanEstimator:
-        return "rloo" if self.estimator is None else self.estimator
-
-    def with_estimator(self, estimator: str) -> Self:
-        known = estimator if estimator in LEAST_LOW else "rloo"
-        return self if self.estimator is not None else self._copied(estimator=known)
-
-    @property
-    def least(self) -> int:
-        return self.low
-
-    def plan(self, batch: Batch) -> Plan:
-        bounds = np.full(len(batch.prompts), self.low, np.int64)
-        gains = self.gains(batch.belief, batch.asked, batch.asked, self._budget.width(batch, bounds))
-        return Plan(np.maximum(self._spend(batch, gains, bounds) - batch.asked, 0))
+    least_low: ClassVar[Mapping[str, int]] = LEAST_LOW
 
     def gains(self, belief: Belief, successes: Counts, trials: Counts, width: int) -> Floats:
         return belief.variance[:, None] * drops(self._minimised, np.arange(self.low + 1, self.low + 1 + width))

@@ -99,7 +99,7 @@ class Even(BudgetedAllocator):
 
     def plan(self, batch: Batch) -> Plan:
         low = np.zeros(len(batch.prompts), np.int64)
-        level = self._budget.of(len(batch.prompts)) // max(1, int(batch.costs.sum()))
+        level = self._total(len(batch.prompts)) // max(1, int(batch.costs.sum()))
         width = min(level + 1, self.high)
         check_table(len(low), width)
         gains = np.zeros((len(low), width))  # equal gains: one per prompt in turn

@@ -16,6 +16,7 @@ Note: its Assumption 4.1(ii), reward uncorrelated with gradient norm, does not h
 benchmarks/gradient_variance measures what that costs.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Self, get_args
 
@@ -23,13 +24,14 @@ import numpy as np
 
 from apportion.allocators.spending.budget import BudgetedAllocator
 from apportion.allocators.spending.solver import spend_widening
-from apportion.checks import check_numbers
+from apportion.checks import check_choice
 from apportion.predictors import EmpiricalBayes, Predictor
-from apportion.types import Batch, Belief, Counts, Floats, Needs, Plan
-from apportion.untrusted import shown
+from apportion.types import Belief, Counts, Floats, Needs
 
 GroupEstimator = Literal["rloo", "dr_grpo"]
 SMALLEST_LOW = 3
+LEAST_LOW: dict[str, int] = dict.fromkeys(get_args(GroupEstimator), SMALLEST_LOW)
+"""The least L of each estimator that has a formula: the paper's, for both."""
 
 
 def gradient_variance(success: Floats, counts: Counts, estimator: GroupEstimator = "rloo") -> Floats:
@@ -92,8 +94,39 @@ def noise_drops(variance: Floats, estimator: GroupEstimator, low: int, width: in
     return 4 * variance[:, None] * variance_drops(estimator, np.arange(low + 1, low + 1 + width))
 
 
+class VarianceAllocator(BudgetedAllocator):
+    """Splits a budget at once so that the summed variance is smallest, by the formula of the ``estimator`` that trains.
+
+    ``least_low`` has the estimators with a formula, and the number of rollouts from which on it is finite and convex.
+    """
+
+    estimator: str | None = None
+    low: int = SMALLEST_LOW
+
+    one_round: ClassVar[bool] = True
+    priced: ClassVar[bool] = True
+    least_low: ClassVar[Mapping[str, int]] = LEAST_LOW
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_estimator(self._minimised, self.least_low)
+        check_low(self.low, self._minimised, self.least_low)
+
+    @property
+    def needs(self) -> Needs:
+        return super().needs | Needs(estimator=self._minimised)
+
+    def with_estimator(self, estimator: str) -> Self:
+        known = estimator if estimator in self.least_low else "rloo"
+        return self if self.estimator is not None else self._copied(estimator=known)
+
+    @property
+    def _minimised(self) -> str:
+        return "rloo" if self.estimator is None else self.estimator
+
+
 @dataclass(frozen=True, kw_only=True)
-class VIP(BudgetedAllocator):
+class VIP(VarianceAllocator):
     """Splits a fixed budget by predicted gradient variance; rewards as its predictor takes them, binary or graded.
 
     Args:
@@ -125,37 +158,11 @@ class VIP(BudgetedAllocator):
     predictor: Predictor = field(default_factory=EmpiricalBayes)
 
     name: ClassVar[str] = "vip"
-    one_round: ClassVar[bool] = True
-    priced: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_numbers(self)
-        check_estimator(self._minimised)
-        check_low(self.low)
+        super().__post_init__()
         if not 0 <= self.bonus < np.inf:
             raise ValueError(f"bonus must be 0 or more, got {self.bonus}; 0 is the paper's objective")
-        super().__post_init__()
-
-    @property
-    def needs(self) -> Needs:
-        return super().needs | Needs(estimator=self._minimised)
-
-    @property
-    def _minimised(self) -> GroupEstimator:
-        return "rloo" if self.estimator is None else self.estimator
-
-    def with_estimator(self, estimator: str) -> Self:
-        known = estimator if estimator in get_args(GroupEstimator) else "rloo"
-        return self if self.estimator is not None else self._copied(estimator=known)
-
-    @property
-    def least(self) -> int:
-        return self.low
-
-    def plan(self, batch: Batch) -> Plan:
-        low = np.full(len(batch.prompts), self.low, np.int64)
-        gains = self.gains(batch.belief, batch.asked, batch.asked, self._budget.width(batch, low))
-        return Plan(np.maximum(self._spend(batch, gains, low) - batch.asked, 0))
 
     def gains(self, belief: Belief, successes: Counts, trials: Counts, width: int) -> Floats:
         gains = noise_drops(belief.variance, self._minimised, self.low, width)
@@ -164,19 +171,16 @@ class VIP(BudgetedAllocator):
         return gains
 
 
-def check_estimator(estimator: str) -> None:
-    """Raise ValueError unless VIP has a variance formula for ``estimator``."""
-    if estimator not in get_args(GroupEstimator):
-        raise ValueError(
-            f"estimator must be one of {', '.join(get_args(GroupEstimator))} for vip, got {shown(estimator)}; "
-            "name the one that trains, because each has its own variance"
-        )
+def check_estimator(estimator: str, known: Mapping[str, int] = LEAST_LOW) -> None:
+    """Raise ValueError unless ``known`` has a variance formula for ``estimator``."""
+    check_choice("estimator", estimator, known, "name the one that trains, because each has its own variance")
 
 
-def check_low(low: int) -> None:
-    """Raise ValueError unless the variance is convex in n from ``low`` on."""
-    if low < SMALLEST_LOW:
+def check_low(low: int, estimator: str, known: Mapping[str, int] = LEAST_LOW) -> None:
+    """Raise ValueError unless the variance is finite and convex in n from ``low`` on."""
+    if low < known[estimator]:
         raise ValueError(
-            f"low must be at least {SMALLEST_LOW} for vip (arXiv 2602.01601, section 5.2), got {low}; "
-            f"use low={SMALLEST_LOW} or another method"
+            f"low must be at least {known[estimator]} for {estimator}, whose variance is not finite and convex below "
+            f"(arXiv 2602.01601, section 5.2), got {low}; raise it, or use neyman with reinforce and a baseline from "
+            "history for low = 1"
         )

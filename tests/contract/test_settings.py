@@ -7,13 +7,13 @@ import tomllib
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
-from apportion.allocators import ALLOCATORS, printed_counts
-from apportion.allocators.spending.budget import Budget, TokenBudget
+from apportion.allocators import ALLOCATORS, VIP, printed_counts
 from apportion.baselines import BASELINES
 from apportion.config import build as configured
 from apportion.config import dump, to_toml
@@ -156,8 +156,7 @@ MADE: dict[str, Callable[..., Any]] = {
     "plan": Plan,
     "belief": Belief,
     "decide": decide,
-    "budget": Budget,
-    "token budget": TokenBudget,
+    "token budget": partial(VIP, lengths=MeanLengths(initial=1)),
     "printed counts": printed_counts,
 }
 

@@ -212,7 +212,7 @@ def settings_classes() -> list[type]:
         loaded = import_module(module.name)
         for name, value in vars(loaded).items():
             own = isinstance(value, type) and value.__module__ == module.name and not name.startswith("_")
-            if own and is_dataclass(value) and "__post_init__" in vars(value):
+            if own and is_dataclass(value) and hasattr(value, "__post_init__"):
                 found[f"{value.__module__}.{name}"] = value
     return [found[name] for name in sorted(found)]
 

@@ -1,4 +1,4 @@
-"""Budgets of a batch, in rollouts or in tokens, and the base class of allocators that spend one."""
+"""The base class of allocators that spend a budget of a batch, in rollouts or in tokens."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,131 +9,21 @@ import numpy as np
 
 from apportion.allocators.base import Allocator, Size
 from apportion.allocators.spending.knapsack import spend_costs
-from apportion.allocators.spending.solver import check_high, check_table, most_extra, spend
+from apportion.allocators.spending.solver import check_high, check_table, spend
 from apportion.checks import check_numbers
 from apportion.predictors import MeanLengths, Predictor, UniformPrior
 from apportion.types import Batch, Belief, Counts, Floats, Mask, Needs, Plan, Prompt, prompt_list
 from apportion.untrusted import shown
 
 
-@dataclass(frozen=True)
-class Budget:
-    """Rollouts of a batch: ``rollouts_per_prompt`` on average, or ``total`` for a batch of any size. All are spent.
-
-    Each prompt gets between ``low`` and ``high`` of them.
-
-    >>> Budget(low=3, high=24, rollouts_per_prompt=8).of(prompts=10)
-    80
-    """
-
-    low: int
-    high: int
-    rollouts_per_prompt: float | None = None
-    total: int | None = None
-
-    def __post_init__(self) -> None:
-        check_numbers(self)
-        check_high(self.low, self.high)
-        if (self.rollouts_per_prompt is None) == (self.total is None):
-            raise ValueError(
-                f"give either rollouts_per_prompt or budget, got {self.rollouts_per_prompt} and {self.total}; "
-                "budget counts a whole batch"
-            )
-        if self.total is not None and self.total < 0:
-            raise ValueError(f"budget must be at least 0, got {self.total}; it counts the rollouts of a whole batch")
-        if self.rollouts_per_prompt is not None and not self.low <= self.rollouts_per_prompt <= self.high:
-            raise ValueError(
-                f"rollouts_per_prompt must be between {self.low} and {self.high}, got {self.rollouts_per_prompt}; "
-                "change it or the bounds"
-            )
-
-    def of(self, prompts: int) -> int:
-        """Return the rollouts for a batch of ``prompts``. Raise ValueError if they do not fit the bounds."""
-        total = int(self.rollouts_per_prompt * prompts) if self.total is None else self.total  # type: ignore[operator]
-        if not prompts * self.low <= total <= prompts * self.high:
-            raise ValueError(
-                f"budget must be between {prompts * self.low} and {prompts * self.high} for {prompts} prompts, "
-                f"got {total}; change the budget or the bounds"
-            )
-        return total
-
-    def most(self, prompts: int) -> int:
-        """Return the most rollouts that ``prompts`` can get: the whole budget."""
-        return self.of(prompts)
-
-    def width(self, batch: Batch, low: Counts) -> int:
-        """Return the most rollouts beyond its ``low`` [P] that one prompt could get. Raise ValueError for too many."""
-        width = most_extra(low, self.high, self.of(len(batch.prompts)))
-        check_table(len(low), width)
-        return width
-
-    def spend(self, batch: Batch, gains: Floats, low: Counts) -> Counts:
-        """Return counts [P], at least ``low`` [P], of the largest total gain."""
-        return spend(gains, self.of(len(batch.prompts)), low)
-
-
-@dataclass(frozen=True)
-class TokenBudget:
-    """Tokens of a batch: ``tokens_per_prompt`` on average, charged by the lengths predicted before its first rollout.
-
-    ``Batch.costs`` holds these lengths. The budget is never exceeded; what remains is too small for another useful
-    rollout. Each prompt gets between ``low`` and ``high`` rollouts.
-
-    >>> TokenBudget(low=3, high=24, tokens_per_prompt=8_000).of(prompts=10)
-    80000
-    """
-
-    low: int
-    high: int
-    tokens_per_prompt: float
-
-    def __post_init__(self) -> None:
-        check_numbers(self)
-        check_high(self.low, self.high)
-        if not max(1, self.low) <= self.tokens_per_prompt < math.inf:
-            raise ValueError(
-                f"tokens_per_prompt must be finite and pay for {self.low} rollouts of a token or more, "
-                f"got {self.tokens_per_prompt}; it counts tokens of completions, on average over a batch"
-            )
-
-    def of(self, prompts: int) -> int:
-        """Return the tokens for a batch of ``prompts``."""
-        return int(self.tokens_per_prompt * prompts)
-
-    def most(self, prompts: int) -> int:
-        """Return the most rollouts that ``prompts`` can get, however short their completions."""
-        return self.high * prompts
-
-    def width(self, batch: Batch, low: Counts) -> int:
-        """Return the most rollouts beyond its ``low`` [P] that one prompt could get. Raise ValueError for too many."""
-        left = self._left(batch, low)
-        width = max(0, min(self.high - int(low.min(initial=self.high)), int(left // batch.costs.min(initial=math.inf))))
-        check_table(len(low), width)
-        return width
-
-    def spend(self, batch: Batch, gains: Floats, low: Counts) -> Counts:
-        """Return counts [P], at least ``low`` [P], of the largest total gain."""
-        self._left(batch, low)
-        return spend_costs(gains, self.of(len(batch.prompts)), low, batch.costs).counts
-
-    def _left(self, batch: Batch, low: Counts) -> float:
-        total, granted = self.of(len(batch.prompts)), float(batch.costs @ low)
-        if granted > total:
-            raise ValueError(
-                f"tokens_per_prompt must be at least {math.ceil(granted / len(batch.prompts))} to pay for the "
-                f"{low.sum()} rollouts granted to these {len(batch.prompts)} prompts at their predicted lengths, "
-                f"got {self.tokens_per_prompt}; raise it, or lower what every prompt gets first"
-            )
-        return total - granted
-
-
 @dataclass(frozen=True, kw_only=True)
 class BudgetedAllocator(Allocator):
     """An allocator whose batches have a budget, of rollouts or of tokens. It learns only through its predictors.
 
-    Under a token budget ``start`` puts the predicted length of each prompt's completions into ``Batch.costs``. These
-    costs hold for the whole batch, even after some of its completions are known, so that plans do not depend on lengths
-    of their own batch. The tokens really used are in ``metrics``.
+    A budget of rollouts is spent to the last. One of tokens is never exceeded, and what remains is too small for
+    another useful rollout. It is charged by lengths that are predicted before the first rollout: ``start`` puts them
+    into ``Batch.costs``, where they stay after some completions are known, so that plans do not depend on lengths of
+    their own batch. The tokens really used are in ``metrics``. A prompt gets between ``least`` and ``high`` rollouts.
 
     Args:
         rollouts_per_prompt: budget per prompt, on average. If no budget is given it is the number of the engine that
@@ -161,42 +51,40 @@ class BudgetedAllocator(Allocator):
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        if self.tokens_per_prompt is not None and (self.rollouts_per_prompt, self.budget) != (None, None):
+        average, total, tokens = self.rollouts_per_prompt, self.budget, self.tokens_per_prompt
+        if sum(each is not None for each in (average, total, tokens)) > 1:
             raise ValueError(
-                f"give one of rollouts_per_prompt, budget and tokens_per_prompt, got {self.rollouts_per_prompt}, "
-                f"{self.budget} and {self.tokens_per_prompt}; leave the others out"
+                f"give one of rollouts_per_prompt, budget and tokens_per_prompt, got {average}, {total} and {tokens}; "
+                "leave the others out"
             )
-        if (self.tokens_per_prompt is None) != (self.lengths is None):
+        if (tokens is None) != (self.lengths is None):
             raise ValueError(
-                f"tokens_per_prompt and lengths go together, got {self.tokens_per_prompt} and {self.lengths}; "
+                f"tokens_per_prompt and lengths go together, got {tokens} and {self.lengths}; "
                 "give lengths=MeanLengths(initial=...), the tokens expected of a completion, or leave both out"
             )
         check_high(self.least, self.high)
-        if self._is_budgeted:  # else an engine may say a budget that fits the bounds, or the first batch is refused
-            self._budget  # noqa: B018 - raises now if the bounds do not fit
+        if total is not None and total < 0:
+            raise ValueError(f"budget must be at least 0, got {total}; it counts the rollouts of a whole batch")
+        if tokens is not None and not max(1, self.least) <= tokens < math.inf:
+            raise ValueError(
+                f"tokens_per_prompt must be finite and pay for {self.least} rollouts of a token or more, got {tokens}; "
+                "it counts tokens of completions, on average over a batch"
+            )
+        if average is not None:  # without a budget an engine may say one that fits, or the first batch is refused
+            self._check_average(average)
 
     @property
     def least(self) -> int:
-        """The fewest rollouts of a prompt."""
-        return 1
+        """The fewest rollouts of a prompt: the setting ``low`` of rules that have one."""
+        return int(getattr(self, "low", 1))
 
     @property
     def needs(self) -> Needs:
         return self.predictor.needs | Needs(tokens=self.lengths is not None)
 
-    @property
-    def _is_budgeted(self) -> bool:
-        return (self.rollouts_per_prompt, self.budget, self.tokens_per_prompt) != (None, None, None)
-
-    @property
-    def _budget(self) -> Budget | TokenBudget:
-        if self.tokens_per_prompt is not None:
-            return TokenBudget(self.least, self.high, self.tokens_per_prompt)
-        average = self.rollouts_per_prompt if self._is_budgeted else self.usual_rollouts
-        return Budget(self.least, self.high, average, self.budget)
-
     def with_budget(self, rollouts_per_prompt: int) -> Self:
-        return self if self._is_budgeted else self._copied(rollouts_per_prompt=rollouts_per_prompt)
+        given = (self.rollouts_per_prompt, self.budget, self.tokens_per_prompt) != (None, None, None)
+        return self if given else self._copied(rollouts_per_prompt=rollouts_per_prompt)
 
     def gains(self, belief: Belief, successes: Counts, trials: Counts, width: int) -> Floats:
         """Return the gain of each of ``width`` rollouts after the first ``least``, [P, width]; it never increases.
@@ -208,10 +96,17 @@ class BudgetedAllocator(Allocator):
             f"a rule must say what a rollout is worth for one prompt alone, got {self.name}; plan it in batches"
         )
 
+    def plan(self, batch: Batch) -> Plan:
+        """Return the rollouts of the largest ``gains`` at once, for rules of one round."""
+        low = np.full(len(batch.prompts), self.least)
+        gains = self.gains(batch.belief, batch.asked, batch.asked, self._width(batch, low))
+        return Plan(np.maximum(self._spend(batch, gains, low) - batch.asked, 0))
+
     def size(self, prompts: int) -> Size:
-        most = self._budget.most(prompts)
+        in_tokens = self.tokens_per_prompt is not None
+        most = self.high * prompts if in_tokens else self._total(prompts)
         rounds = 1 if self.one_round else None
-        return Size(most, most, exact=self.tokens_per_prompt is None, least=self.least * prompts, rounds=rounds)
+        return Size(most, most, exact=not in_tokens, least=self.least * prompts, rounds=rounds)
 
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         self.predictor.prepare(prompts)
@@ -222,7 +117,7 @@ class BudgetedAllocator(Allocator):
         self.size(len(prompts))
         belief = self.predictor.predict(prompts)
         batch = Batch.start(prompts, belief, None if self.lengths is None else self.lengths.predict(prompts))
-        self._budget.width(batch, np.full(len(prompts), self.least))
+        self._width(batch, np.full(len(prompts), self.least))
         return batch
 
     def final(self, batch: Batch, plan: Plan) -> Mask:
@@ -230,17 +125,15 @@ class BudgetedAllocator(Allocator):
         if self.one_round:
             return np.ones(len(batch.prompts), bool)
         counts = batch.asked + plan.counts
-        left = self._budget.of(len(batch.prompts)) - float(batch.costs @ counts)
+        left = self._total(len(batch.prompts)) - float(batch.costs @ counts)
         return (counts >= self.high) | (batch.costs > left)
 
     def metrics(self, batch: Batch) -> dict[str, float]:
         """Return, under a token budget, ``tokens_planned`` by the predicted lengths and ``tokens_used`` in fact."""
         if self.lengths is None:
             return {}
-        drawn = [r for rollouts in batch.rollouts for r in rollouts if r.step is None]
-        used = sum(r.tokens for r in drawn if r.tokens is not None)
-        planned = float(batch.costs @ batch.asked)
-        return {"tokens_planned": planned, "tokens_used": float(used)}
+        used = sum(r.tokens or 0 for rollouts in batch.rollouts for r in rollouts if r.step is None)
+        return {"tokens_planned": float(batch.costs @ batch.asked), "tokens_used": float(used)}
 
     def observe(self, batch: Batch) -> None:
         self.predictor.update(batch)
@@ -264,9 +157,52 @@ class BudgetedAllocator(Allocator):
         if self.lengths is not None:
             self.lengths.load_state_dict(state["lengths"])
 
+    def _check_average(self, average: float) -> None:
+        if not self.least <= average <= self.high:
+            raise ValueError(
+                f"rollouts_per_prompt must be between {self.least} and {self.high}, got {average}; "
+                "change it or the bounds"
+            )
+
+    def _total(self, prompts: int) -> int:
+        """Return the rollouts or tokens for a batch of ``prompts``. Raise ValueError for rollouts beyond the bounds."""
+        if self.tokens_per_prompt is not None:
+            return int(self.tokens_per_prompt * prompts)
+        average = self.usual_rollouts if self.rollouts_per_prompt is None else self.rollouts_per_prompt
+        if self.budget is None:
+            self._check_average(average)
+        total = int(average * prompts) if self.budget is None else self.budget
+        least, most = prompts * self.least, prompts * self.high
+        if not least <= total <= most:
+            raise ValueError(
+                f"budget must be between {least} and {most} for {prompts} prompts, got {total}; "
+                "change the budget or the bounds"
+            )
+        return total
+
+    def _width(self, batch: Batch, low: Counts) -> int:
+        """Return the most rollouts beyond its ``low`` [P] that one prompt could get. Raise ValueError for too many.
+
+        So it does if a budget of tokens does not pay for ``low``.
+        """
+        left = self._total(len(batch.prompts)) - float(batch.costs @ low)
+        if left < 0 and self.tokens_per_prompt is not None:
+            raise ValueError(
+                f"tokens_per_prompt must be at least {math.ceil(float(batch.costs @ low) / len(low))} to pay for the "
+                f"{low.sum()} rollouts granted to these {len(low)} prompts at their predicted lengths, "
+                f"got {self.tokens_per_prompt}; raise it, or lower what every prompt gets first"
+            )
+        affordable = int(left // batch.costs.min(initial=math.inf))
+        width = max(0, min(self.high - int(low.min(initial=self.high)), affordable))
+        check_table(len(low), width)
+        return width
+
     def _spend(self, batch: Batch, gains: Floats, low: Counts) -> Counts:
         """Return counts [P], at least ``low`` [P], that spend the batch's budget on the largest gains.
 
         Under a token budget gains are compared per token, and rollouts of negative gain are not bought.
         """
-        return self._budget.spend(batch, gains, low)
+        total = self._total(len(batch.prompts))
+        if self.tokens_per_prompt is None:
+            return spend(gains, total, low)
+        return spend_costs(gains, total, low, batch.costs).counts

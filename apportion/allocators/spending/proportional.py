@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from apportion.allocators.spending.budget import BudgetedAllocator
-from apportion.checks import check_numbers
+from apportion.checks import check_least
 from apportion.types import Batch, Belief, Counts, Floats, Plan
 
 
@@ -40,20 +40,12 @@ class ProportionalAllocator(BudgetedAllocator):
     one_round: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_numbers(self)
-        if self.low < 1:
-            raise ValueError(
-                f"low must be at least 1 for {self.name}, got {self.low}; a prompt without rollouts teaches nothing"
-            )
+        super().__post_init__()
+        check_least(self, "a prompt without rollouts teaches nothing", low=1)
         if not 0 < self.epsilon < float("inf"):
             raise ValueError(
                 f"epsilon must be finite and above 0 for {self.name}, got {self.epsilon}; leave it out for the default"
             )
-        super().__post_init__()
-
-    @property
-    def least(self) -> int:
-        return self.low
 
     @abstractmethod
     def weights(self, belief: Belief) -> Floats:
@@ -61,6 +53,6 @@ class ProportionalAllocator(BudgetedAllocator):
 
     def plan(self, batch: Batch) -> Plan:
         weights, low = self.weights(batch.belief), np.full(len(batch.prompts), self.low)
-        shares = self._budget.of(len(batch.prompts)) * weights / (batch.costs @ weights)
-        counts = self._spend(batch, nearness_gains(shares, low, self.high, self._budget.width(batch, low)), low)
+        shares = self._total(len(batch.prompts)) * weights / (batch.costs @ weights)
+        counts = self._spend(batch, nearness_gains(shares, low, self.high, self._width(batch, low)), low)
         return Plan(np.maximum(counts - batch.asked, 0))

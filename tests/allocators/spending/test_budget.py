@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion import VIP, Batch, Belief, Plan, Rollout, collect
-from apportion.allocators.spending.budget import Budget, BudgetedAllocator
+from apportion.allocators.spending.budget import BudgetedAllocator
 from apportion.predictors import DiscountedCounts, MeanLengths, UniformPrior
 from tests.builders import make_prompts
 
@@ -44,11 +44,11 @@ class Buyer(BudgetedAllocator):
 
 
 def test_a_total_that_does_not_fit_a_batch_is_refused():
-    budget = Budget(low=3, high=8, total=30)
-    assert budget.of(prompts=5) == 30
+    rule = VIP(budget=30, high=8)
+    assert rule.size(prompts=5).asked == 30
     for prompts in (3, 11):
         with pytest.raises(ValueError, match=f"for {prompts} prompts, got 30"):
-            budget.of(prompts)
+            rule.size(prompts)
 
 
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=6), st.integers(1200, 4000))
