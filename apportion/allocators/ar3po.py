@@ -24,7 +24,7 @@ import numpy as np
 
 from apportion.allocators.base import Allocator, Size
 from apportion.allocators.response_store import GIB, ResponseStore, response_key
-from apportion.checks import check_numbers
+from apportion.checks import check_choice, check_least
 from apportion.predictors.saved import SavedValues
 from apportion.types import Batch, Group, Needs, Plan, Prompt, Rollout, prompt_id
 
@@ -75,19 +75,11 @@ class AR3PO(Allocator):
     _store: ResponseStore = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_numbers(self)
-        if min(self.stages, self.rollouts_per_stage) < 1:
-            raise ValueError(
-                f"stages and rollouts_per_stage must be at least 1, got {self.stages} and {self.rollouts_per_stage}; "
-                "the paper has 2 stages of 4"
-            )
-        if self.seed < 0:
-            raise ValueError(f"seed must be at least 0, got {self.seed}; any other integer will do")
-        if self.reuse not in get_args(Reuse):
-            raise ValueError(
-                f"reuse must be one of {', '.join(get_args(Reuse))} for ar3po, got {self.reuse!r}; "
-                'the paper recommends "stop_gradient"'
-            )
+        super().__post_init__()
+        check_least(self, "the paper has 2 stages of 4", stages=1, rollouts_per_stage=1)
+        check_least(self, "any other integer will do", seed=0)
+        check_least(self, 'use reuse="none" to store none', entries_per_prompt=1, entries=1, store_bytes=1)
+        check_choice("reuse", self.reuse, get_args(Reuse), 'the paper recommends "stop_gradient"')
         object.__setattr__(self, "_store", ResponseStore(self.entries_per_prompt, self.entries, self.store_bytes))
 
     @property
@@ -109,8 +101,7 @@ class AR3PO(Allocator):
     def metrics(self, batch: Batch) -> dict[str, float]:
         """Return the number of groups that reuse a response, and shares of prompts without one. Call before observe."""
         without = int((batch.successes == 0).sum())
-        pairs = zip(batch.prompts, batch.rollouts, strict=True)
-        reused = sum(self._reused(prompt, rollouts) is not None for prompt, rollouts in pairs)
+        reused = sum(self._reused(*own) is not None for own in zip(batch.prompts, batch.rollouts, strict=True))
         size = max(len(batch.prompts), 1)
         return {
             "reused": float(reused),
@@ -126,7 +117,7 @@ class AR3PO(Allocator):
                 for rollout in rollouts:
                     if rollout.correct and rollout.step is None:
                         self._store.add(prompt.id, rollout)
-        self._store.advance()
+        self._store.step += 1
 
     def _memory(self) -> dict[str, Any]:
         return {"store": self._store.state()}
@@ -148,23 +139,18 @@ class AR3PO(Allocator):
         place = max(i for i, rollout in enumerate(rollouts) if rollout.correct is False)
         mixed = (*rollouts[:place], reused, *rollouts[place + 1 :])
         from_store = np.arange(len(mixed)) == place
-        if self.reuse == "stop_gradient":
-            return Group(prompt, mixed, keep=~from_store)
-        if self.reuse == "recompute":
-            return Group(prompt, mixed, recompute=from_store)
-        return Group(prompt, mixed)
+        outside = from_store & (self.reuse == "stop_gradient")
+        return Group(prompt, mixed, keep=~outside, recompute=from_store & (self.reuse == "recompute"))
 
     def _reused(self, prompt: Prompt, rollouts: tuple[Rollout, ...]) -> Rollout | None:
         """Return the response of an earlier step that joins these rollouts of a prompt, or None."""
         verdicts = [rollout.correct for rollout in rollouts]
         if True in verdicts or verdicts.count(False) < 2:
             return None
-        stored = self._store.responses(prompt.id)
-        if not stored:
+        if not (stored := self._store.responses(prompt.id)):
             return None
         present = {response_key(rollout) for rollout in rollouts}
-        absent = [rollout for key, rollout in stored.items() if key not in present]
-        if not absent:
+        if not (absent := [rollout for key, rollout in stored.items() if key not in present]):
             return None
         draw = np.random.default_rng([self.seed, self._store.step, int(prompt_id(prompt.id), 16)])
         return absent[draw.integers(len(absent))]

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 
+from apportion.checks import check_numbers
 from apportion.predictors.saved import Learner
 from apportion.types import Batch, Belief, Group, Mask, Needs, Plan, Prompt, prompt_list
 from apportion.untrusted import shown
@@ -65,6 +66,10 @@ class Allocator(Learner, ABC):
         """What this rule needs to know of each rollout."""
         return NO_NEEDS
 
+    def __post_init__(self) -> None:
+        """Check that the settings have the types of their annotations. A subclass with more to check calls this."""
+        check_numbers(self)
+
     def size(self, prompts: int) -> Size:
         """Return how many rollouts a batch that starts with ``prompts`` prompts can have; unbounded by default.
 
@@ -73,14 +78,15 @@ class Allocator(Learner, ABC):
         return Size()
 
     def with_budget(self, rollouts_per_prompt: int) -> Self:
-        """Return this rule with a budget of ``rollouts_per_prompt`` on average, if its settings leave the budget open.
+        """Return this rule with a budget of ``rollouts_per_prompt`` on average, if its setting of that name is None.
 
         Engines call it once, with the number of rollouts that they draw without an allocator. The result shares the
         predictors of this rule. A rule that has a budget, or settings that decide its numbers, is returned as it is.
 
         Raises ValueError if the other settings do not fit the budget.
         """
-        return self
+        is_open = getattr(self, "rollouts_per_prompt", self) is None
+        return self._copied(rollouts_per_prompt=rollouts_per_prompt) if is_open else self
 
     def with_estimator(self, estimator: str) -> Self:
         """Return this rule for the advantage ``estimator`` that trains, if its settings leave it open.
@@ -122,9 +128,7 @@ class Allocator(Learner, ABC):
     def groups(self, batch: Batch) -> list[Group]:
         """Return the finished batch as groups for the estimator, one per prompt that has rollouts."""
         check_rewards(self, batch)
-        return [
-            Group(prompt, rollouts) for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True) if rollouts
-        ]
+        return [Group(*own) for own in zip(batch.prompts, batch.rollouts, strict=True) if own[1]]
 
     def metrics(self, batch: Batch) -> dict[str, float]:
         """Return metrics of a finished batch for the training log, by name, beyond its counts; {} by default."""

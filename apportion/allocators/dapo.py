@@ -19,12 +19,12 @@ large if it is kept, and it is kept with probability P(mixed).
 
 import logging
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 
 from apportion.allocators.base import Allocator, Size, check_rewards
-from apportion.checks import check_numbers
+from apportion.checks import check_least
 from apportion.types import Batch, Group, Mask, Plan
 
 logger = logging.getLogger(__name__)
@@ -77,19 +77,10 @@ class DAPO(Allocator):
     usual_rollouts: ClassVar[int] = 16
 
     def __post_init__(self) -> None:
-        check_numbers(self)
-        if self._each < 2:
-            raise ValueError(
-                f"rollouts_per_prompt must be at least 2 for dapo, got {self.rollouts_per_prompt}; "
-                "a single rollout is never mixed"
-            )
-        for key, value in (("target", self.target), ("draw", self.draw), ("max_draws", self.max_draws)):
-            if value is not None and value < 1:
-                raise ValueError(f"{key} must be at least 1 for dapo, got {value}; leave it out for the default")
+        super().__post_init__()
+        check_least(self, "a single rollout is never mixed", rollouts_per_prompt=2)
+        check_least(self, "leave it out for the default", target=1, draw=1, max_draws=1)
         check_tolerance(self.name, self.tolerance)
-
-    def with_budget(self, rollouts_per_prompt: int) -> Self:
-        return self if self.rollouts_per_prompt is not None else self._copied(rollouts_per_prompt=rollouts_per_prompt)
 
     def size(self, prompts: int) -> Size:
         target = prompts if self.target is None else self.target
@@ -100,7 +91,8 @@ class DAPO(Allocator):
 
     def plan(self, batch: Batch) -> Plan:
         counts = np.maximum(self._each - batch.asked, 0)
-        if counts.any() or self._mixed(batch).sum() >= self._wanted(batch) or batch.round >= self.max_draws:
+        enough = mixed(batch, self.tolerance).sum() >= self._wanted(batch)
+        if counts.any() or enough or batch.round >= self.max_draws:
             return Plan(counts)
         return Plan(counts, fresh=batch.started if self.draw is None else self.draw)
 
@@ -108,22 +100,19 @@ class DAPO(Allocator):
         """Return none before the last draw, then the prompts that are kept if mixed, however many others are."""
         if batch.round + 1 < self.max_draws:
             return np.zeros(len(batch.prompts), bool)
-        candidates = self._mixed(batch) | (plan.counts > 0)
+        candidates = mixed(batch, self.tolerance) | (plan.counts > 0)
         return ~candidates | (np.cumsum(candidates) <= self._wanted(batch))
 
     def groups(self, batch: Batch) -> list[Group]:
         """Return the first ``target`` mixed groups in prompt order, or fewer if the cap was hit."""
         check_rewards(self, batch)
-        kept = np.flatnonzero(self._mixed(batch))[: self._wanted(batch)]
+        kept = np.flatnonzero(mixed(batch, self.tolerance))[: self._wanted(batch)]
         return [Group(batch.prompts[q], batch.rollouts[q]) for q in kept]
 
     def metrics(self, batch: Batch) -> dict[str, float]:
         """Return the numbers of ``mixed`` prompts and of ``draws``, and ``capped``: 1 if ``max_draws`` ended them."""
-        return {
-            "mixed": float(self._mixed(batch).sum()),
-            "draws": float(batch.round),
-            "capped": float(self._capped(batch)),
-        }
+        found = float(mixed(batch, self.tolerance).sum())
+        return {"mixed": found, "draws": float(batch.round), "capped": float(self._capped(batch))}
 
     def observe(self, batch: Batch) -> None:
         """Log a warning if the batch is smaller than wanted; learn nothing."""
@@ -131,7 +120,7 @@ class DAPO(Allocator):
             logger.warning(
                 "dapo found %d mixed groups of the %d wanted, among %d prompts in %d draws, the most allowed; "
                 "raise max_draws or draw, or train on prompts that are neither solved nor hopeless",
-                self._mixed(batch).sum(),
+                mixed(batch, self.tolerance).sum(),
                 self._wanted(batch),
                 len(batch.prompts),
                 batch.round,
@@ -141,11 +130,8 @@ class DAPO(Allocator):
     def _each(self) -> int:
         return self.usual_rollouts if self.rollouts_per_prompt is None else self.rollouts_per_prompt
 
-    def _mixed(self, batch: Batch) -> Mask:
-        return mixed(batch, self.tolerance)
-
     def _wanted(self, batch: Batch) -> int:
         return batch.started if self.target is None else self.target
 
     def _capped(self, batch: Batch) -> bool:
-        return batch.round >= self.max_draws and bool(self._mixed(batch).sum() < self._wanted(batch))
+        return batch.round >= self.max_draws and bool(mixed(batch, self.tolerance).sum() < self._wanted(batch))

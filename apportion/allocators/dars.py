@@ -21,7 +21,7 @@ from typing import ClassVar
 import numpy as np
 
 from apportion.allocators.base import Allocator, Size
-from apportion.checks import check_numbers
+from apportion.checks import check_least
 from apportion.types import Batch, Counts, Needs, Plan
 
 
@@ -65,16 +65,9 @@ class DARS(Allocator):
     needs: ClassVar[Needs] = Needs(binary=True)
 
     def __post_init__(self) -> None:
-        check_numbers(self)
-        if self.pre_rollouts < 1:
-            raise ValueError(
-                f"pre_rollouts must be at least 1 for dars, got {self.pre_rollouts}; it learns from them which prompts "
-                "are hard"
-            )
-        if self.high < self.pre_rollouts:
-            raise ValueError(
-                f"high must be at least the {self.pre_rollouts} pre_rollouts of every prompt, got {self.high}; raise it"
-            )
+        super().__post_init__()
+        check_least(self, "it learns from them which prompts are hard", pre_rollouts=1)
+        check_least(self, "raise it, because it counts the pre_rollouts too", high=self.pre_rollouts)
 
     def size(self, prompts: int) -> Size:
         extra = extra_rollouts(np.array([0]), np.array([1]), self.pre_rollouts, self.high)[0]  # if none is correct

@@ -18,7 +18,6 @@ import numpy as np
 
 from apportion.allocators.base import Allocator, Size
 from apportion.allocators.dapo import check_tolerance, mixed
-from apportion.checks import check_numbers
 from apportion.types import Batch, Plan
 
 
@@ -49,7 +48,7 @@ class ExploreThenCommit(Allocator):
     separable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_numbers(self)
+        super().__post_init__()
         if not 2 <= self.pilots <= self.high:
             raise ValueError(
                 f"pilots must be from 2 to high for explore_then_commit, got {self.pilots} and {self.high}; "

@@ -30,8 +30,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from apportion.allocators.base import Allocator, Size, check_rewards
-from apportion.allocators.stored_rollouts import for_reuse, plain_rollout, restored_rollout
-from apportion.checks import check_numbers
+from apportion.allocators.stored_rollouts import for_reuse, plain_rollout, restored_rollout, saved_by_prompt
+from apportion.checks import check_least
 from apportion.predictors.saved import SavedValues
 from apportion.types import Batch, Counts, Group, Mask, Needs, Plan, Prompt, Rollout
 
@@ -86,20 +86,14 @@ class PilotCommit(Allocator):
     _buffer: _Buffer = field(default_factory=_Buffer, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_numbers(self)
-        least = {"pilots": 1, "commits": 1, "target": 1, "draw": 1, "max_rounds": 2, "max_age": 0}
-        for key, low in least.items():
-            value = getattr(self, key)
-            if value is not None and value < low:
-                raise ValueError(
-                    f"{key} must be at least {low} for pilot_commit, got {value}; leave it out, or raise it"
-                )
+        super().__post_init__()
+        remedy = "leave it out, or raise it"
+        check_least(self, remedy, pilots=1, commits=1, target=1, draw=1, max_rounds=2, max_age=0)
         if not 0 <= self.min_rate <= self.max_rate <= 1:
             raise ValueError(
                 "min_rate and max_rate must be in [0, 1] and in this order for pilot_commit, got "
                 f"{self.min_rate} and {self.max_rate}; the paper has 0.125 and 0.75"
             )
-
         if not any(self.min_rate <= right / self.pilots <= self.max_rate for right in range(self.pilots + 1)):
             raise ValueError(
                 f"a share of {self.pilots} pilots must be able to lie between min_rate and max_rate, got "
@@ -130,8 +124,8 @@ class PilotCommit(Allocator):
         batch = super().start(prompts)
         ids = [prompt.id for prompt in batch.prompts]
         first = dict(zip(reversed(ids), reversed(range(len(ids))), strict=True))
-        kept = (self._buffer.pilots.get(own, ()) if first[own] == q else () for q, own in enumerate(ids))
-        return replace(batch, rollouts=tuple(kept))
+        kept = tuple(self._buffer.pilots.get(own, ()) if first[own] == q else () for q, own in enumerate(ids))
+        return replace(batch, rollouts=kept)
 
     def plan(self, batch: Batch) -> Plan:
         nothing, begun = np.zeros(len(batch.prompts), np.int64), self._begun(batch)
@@ -159,13 +153,12 @@ class PilotCommit(Allocator):
     def groups(self, batch: Batch) -> list[Group]:
         """Return the groups that have commits, in prompt order: at most ``target``, or fewer if the rounds ended."""
         check_rewards(self, batch)
-        found = []
-        for q in np.flatnonzero(self._begun(batch)):
-            own = batch.rollouts[q]
-            if own:
-                reused = np.array([rollout.step is not None for rollout in own], bool)
-                found.append(Group(batch.prompts[q], own, recompute=reused))
-        return found
+        begun = [(batch.prompts[q], batch.rollouts[q]) for q in np.flatnonzero(self._begun(batch))]
+        return [
+            Group(prompt, own, recompute=np.array([rollout.step is not None for rollout in own]))
+            for prompt, own in begun
+            if own
+        ]
 
     def metrics(self, batch: Batch) -> dict[str, float]:
         """Return the numbers of prompts by what became of them, of those buffered before, and whether it was capped."""
@@ -204,9 +197,7 @@ class PilotCommit(Allocator):
 
     def _restore(self, saved: SavedValues) -> None:
         buffer = SavedValues(saved.state("buffer"), "the buffer of pilots", ["step", "pilots"])
-        step, pilots = buffer.count("step"), buffer.values["pilots"]
-        if not isinstance(pilots, list) or not all(_is_entry(each) for each in pilots):
-            raise buffer.refusal("pilots", "a list of prompt ids and their pilots")
+        step, pilots = buffer.count("step"), saved_by_prompt(buffer, "pilots", list)
         restored = {id: tuple(restored_rollout(values, step) for values in own) for id, own in pilots}
         self._buffer.step, self._buffer.pilots = step, restored
 
@@ -238,14 +229,3 @@ class PilotCommit(Allocator):
         if self.max_age and usable:
             self._buffer.pilots.pop(prompt_id, None)
             self._buffer.pilots[prompt_id] = tuple(for_reuse(rollout, self._buffer.step) for rollout in pilots)
-
-
-def _is_entry(entry: Any) -> bool:
-    """Return whether ``entry`` is a prompt id and a list of rollouts, at least one."""
-    return (
-        isinstance(entry, tuple)
-        and len(entry) == 2
-        and type(entry[0]) is str
-        and type(entry[1]) is list
-        and bool(entry[1])
-    )

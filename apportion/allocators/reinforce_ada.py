@@ -23,7 +23,7 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 
 from apportion.allocators.base import Allocator, Size
-from apportion.checks import check_numbers
+from apportion.checks import check_choice, check_least
 from apportion.types import Batch, Group, Mask, Needs, Plan, Rollout
 
 Exit = Literal["positive", "balanced"]
@@ -80,17 +80,9 @@ class ReinforceAda(Allocator):
     separable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_numbers(self)
-        if self.exit not in get_args(Exit):
-            raise ValueError(
-                f"exit must be one of {', '.join(get_args(Exit))} for reinforce_ada, got {self.exit!r}; "
-                '"balanced" is the published setting'
-            )
-        if self.rollouts_per_round < 1 or self.rounds < 1:
-            raise ValueError(
-                f"rollouts_per_round and rounds must be at least 1, got {self.rollouts_per_round} and {self.rounds}; "
-                "8 and 4 are the published setting"
-            )
+        super().__post_init__()
+        check_choice("exit", self.exit, get_args(Exit), '"balanced" is the published setting')
+        check_least(self, "4 rounds of 8 are the published setting", rollouts_per_round=1, rounds=1)
         most = self.rollouts_per_round * self.rounds
         if not 2 <= self.keep <= most:
             raise ValueError(

@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from apportion.allocators.stored_rollouts import for_reuse, plain_rollout, restored_rollout
-from apportion.checks import check_numbers
+from apportion.allocators.stored_rollouts import for_reuse, plain_rollout, restored_rollout, saved_by_prompt
 from apportion.predictors.saved import SavedValues
 from apportion.types import Rollout
-from apportion.untrusted import shown
 
 logger = logging.getLogger(__name__)
 
@@ -93,31 +91,20 @@ class ResponseStore:
     store_bytes: int = GIB
     step: int = field(default=0, init=False)
     """The current step, from 0, which added rollouts get."""
+    bytes: int = field(default=0, init=False)
+    """The memory that the entries take."""
     _by_prompt: dict[str, OrderedDict[Hashable, Rollout]] = field(default_factory=dict, init=False, repr=False)
-    _by_age: OrderedDict[tuple[str, Hashable], int] = field(default_factory=OrderedDict, init=False, repr=False)
-    _bytes: int = field(default=0, init=False, repr=False)
-    _was_full: bool = field(default=False, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        check_numbers(self)
-        for name in ("entries_per_prompt", "entries", "store_bytes"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(
-                    f'{name} must be at least 1, got {getattr(self, name)}; use reuse="none" to store none'
-                )
+    _sizes: OrderedDict[tuple[str, Hashable], int] = field(default_factory=OrderedDict, init=False, repr=False)
+    """The memory of each entry, oldest first."""
+    _warned: bool = field(default=False, init=False, repr=False)
 
     def __len__(self) -> int:
-        return len(self._by_age)
+        return len(self._sizes)
 
     @property
     def prompts(self) -> int:
         """The number of prompts that have a response."""
         return len(self._by_prompt)
-
-    @property
-    def bytes(self) -> int:
-        """The memory that the entries take."""
-        return self._bytes
 
     def responses(self, prompt_id: str) -> dict[Hashable, Rollout]:
         """Return the rollouts of one prompt by ``response_key``, oldest first; {} if there are none."""
@@ -127,27 +114,19 @@ class ResponseStore:
         """Keep ``rollout``, as sampled in the current step."""
         self._put(prompt_id, for_reuse(rollout, self.step))
 
-    def advance(self) -> None:
-        """End the step."""
-        self.step += 1
-
     def state(self) -> dict[str, Any]:
         """Return the step and all entries, oldest first, as plain Python values. Completions are not copied."""
-        kept = ((prompt_id, self._by_prompt[prompt_id][key]) for prompt_id, key in self._by_age)
-        entries = [(prompt_id, plain_rollout(rollout)) for prompt_id, rollout in kept]
-        return {"step": self.step, "entries": entries}
+        kept = ((prompt_id, self._by_prompt[prompt_id][key]) for prompt_id, key in self._sizes)
+        return {"step": self.step, "entries": [(prompt_id, plain_rollout(rollout)) for prompt_id, rollout in kept]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Replace everything by what ``state`` returned. Raise ValueError for anything else."""
         saved = SavedValues(state, "the store of responses", ["step", "entries"])
-        step, entries = saved.count("step"), saved.values["entries"]
-        if not isinstance(entries, list):
-            raise saved.refusal("entries", "a list of rollouts")
-        rollouts = [_saved_rollout(entry, step) for entry in entries]
-        self.step = step
-        self._by_prompt.clear()
-        self._by_age.clear()
-        self._bytes = 0
+        step = saved.count("step")
+        rollouts = [(id, restored_rollout(values, step)) for id, values in saved_by_prompt(saved, "entries", dict)]
+        if not all(rollout.correct for _, rollout in rollouts):
+            raise saved.refusal("entries", "correct responses")
+        self.step, self.bytes, self._by_prompt, self._sizes = step, 0, {}, OrderedDict()
         for prompt_id, rollout in rollouts:
             self._put(prompt_id, rollout)
 
@@ -159,53 +138,33 @@ class ResponseStore:
         if size > self.store_bytes:  # it would drop all others and then itself
             self._warn_once()
             return
-        own = self._by_prompt.get(prompt_id, OrderedDict())
+        own = self._by_prompt.get(prompt_id, {})
         if key in own:
             self._remove(prompt_id, key)
         elif len(own) == self.entries_per_prompt:
             self._remove(prompt_id, next(iter(own)))
         self._by_prompt.setdefault(prompt_id, OrderedDict())[key] = rollout
-        self._by_age[prompt_id, key] = size
-        self._bytes += size
-        while self._is_over_full():
-            self._remove(*next(iter(self._by_age)))
-
-    def _is_over_full(self) -> bool:
-        """Return whether the oldest entry must go, and log a warning the first time."""
-        over = self._bytes > self.store_bytes or (self.entries is not None and len(self) > self.entries)
-        if over:
+        self._sizes[prompt_id, key] = size
+        self.bytes += size
+        while self.bytes > self.store_bytes or (self.entries is not None and len(self) > self.entries):
             self._warn_once()
-        return over
+            self._remove(*next(iter(self._sizes)))
 
     def _warn_once(self) -> None:
-        if not self._was_full:
-            self._was_full = True
+        if not self._warned:
+            self._warned = True
             logger.warning(
                 "the store of responses is full with %d entries of %d prompts in %d bytes: the oldest are dropped from "
                 "now on, so that fewer prompts can reuse one; raise store_bytes%s, or lower entries_per_prompt",
                 len(self),
                 self.prompts,
-                self._bytes,
+                self.bytes,
                 "" if self.entries is None else " or entries",
             )
 
     def _remove(self, prompt_id: str, key: Hashable) -> None:
         own = self._by_prompt[prompt_id]
         del own[key]
-        self._bytes -= self._by_age.pop((prompt_id, key))
+        self.bytes -= self._sizes.pop((prompt_id, key))
         if not own:
             del self._by_prompt[prompt_id]
-
-
-def _saved_rollout(entry: Any, step: int) -> tuple[str, Rollout]:
-    """Return the prompt id and the rollout of a saved entry. Raise ValueError if no store has it at ``step``."""
-    if not isinstance(entry, tuple) or len(entry) != 2 or type(entry[0]) is not str:
-        raise ValueError(
-            f"an entry of a saved store must be a prompt id and a rollout, got {shown(entry)}; "
-            "load a state that is unchanged"
-        )
-    prompt_id, values = entry
-    rollout = restored_rollout(values, step)
-    if not rollout.correct:
-        raise ValueError("correct must be true in a saved store of correct responses, got false; load it unchanged")
-    return prompt_id, rollout

@@ -17,9 +17,8 @@ def for_reuse(rollout: Rollout, step: int) -> Rollout:
     nothing else.
     """
     completion = rollout.completion
-    return replace(
-        rollout, step=step, completion=completion.for_reuse() if hasattr(completion, "for_reuse") else completion
-    )
+    kept = completion.for_reuse() if hasattr(completion, "for_reuse") else completion
+    return replace(rollout, step=step, completion=kept)
 
 
 def plain_rollout(rollout: Rollout, names: Iterable[str] = NAMES) -> dict[str, Any]:
@@ -27,21 +26,31 @@ def plain_rollout(rollout: Rollout, names: Iterable[str] = NAMES) -> dict[str, A
     return {name: getattr(rollout, name) for name in names}
 
 
+def saved_by_prompt(saved: SavedValues, key: str, kind: type) -> list[tuple[str, Any]]:
+    """Return the pairs of a prompt id and a ``kind`` that is not empty. Raise ValueError for anything else."""
+    entries = saved.values[key]
+    if not isinstance(entries, list) or not all(
+        isinstance(each, tuple) and [*map(type, each)] == [str, kind] and each[1] for each in entries
+    ):
+        raise saved.refusal(key, "a list of prompt ids and their rollouts")
+    return entries
+
+
 def restored_rollout(values: Mapping[str, Any], step: int) -> Rollout:
     """Return what ``plain_rollout`` was given. Raise ValueError if it cannot have been kept before ``step``."""
     saved = SavedValues(values, "a stored rollout", NAMES)
-    if type(saved.values["correct"]) is not bool:
-        raise saved.refusal("correct", "true or false")
     if saved.count("step") > step:
         raise saved.refusal("step", f"at most {step}, the present one,")
-    if type(saved.values["answer"]) not in (str, type(None)):
+    if type(values["correct"]) is not bool:
+        raise saved.refusal("correct", "true or false")
+    if not isinstance(values["answer"], str | None):
         raise saved.refusal("answer", "a text or None")
-    if saved.values["completion"] is None:
+    if values["completion"] is None:
         raise saved.refusal("completion", "a response")
     saved.number("reward")
     saved.count("round")
-    if saved.values["tokens"] is not None:
+    if values["tokens"] is not None:
         saved.count("tokens")
-    if saved.values["score_norm"] is not None:
+    if values["score_norm"] is not None:
         saved.number("score_norm", low=0)
     return for_reuse(Rollout(**values), values["step"])

@@ -1,14 +1,14 @@
 """Uniform: the same number of rollouts for every prompt, the default of GRPO, Dr. GRPO and RLOO."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 
 from apportion.allocators.base import Allocator, Size
 from apportion.allocators.spending.budget import BudgetedAllocator
 from apportion.allocators.spending.solver import MOST_ROLLOUTS, check_table
-from apportion.checks import check_numbers
+from apportion.checks import check_least
 from apportion.types import Batch, Needs, Plan
 from apportion.untrusted import shown
 
@@ -35,19 +35,12 @@ class Uniform(Allocator):
     usual_rollouts: ClassVar[int] = 8
 
     def __post_init__(self) -> None:
-        check_numbers(self)
-        if self._each < 1:
-            raise ValueError(
-                f"rollouts_per_prompt must be at least 1, got {self.rollouts_per_prompt}; "
-                "use 2 or more for group baselines"
-            )
+        super().__post_init__()
+        check_least(self, "use 2 or more for group baselines", rollouts_per_prompt=1)
         if self._each > MOST_ROLLOUTS:
             raise ValueError(
                 f"rollouts_per_prompt must be at most {MOST_ROLLOUTS}, got {shown(self.rollouts_per_prompt)}; lower it"
             )
-
-    def with_budget(self, rollouts_per_prompt: int) -> Self:
-        return self if self.rollouts_per_prompt is not None else self._copied(rollouts_per_prompt=rollouts_per_prompt)
 
     def size(self, prompts: int) -> Size:
         total = self._each * prompts

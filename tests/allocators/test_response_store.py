@@ -57,7 +57,7 @@ def test_it_keeps_what_a_plain_list_would(entries_per_prompt, entries, additions
             store = ResponseStore(entries_per_prompt, entries)
             store.restore(state)
         if addition is None:
-            store.advance()
+            store.step += 1
             model.step += 1
         else:
             store.add(addition[0], right(addition[1]))
@@ -75,7 +75,7 @@ def test_it_keeps_what_a_plain_list_would(entries_per_prompt, entries, additions
 def test_a_response_that_is_sampled_again_counts_as_new_and_takes_the_later_probabilities():
     store = ResponseStore(entries_per_prompt=2, entries=10)
     store.add("a", Rollout(True, completion=Tokens((1, 2), "early")))
-    store.advance()
+    store.step += 1
     store.add("a", right("x"))
     store.add("a", Rollout(True, completion=Tokens((1, 2), "late")))
     store.add("a", right("y"))
@@ -91,8 +91,7 @@ def test_a_rollout_without_a_completion_holds_no_response():
 
 def test_a_rollout_is_kept_as_it_was_but_for_the_step():
     store = ResponseStore(entries_per_prompt=2, entries=10)
-    for _ in range(3):
-        store.advance()
+    store.step = 3
     rollout = Rollout(True, "4", 0.5, Tokens((3, 4), np.array([-0.5, -1.0])), tokens=2, score_norm=1.5, round=1)
     store.add("a", rollout)
     [kept] = store.responses("a").values()

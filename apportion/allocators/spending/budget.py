@@ -10,7 +10,6 @@ import numpy as np
 from apportion.allocators.base import Allocator, Size
 from apportion.allocators.spending.knapsack import spend_costs
 from apportion.allocators.spending.solver import check_high, check_table, spend
-from apportion.checks import check_numbers
 from apportion.predictors import MeanLengths, Predictor, UniformPrior
 from apportion.types import Batch, Belief, Counts, Floats, Mask, Needs, Plan, Prompt, prompt_list
 from apportion.untrusted import shown
@@ -50,7 +49,7 @@ class BudgetedAllocator(Allocator):
     """Whether ``gains`` says what a rollout is worth whatever the other prompts are, so that a price can decide."""
 
     def __post_init__(self) -> None:
-        check_numbers(self)
+        super().__post_init__()
         average, total, tokens = self.rollouts_per_prompt, self.budget, self.tokens_per_prompt
         if sum(each is not None for each in (average, total, tokens)) > 1:
             raise ValueError(
@@ -83,8 +82,8 @@ class BudgetedAllocator(Allocator):
         return self.predictor.needs | Needs(tokens=self.lengths is not None)
 
     def with_budget(self, rollouts_per_prompt: int) -> Self:
-        given = (self.rollouts_per_prompt, self.budget, self.tokens_per_prompt) != (None, None, None)
-        return self if given else self._copied(rollouts_per_prompt=rollouts_per_prompt)
+        otherwise = (self.budget, self.tokens_per_prompt) != (None, None)
+        return self if otherwise else super().with_budget(rollouts_per_prompt)
 
     def gains(self, belief: Belief, successes: Counts, trials: Counts, width: int) -> Floats:
         """Return the gain of each of ``width`` rollouts after the first ``least``, [P, width]; it never increases.
