@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.random import Generator
+from numpy.typing import NDArray
 
 from apportion.checks import check_integer, check_numbers
 from apportion.predictors import EmpiricalBayes, Predictor
@@ -18,6 +19,26 @@ from apportion.types import Batch, Belief, Counts, Floats, Mask, Needs, Prompt, 
 NEVER = -1
 WAITING_STEPS = 8
 """Choices after which a prompt whose outcome was not observed can be chosen again, if as many as all were chosen."""
+
+
+class Column(NamedTuple):
+    """An array with an entry for each prompt of the data set, as it is saved under ``name``.
+
+    ``fresh`` is the entry of a prompt that was never chosen, a number or an array of numpy, and ``least`` the least
+    number that a saved state may have.
+    """
+
+    name: str
+    fresh: Any
+    least: float = 0
+
+    def of(self, size: int) -> NDArray[Any]:
+        """Return the column of ``size`` fresh prompts."""
+        return np.repeat(np.expand_dims(self.fresh, -1), size, axis=-1)
+
+
+COLUMNS = {each: Column(each[1:], np.int64(NEVER), NEVER) for each in ("_seen", "_waiting")}
+"""The columns of every rule: the latest choice of each prompt, and of each whose outcome was not observed."""
 
 
 @dataclass
@@ -33,23 +54,27 @@ class Selector(Learner, ABC):
     explores. Rules that know the probability of their choice offer ``importance_weights``, which restore the mean over
     all prompts.
 
-    A subclass is a dataclass. Its settings are init fields. It implements ``_choose`` and, if it remembers something
-    of its own, ``_learn``, ``_memory`` and ``_restore_rows``. One with ``importance_weights`` sets ``_probability`` [Q]
-    at the places that it chooses, in units of the mean of all prompts that it could choose, and remembers it.
+    A subclass is a dataclass. Its settings are init fields. It implements ``_choose`` and, if it learns, ``_learn``. It
+    names arrays that it keeps of all prompts in ``columns``, which are then made and saved, and remembers anything else
+    by ``_memory`` and ``_restore_own``. One with ``importance_weights`` sets ``_probability`` [Q] at the places that it
+    chooses, in units of the mean of all prompts that it could choose, and has a column of it.
     """
 
     kind: ClassVar[str] = "selector"
+    columns: ClassVar[Mapping[str, Column]] = {}
+    """The arrays by prompt that a rule keeps beside those of all, by attribute."""
     _ids: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)
     _rows: Counts = field(default_factory=lambda: np.zeros(0, np.int64), init=False, repr=False, compare=False)
     _place: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
     _seed: int = field(default=0, init=False, repr=False, compare=False)
     _steps: int = field(default=0, init=False, repr=False, compare=False)
-    _seen: Counts = field(default_factory=lambda: np.zeros(0, np.int64), init=False, repr=False, compare=False)
-    _waiting: Counts = field(default_factory=lambda: np.zeros(0, np.int64), init=False, repr=False, compare=False)
-    _probability: Floats = field(default_factory=lambda: np.zeros(0), init=False, repr=False, compare=False)
+    _seen: Counts = field(init=False, repr=False, compare=False)
+    _waiting: Counts = field(init=False, repr=False, compare=False)
+    _probability: Floats = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_numbers(self)
+        self._make_columns()
 
     @property
     def needs(self) -> Needs:
@@ -84,8 +109,7 @@ class Selector(Learner, ABC):
         self._ids, self._rows = tuple(first), np.array(list(first.values()), np.int64)
         self._place = {id: place for place, id in enumerate(first)}
         self._seed, self._steps = seed, 0
-        self._seen, self._waiting = (np.full(len(first), NEVER, np.int64) for _ in range(2))
-        self._probability = np.ones(len(first))
+        self._make_columns()
 
     def choose(self, count: int, held: Collection[str] = ()) -> list[int]:
         """Return the rows [count] of distinct prompts for the next batch, without those whose ids are ``held``.
@@ -149,16 +173,18 @@ class Selector(Learner, ABC):
         ids = saved.texts("ids")
         if len(set(ids)) < len(ids):
             raise saved.refusal("ids", "texts that differ")
-        columns = {name: saved.array(name, (len(ids),), low=NEVER, dtype=np.int64) for name in ("seen", "waiting")}
+        columns = {
+            attribute: saved.array(name, (*fresh.shape, len(ids)), low=least, dtype=fresh.dtype)
+            for attribute, (name, fresh, least) in self._columns.items()
+        }
         kept = np.array([place for place, id in enumerate(ids) if id in self._place], np.int64)
         places = np.array([self._place[ids[place]] for place in kept], np.int64)
         seed, steps = saved.count("seed"), saved.count("steps")
-        self._restore_rows(saved, kept, places)
+        self._restore_own(saved)
         self._seed, self._steps = seed, steps
-        for name, values in columns.items():
-            own = np.full(len(self._ids), NEVER, np.int64)
-            own[places] = values[kept]
-            setattr(self, f"_{name}", own)
+        self._make_columns()
+        for attribute, values in columns.items():
+            getattr(self, attribute)[..., places] = values[..., kept]
 
     @abstractmethod
     def _choose(self, allowed: Mask, count: int, generator: Generator) -> Counts:
@@ -167,15 +193,26 @@ class Selector(Learner, ABC):
     def _learn(self, places: Counts, means: Floats) -> None:
         """Learn the means [n] of the prompts at ``places`` [n], of verdicts, or of rewards without one."""
 
-    def _restore_rows(self, saved: SavedValues, kept: Counts, places: Counts) -> None:
-        """Restore what ``_memory`` returned: its rows ``kept`` are now at ``places``. Raise ValueError if it cannot."""
+    def _restore_own(self, saved: SavedValues) -> None:
+        """Restore what ``_memory`` returned. Raise ValueError if it cannot."""
+
+    @property
+    def _columns(self) -> Mapping[str, Column]:
+        return {**COLUMNS, **self.columns}
+
+    def _make_columns(self) -> None:
+        """Set the columns to those of a data set of which nothing was chosen."""
+        self._probability = np.ones(len(self._ids))
+        for attribute, column in self._columns.items():
+            setattr(self, attribute, column.of(len(self._ids)))
 
     def _settings(self) -> dict[str, Any]:
         return {key: value for key, value in super()._settings().items() if not isinstance(value, Predictor)}
 
     def _everything(self) -> dict[str, Any]:
         common = {"ids": list(self._ids), "seed": self._seed, "steps": self._steps}
-        return common | {"seen": self._seen, "waiting": self._waiting} | self._memory()
+        columns = {column.name: getattr(self, attribute) for attribute, column in self._columns.items()}
+        return common | columns | self._memory()
 
 
 @dataclass
@@ -229,14 +266,15 @@ class BeliefSelector(Selector):
             raise ValueError(f"{self.name} must know the data set before it chooses, got none; call prepare first")
         return self._reader
 
-    def _predict(self) -> Belief:
-        """Return the belief [Q] about all prompts."""
-        return self._belief.predict(self._prompts)
+    def _predict(self, places: Counts | None = None) -> Belief:
+        """Return the belief about the prompts at ``places``, or about all [Q]."""
+        own = self._prompts if places is None else [self._prompts[place] for place in places.tolist()]
+        return self._belief.predict(own)
 
     def _memory(self) -> dict[str, Any]:
         return {"predictor": None if self._shared or self._reader is None else self._reader.state_dict()}
 
-    def _restore_rows(self, saved: SavedValues, kept: Counts, places: Counts) -> None:
+    def _restore_own(self, saved: SavedValues) -> None:
         if (saved.values["predictor"] is None) != self._shared:
             wanted = "None, because the allocator's predictor is shared" if self._shared else "that of a predictor"
             raise saved.refusal("predictor", wanted)
@@ -275,9 +313,9 @@ class RankingSelector(BeliefSelector):
         """
         raise NotImplementedError(f"{type(self).__name__} must score prompts alone, got no score; choose in batches")
 
-    @abstractmethod
     def _scores(self, generator: Generator) -> Floats:
         """Return the score of every prompt, [Q]; larger is better."""
+        return self.score(self._predict())
 
     def _choose(self, allowed: Mask, count: int, generator: Generator) -> Counts:
         scores, draws = self._scores(generator), generator.random(len(allowed))

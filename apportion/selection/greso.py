@@ -7,7 +7,7 @@ share of such groups in the batch is above its target, and up while it is below.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -16,6 +16,7 @@ from numpy.random import Generator
 
 from apportion.predictors import Predictor
 from apportion.predictors.saved import SavedValues
+from apportion.selection.base import Column
 from apportion.selection.shuffled import ShuffledEpochs
 from apportion.types import Counts, Floats, Mask, Prompt
 
@@ -56,7 +57,11 @@ class GRESO(ShuffledEpochs):
     importance_weights: bool = False
 
     name: ClassVar[str] = "greso"
-    _visits: Counts = field(default_factory=lambda: np.zeros((2, 0), np.int64), init=False, repr=False, compare=False)
+    columns: ClassVar[Mapping[str, Column]] = {
+        "_visits": Column("visits", np.zeros(2, np.int64)),
+        "_probability": Column("kept", np.float64(1)),
+    }
+    _visits: Counts = field(init=False, repr=False, compare=False)
     _p: Floats = field(default_factory=lambda: np.zeros(2), init=False, repr=False, compare=False)
     _keeping: Floats = field(default_factory=lambda: np.zeros(0), init=False, repr=False, compare=False)
     _turns: int = field(default=0, init=False, repr=False, compare=False)
@@ -76,7 +81,7 @@ class GRESO(ShuffledEpochs):
 
     def prepare(self, prompts: Sequence[Prompt], seed: int = 0, predictor: Predictor | None = None) -> None:
         super().prepare(prompts, seed, predictor)
-        self._visits, self._p = np.zeros((2, len(self._ids)), np.int64), np.full(2, self.start)
+        self._p = np.full(2, self.start)
 
     def metrics(self) -> dict[str, float]:
         found = super().metrics()
@@ -105,12 +110,9 @@ class GRESO(ShuffledEpochs):
         self._p = np.clip(self._p + np.where(found.mean(axis=1) > wanted, -self.move, self.move), LOWEST, HIGHEST)
 
     def _memory(self) -> dict[str, Any]:
-        return super()._memory() | {"visits": self._visits, "p": self._p, "kept": self._probability}
+        return super()._memory() | {"p": self._p}
 
-    def _restore_rows(self, saved: SavedValues, kept: Counts, places: Counts) -> None:
-        size = len(saved.texts("ids"))
-        visits = saved.array("visits", (2, size), low=0, dtype=np.int64)
-        p, keeping = saved.array("p", (2,), low=LOWEST, high=HIGHEST), saved.array("kept", (size,), low=0)
-        super()._restore_rows(saved, kept, places)
-        self._visits, self._p, self._probability = np.zeros((2, len(self._ids)), np.int64), p, np.ones(len(self._ids))
-        self._visits[:, places], self._probability[places] = visits[:, kept], keeping[kept]
+    def _restore_own(self, saved: SavedValues) -> None:
+        p = saved.array("p", (2,), low=LOWEST, high=HIGHEST)
+        super()._restore_own(saved)
+        self._p = p

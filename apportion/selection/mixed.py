@@ -1,4 +1,4 @@
-"""Prompts whose group is likely to hold both outcomes: only such a group has a group-relative gradient.
+"""Prompts whose group is likely to be mixed: only a mixed group has a group-relative gradient.
 
 Under p ~ Beta(a, b) a group of n rollouts is mixed with probability
 
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.random import Generator
 
 from apportion.selection.base import RankingSelector
 from apportion.types import Belief, Floats
@@ -54,6 +53,3 @@ class Mixed(RankingSelector):
 
     def score(self, belief: Belief) -> Floats:
         return mixed_probability(belief, self.group_size)
-
-    def _scores(self, generator: Generator) -> Floats:
-        return self.score(self._predict())

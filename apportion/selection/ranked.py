@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from apportion.predictors import EmpiricalBayes, Predictor
+from apportion.predictors import Predictor
 from apportion.predictors.saved import SavedValues
 from apportion.selection.base import RankingSelector
 from apportion.types import Batch, Counts, Floats, Mask, Prompt
@@ -50,12 +50,9 @@ class RankedPrompts:
     def __init__(
         self, selector: RankingSelector, prompts: Sequence[Prompt], seed: int = 0, predictor: Predictor | None = None
     ) -> None:
-        self._selector, self._prompts, self._seed = selector, prompts, seed
-        self._shared = predictor is not None and (selector.predictor is None or selector.predictor is predictor)
-        self._reader = predictor if self._shared and predictor is not None else selector.predictor or EmpiricalBayes()
-        self._place = {prompt.id: place for place, prompt in enumerate(prompts)}
-        size = len(prompts)
-        self._scores, self._seen = self._scored(np.arange(size)), np.zeros(size, np.int64)
+        selector.prepare(prompts, seed, predictor)
+        self._selector, self._seed, self._size = selector, seed, len(prompts)
+        self._scores, self._seen = self._scored(np.arange(self._size)), np.zeros(self._size, np.int64)
         self._chosen = self._turn = self._lists = 0
         self._best, self._oldest = list[int](), list[int]()
 
@@ -71,13 +68,12 @@ class RankedPrompts:
 
     def observe(self, batch: Batch) -> None:
         """Score the prompts of ``batch`` again, and the next ``TURN`` ones; call it after the predictor has learnt."""
-        if not self._shared:
-            self._reader.update(batch)
-        size = len(self._prompts)
-        turn = np.arange(self._turn, self._turn + min(TURN, size)) % size
-        own = [self._place[prompt.id] for prompt in batch.prompts if prompt.id in self._place]
+        self._selector.observe(batch)
+        turn = np.arange(self._turn, self._turn + min(TURN, self._size)) % self._size
+        place_of = self._selector._place
+        own = [place_of[prompt.id] for prompt in batch.prompts if prompt.id in place_of]
         places = np.unique(np.concatenate([np.array(own, np.int64), turn]))
-        self._scores[places], self._turn = self._scored(places), int((self._turn + len(turn)) % size)
+        self._scores[places], self._turn = self._scored(places), int((self._turn + len(turn)) % self._size)
         self._best, self._oldest = [], []
 
     def state_dict(self) -> dict[str, Any]:
@@ -85,20 +81,17 @@ class RankedPrompts:
         return {
             "scores": self._scores.copy(), "seen": self._seen.copy(), "best": np.array(self._best, np.int64),
             "oldest": np.array(self._oldest, np.int64), "chosen": self._chosen, "turn": self._turn,
-            "lists": self._lists, "predictor": None if self._shared else self._reader.state_dict(),
+            "lists": self._lists, **self._selector._memory(),
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what ``state_dict`` returned for the same prompts. Raise ValueError for anything else."""
-        saved, size = SavedValues(state, "ranked prompts", list(self.state_dict())), len(self._prompts)
+        saved, size = SavedValues(state, "ranked prompts", list(self.state_dict())), self._size
         scores = saved.array("scores", (size,))
         seen = saved.array("seen", (size,), low=0, dtype=np.int64)
         lists = [saved.array(key, (None,), low=0, high=size - 1, dtype=np.int64) for key in ("best", "oldest")]
         counts = [saved.count(key) for key in ("chosen", "turn", "lists")]
-        if (saved.values["predictor"] is None) != self._shared:
-            raise saved.refusal("predictor", "None if it is the allocator's, and else its state")
-        if not self._shared:
-            self._reader.load_state_dict(saved.state("predictor"))
+        self._selector._restore_own(saved)
         self._scores, self._seen = scores.copy(), seen.copy()
         self._best, self._oldest = lists[0].tolist(), lists[1].tolist()
         self._chosen, self._turn, self._lists = counts
@@ -121,4 +114,4 @@ class RankedPrompts:
         return listed.pop()
 
     def _scored(self, places: Counts) -> Floats:
-        return self._selector.score(self._reader.predict([self._prompts[place] for place in places.tolist()]))
+        return self._selector.score(self._selector._predict(places))

@@ -6,18 +6,17 @@ be forgotten again, so it is tested again after a while.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.random import Generator
 
-from apportion.predictors import Predictor
 from apportion.predictors.saved import SavedValues
-from apportion.selection.base import NEVER
+from apportion.selection.base import NEVER, Column
 from apportion.selection.shuffled import ShuffledEpochs
-from apportion.types import Counts, Floats, Mask, Prompt
+from apportion.types import Counts, Floats, Mask
 
 LOST_TURNS = 4
 """Turns that a retired prompt loses at least: one a pass through the data set."""
@@ -40,6 +39,7 @@ class Retire(ShuffledEpochs):
 
     Note: no weight restores the mean over all prompts, because a retired prompt has no probability of being chosen.
 
+    >>> from apportion.types import Prompt
     >>> selector = Retire(threshold=0.9)
     >>> selector.prepare([Prompt("a"), Prompt("b")])
     >>> selector.metrics()["retired"]
@@ -51,8 +51,12 @@ class Retire(ShuffledEpochs):
     retest_after: int | None = 100
 
     name: ClassVar[str] = "retire"
-    _retired: Counts = field(default_factory=lambda: np.zeros(0, np.int64), init=False, repr=False, compare=False)
-    _since: Counts = field(default_factory=lambda: np.zeros(0, np.int64), init=False, repr=False, compare=False)
+    columns: ClassVar[Mapping[str, Column]] = {
+        "_retired": Column("retired", np.int64(NEVER), NEVER),
+        "_since": Column("since", np.int64(0)),
+    }
+    _retired: Counts = field(init=False, repr=False, compare=False)
+    _since: Counts = field(init=False, repr=False, compare=False)
     """The turns that all prompts had had when each was retired."""
 
     def __post_init__(self) -> None:
@@ -66,10 +70,6 @@ class Retire(ShuffledEpochs):
             )
         if self.retest_after is not None and self.retest_after < 1:
             raise ValueError(f"retest_after must be at least 1 step, got {self.retest_after}; None never tests again")
-
-    def prepare(self, prompts: Sequence[Prompt], seed: int = 0, predictor: Predictor | None = None) -> None:
-        super().prepare(prompts, seed, predictor)
-        self._retired, self._since = np.full(len(self._ids), NEVER, np.int64), np.zeros(len(self._ids), np.int64)
 
     def metrics(self) -> dict[str, float]:
         found = super().metrics()
@@ -91,19 +91,12 @@ class Retire(ShuffledEpochs):
         rests = (means >= self.threshold) | (means <= (-math.inf if self.hopeless is None else self.hopeless))
         self._retired[places], self._since[places] = np.where(rests, self._steps, NEVER), self._drawn
 
-    def _memory(self) -> dict[str, Any]:
-        return super()._memory() | {"retired": self._retired, "since": self._since}
-
     def _completed(self, state: dict[str, Any]) -> dict[str, Any]:
         """Version 0.2.0 kept no turns: they begin with the state."""
         if "since" not in state and isinstance(state.get("retired"), np.ndarray):
             state["since"] = np.full(state["retired"].shape, state.get("drawn", 0), np.int64)
         return state
 
-    def _restore_rows(self, saved: SavedValues, kept: Counts, places: Counts) -> None:
-        shape = (len(saved.texts("ids")),)
-        retired = saved.array("retired", shape, low=NEVER, dtype=np.int64)
-        since = saved.array("since", shape, low=0, high=saved.count("drawn"), dtype=np.int64)
-        super()._restore_rows(saved, kept, places)
-        self._retired, self._since = np.full(len(self._ids), NEVER, np.int64), np.zeros(len(self._ids), np.int64)
-        self._retired[places], self._since[places] = retired[kept], since[kept]
+    def _restore_own(self, saved: SavedValues) -> None:
+        saved.array("since", (None,), high=saved.count("drawn"), dtype=np.int64)
+        super()._restore_own(saved)

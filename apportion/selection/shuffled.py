@@ -55,7 +55,7 @@ class ShuffledEpochs(Selector):
     def _memory(self) -> dict[str, Any]:
         return {"drawn": self._drawn}
 
-    def _restore_rows(self, saved: SavedValues, kept: Counts, places: Counts) -> None:
+    def _restore_own(self, saved: SavedValues) -> None:
         self._drawn = saved.count("drawn")
 
 

@@ -8,14 +8,14 @@ Note: the paper does not print how a batch without repetition is drawn. Here it 
 the probability min(1, c x weight), with c so that they sum to the size of the batch.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.random import Generator
 
-from apportion.predictors.saved import SavedValues
-from apportion.selection.base import BeliefSelector
+from apportion.selection.base import BeliefSelector, Column
 from apportion.types import Counts, Floats, Mask
 
 
@@ -64,6 +64,7 @@ class SPOWeights(BeliefSelector):
     importance_weights: bool = False
 
     name: ClassVar[str] = "spo"
+    columns: ClassVar[Mapping[str, Column]] = {"_probability": Column("probability", np.float64(1))}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,12 +78,3 @@ class SPOWeights(BeliefSelector):
         drawn = systematic_sample(probabilities, generator)
         self._probability[places[drawn]] = probabilities[drawn] * len(places) / count
         return places[drawn]
-
-    def _memory(self) -> dict[str, Any]:
-        return super()._memory() | {"probability": self._probability}
-
-    def _restore_rows(self, saved: SavedValues, kept: Counts, places: Counts) -> None:
-        probability = saved.array("probability", (len(saved.texts("ids")),), low=0)
-        super()._restore_rows(saved, kept, places)
-        self._probability = np.ones(len(self._ids))
-        self._probability[places] = probability[kept]

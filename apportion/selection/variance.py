@@ -8,8 +8,6 @@ is known to have p = 1/2.
 from dataclasses import dataclass
 from typing import ClassVar
 
-from numpy.random import Generator
-
 from apportion.selection.base import RankingSelector
 from apportion.types import Belief, Floats
 
@@ -29,6 +27,3 @@ class LargestVariance(RankingSelector):
 
     def score(self, belief: Belief) -> Floats:
         return belief.variance
-
-    def _scores(self, generator: Generator) -> Floats:
-        return self.score(self._predict())
