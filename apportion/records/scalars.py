@@ -26,11 +26,7 @@ from apportion.untrusted import TABLE_BYTES, check_file, parse_number
 
 SERIES = {
     "reward": (
-        "reward",
-        "critic/score/mean",
-        "critic/rewards/mean",
-        "reward/mean",
-        "rewards/mean",
+        *("reward", "critic/score/mean", "critic/rewards/mean", "reward/mean", "rewards/mean"),
         "env/all/reward/total",
     ),
     "dead": ("frac_reward_zero_std", "env/all/by_group/frac_all_bad"),
@@ -51,6 +47,11 @@ LOG_ROLLOUTS = (
     "single prompts are unknown; log the next run: TRL by log_completions=True, verl by trainer.rollout_data_dir, or "
     "rollout_log in apportion"
 )
+PATTERNS = (
+    *("trainer_state.json", "checkpoint-*/trainer_state.json", "**/events.out.tfevents.*", "**/*.wandb"),
+    "metrics.jsonl",
+)
+"""Files with series in a folder, those that say most first."""
 LARGEST_VALUE = 1e300
 HEADER, EVENT_LIMIT = 12, 2**26
 """Bytes before the content of an event, and the most bytes of one."""
@@ -136,30 +137,28 @@ def _file_of(path: Path) -> Path | None:
     """Return the file with series at ``path``: of a folder the newest that is known."""
     if not path.is_dir():
         return path if path.exists() else None
-    for pattern in ("trainer_state.json", "checkpoint-*/trainer_state.json", "**/events.out.tfevents.*", "**/*.wandb"):
-        found = [each for each in path.glob(pattern) if each.is_file()]
-        if found:
+    for pattern in PATTERNS:
+        if found := [each for each in path.glob(pattern) if each.is_file()]:
             return max(found, key=lambda each: each.stat().st_mtime)
-    return next((each for each in (path / "metrics.jsonl",) if each.is_file()), None)
+    return None
 
 
 def _rows_of(path: Path) -> tuple[str, Iterable[tuple[int, Mapping[str, Any]]]]:
+    """Return what wrote the file, and its rows, each with its step; none of a file that is unknown."""
     name = path.name.lower()
     if "tfevents" in name:
         return "TensorBoard events", _events(path)
     if name.endswith(".wandb"):
         return "W&B run", _wandb(path)
-    if name.endswith(".json"):
-        document = document_of(path)
-        history = document.get("log_history") if isinstance(document, dict) else None
-        if not isinstance(history, list) or not all(isinstance(row, dict) for row in history):
-            return "", ()
-        return "TRL's trainer state", [(row["step"], row) for row in history if type(row.get("step")) is int]
     if name.endswith((".jsonl", ".ndjson")):
         return "metrics as JSON lines", _metrics(path)
     if name.endswith(".csv"):
         return "exported history", _exported(path)
-    return "", ()
+    document = document_of(path) if name.endswith(".json") else None
+    history = document.get("log_history") if isinstance(document, dict) else None
+    if not isinstance(history, list) or not all(isinstance(row, dict) for row in history):
+        return "", ()
+    return "TRL's trainer state", [(row["step"], row) for row in history if type(row.get("step")) is int]
 
 
 def _metrics(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -196,15 +195,12 @@ def _events(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
                 return
             event = _fields(content[:length], path)
             step = next((value for field, value in event if field == 2 and isinstance(value, int)), 0)
-            values = {}
-            for field, summary in event:
-                if field == 5 and isinstance(summary, bytes):
-                    for _, entry in _fields(summary, path):
-                        if isinstance(entry, bytes):
-                            own = dict(_fields(entry, path))
-                            tag, value = own.get(1), own.get(2)
-                            if isinstance(tag, bytes) and isinstance(value, float):
-                                values[tag.decode(errors="replace")] = value
+            entries = [dict(each) for summary in _messages(event, path, 5) for each in _messages(summary, path)]
+            values = {
+                entry[1].decode(errors="replace"): entry[2]
+                for entry in entries
+                if isinstance(entry.get(1), bytes) and isinstance(entry.get(2), float)
+            }
             if values:
                 yield step, values
 
@@ -224,24 +220,29 @@ def _wandb(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if kind not in (1, 4):  # first or middle part of a record
             continue
         record, parts = b"".join(parts), []
-        for field, history in _fields(record, path):
-            if field == 2 and isinstance(history, bytes):
-                row: dict[str, Any] = {}
-                for _, item in _fields(history, path):
-                    own = dict(_fields(item, path)) if isinstance(item, bytes) else {}
-                    name, value = own.get(1) or own.get(2), own.get(16)
-                    if isinstance(name, bytes) and isinstance(value, bytes):
-                        try:
-                            row[name.decode(errors="replace")] = json.loads(value)
-                        except ValueError:
-                            continue
-                if type(row.get("_step")) is int:
-                    yield row["_step"], row
+        for history in _messages(_fields(record, path), path, 2):
+            row: dict[str, Any] = {}
+            for item in map(dict, _messages(history, path)):
+                name, value = item.get(1) or item.get(2), item.get(16)
+                if isinstance(name, bytes) and isinstance(value, bytes):
+                    with suppress(ValueError):  # not JSON
+                        row[name.decode(errors="replace")] = json.loads(value)
+            if type(row.get("_step")) is int:
+                yield row["_step"], row
 
 
-def _fields(content: bytes, path: Path) -> list[tuple[int, int | float | bytes]]:
-    """Return the fields of a message of protocol buffers, each with its number."""
-    found: list[tuple[int, int | float | bytes]] = []
+Fields = list[tuple[int, int | float | bytes]]
+"""The fields of a message of protocol buffers, each with its number."""
+
+
+def _messages(fields: Fields, path: Path, number: int | None = None) -> list[Fields]:
+    """Return the messages in the fields of this number, or in all."""
+    found = [value for field, value in fields if number in (None, field)]
+    return [_fields(value, path) for value in found if isinstance(value, bytes)]
+
+
+def _fields(content: bytes, path: Path) -> Fields:
+    found: Fields = []
     place = 0
     try:
         while place < len(content):
@@ -250,30 +251,26 @@ def _fields(content: bytes, path: Path) -> list[tuple[int, int | float | bytes]]
             if kind == 0:
                 value, place = _varint(content, place)
                 found.append((field, value))
-            elif kind == 2:
+                continue
+            length = {1: 8, 5: 4}.get(kind, 0)
+            if kind == 2:
                 length, place = _varint(content, place)
-                if place + length > len(content):
-                    raise IndexError
-                found.append((field, content[place : place + length]))
-                place += length
-            elif kind in (1, 5):
-                size, form = (8, "<d") if kind == 1 else (4, "<f")
-                found.append((field, float(struct.unpack(form, content[place : place + size])[0])))
-                place += size
-            else:
+            part = content[place : place + length]
+            if kind not in (1, 2, 5) or len(part) < length:
                 raise IndexError
-    except (IndexError, struct.error) as error:
+            found.append((field, part if kind == 2 else float(struct.unpack("<d" if kind == 1 else "<f", part)[0])))
+            place += length
+    except IndexError as error:
         raise RecordError(f"{path} must be as it was written, got damaged content; copy it again") from error
     return found
 
 
 def _varint(content: bytes, place: int) -> tuple[int, int]:
     value = shift = 0
-    while True:
+    while shift < 70:
         byte = content[place]
         value |= (byte & 127) << shift
         place, shift = place + 1, shift + 7
         if byte < 128:
             return value, place
-        if shift > 63:
-            raise IndexError
+    raise IndexError
