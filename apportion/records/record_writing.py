@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from apportion.types import Floats
 from apportion.untrusted import CONFIG_BYTES, check_file, parse_json
 
 if TYPE_CHECKING:
-    from pyarrow import Array, Table
+    from pyarrow import Array
 
 ABOUT = "run.json"
 """The file that describes a run that was not logged while it trained."""
@@ -58,11 +59,10 @@ class About:
             raise RecordError(f"{path} must describe a rollout log, got no JSON ({error}); import the run again") from (
                 error
             )
-        kinds = {"name": str, "source": str, "ordered": bool, "visits": bool, "steps": int, "rollouts": int}
         found = found if isinstance(found, dict) else {}
         digest, doubts = found.pop("digest", None), found.pop("doubts", [])
-        whole = {name: type(value) for name, value in found.items()} == kinds and isinstance(doubts, list)
-        if not whole or not all(isinstance(doubt, str) for doubt in doubts):
+        kinds = {each.name: type(each.default) for each in fields(cls) if each.name != "doubts"} | {"name": str}
+        if {name: type(value) for name, value in found.items()} != kinds or not isinstance(doubts, list):
             raise RecordError(f"{path} must have the keys {', '.join(kinds)}, got others; import the run again")
         about = cls(**found, doubts=tuple(doubts))
         if digest != about.digest:
@@ -102,70 +102,60 @@ def write_record(record: RunRecord, folder: Path) -> None:
         encodable(record.name), encodable(record.source), record.ordered, record.visits, doubts=doubts, **size
     )
     about.write(folder)
-    texts = _texts(record.ids), _texts(record.texts)
+    ids, texts = _texts(record.ids), _texts(record.texts)
     for begin, end in itertools.pairwise(bounds):
-        write_rows(_step(record, int(begin), int(end), *texts), path_of(folder, *2 * (int(record.step[begin]),)))
+        part = record.of_groups(np.arange(begin, end))
+        write_rows(_columns(part, ids, texts, record.binary), path_of(folder, *2 * (int(part.step[0]),)))
 
 
-def write_rows(table: Table, path: Path) -> None:
-    """Write the rows of a file of the log, with checksums.
+def write_rows(columns: Mapping[str, Array], path: Path) -> None:
+    """Write ``columns`` of the rows of a file of the log, and null in the others, with checksums.
 
     zstd takes long to start, so a small file is written with lz4.
     """
-    from pyarrow import BufferOutputStream  # noqa: PLC0415 - an optional extra
+    kinds = schema()
+    from pyarrow import BufferOutputStream, Table, nulls  # noqa: PLC0415 - an optional extra
     from pyarrow.parquet import write_table  # noqa: PLC0415
 
+    rows = len(columns["step"])
+    table = Table.from_arrays([columns.get(each.name, nulls(rows, each.type)) for each in kinds], schema=kinds)
     sink = BufferOutputStream()
     compression = "zstd" if table.nbytes > SMALL_BYTES else "lz4"
     write_table(table, sink, compression=compression, write_page_checksum=True, write_statistics=False)
     write_whole(path, memoryview(sink.getvalue()))
 
 
-def _step(record: RunRecord, begin: int, end: int, ids: Array, texts: Array) -> Table:
-    """Return the rows of the groups from ``begin`` to ``end``, which are those of one step."""
-    from pyarrow import Table, array, nulls  # noqa: PLC0415 - an optional extra
+def _columns(part: RunRecord, ids: Array, texts: Array, binary: bool) -> dict[str, Array]:
+    """Return the columns of the log for the groups of one step. A group without a rollout has a row, too."""
+    from pyarrow import array  # noqa: PLC0415 - an optional extra
 
-    sizes = np.diff(record.first[begin : end + 1])
-    at = np.repeat(np.arange(end - begin), np.maximum(sizes, 1))
-    groups = begin + at
+    sizes = np.diff(part.first)
+    at = np.repeat(np.arange(len(sizes)), np.maximum(sizes, 1))
     empty = (sizes == 0)[at]
     starts = np.r_[0, np.cumsum(np.maximum(sizes, 1))][:-1]
-    rollouts = slice(record.first[begin], record.first[end])
-
-    def per_rollout(values: Any, missing: Any = None) -> Array:
-        spread = np.zeros(len(at), values.dtype)
-        absent = np.ones(len(at), bool)
-        spread[~empty] = values
-        absent[~empty] = False if missing is None else missing
-        return array(spread, mask=absent)
-
-    rewards, tokens = record.reward[rollouts], record.tokens[rollouts]
-    norms, answers = record.score_norm[rollouts], record.answer[rollouts]
-    columns: dict[str, Array] = {
-        "step": array(record.step[groups]),
+    rollout = np.where(empty, -1, np.cumsum(~empty) - 1)
+    reward, tokens, norms = (np.r_[values, np.nan][rollout] for values in (part.reward, part.tokens, part.score_norm))
+    answer = np.r_[part.answer, -1][rollout]
+    prompt = array(part.prompt[at])
+    columns = {
+        "step": array(part.step[at]),
         "place": array(at),
-        "prompt_id": ids.take(array(record.prompt[groups])),
-        "prompt": texts.take(array(record.prompt[groups])),
-        "predicted": _known(record.predicted[groups]),
-        "asked": array(record.asked[groups]),
+        "prompt_id": ids.take(prompt),
+        "prompt": texts.take(prompt),
+        "predicted": with_nulls(part.predicted[at]),
+        "asked": array(part.asked[at]),
         "index": array(np.arange(len(at)) - starts[at], mask=empty),
-        "reward": per_rollout(rewards, np.isnan(rewards)),
-        "tokens": per_rollout(np.nan_to_num(tokens).astype(np.int64), np.isnan(tokens)),
-        "score_norm": per_rollout(norms, np.isnan(norms)),
-        "answer": per_rollout(answers, answers < 0).cast("string"),
-        "kept": per_rollout(record.kept[rollouts]).fill_null(False),
-        "written": _known(record.written[groups]),
+        "reward": with_nulls(reward),
+        "tokens": with_nulls(tokens).cast("int64"),
+        "score_norm": with_nulls(norms),
+        "answer": array(answer, mask=answer < 0).cast("string"),
+        "kept": array(np.r_[part.kept, False][rollout]),
+        "written": with_nulls(part.written[at]),
     }
-    if record.binary:
-        columns["correct"] = per_rollout(rewards == 1, np.isnan(rewards))
-    kinds = schema()
-    return Table.from_arrays(
-        [columns[name] if name in columns else nulls(len(at), kinds.field(name).type) for name in kinds.names],
-        schema=kinds,
-    )
+    return columns | ({"correct": array(reward == 1, mask=np.isnan(reward))} if binary else {})
 
 
-def _known(values: Floats) -> Array:
+def with_nulls(values: Floats) -> Array:
     """Return ``values`` with null for nan."""
     from pyarrow import array  # noqa: PLC0415 - an optional extra
 

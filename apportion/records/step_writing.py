@@ -17,12 +17,12 @@ from numpy.typing import ArrayLike
 
 from apportion.checks import encodable, number_array
 from apportion.records.log_folder import path_of
-from apportion.records.record_writing import write_rows
+from apportion.records.record_writing import with_nulls, write_rows
 from apportion.records.rollout_log import COLUMNS, LogText, schema
-from apportion.types import Batch, Floats, Group, Rollout
+from apportion.types import Batch, Floats, Group, Prompt, Rollout
 
 if TYPE_CHECKING:
-    from pyarrow import Table
+    from pyarrow import Array
 
 FIELDS = ("round", "correct", "answer", "reward", "tokens", "score_norm", "completion", "step")
 """What the log says about a rollout."""
@@ -78,7 +78,7 @@ def write_steps(
     """
     check_log_text(log_text)
     path = path_of(folder, steps[0].step, steps[-1].step)
-    write_rows(_table(steps, text, log_text), path)
+    write_rows(_columns(steps, text, log_text), path)
     return path
 
 
@@ -116,24 +116,22 @@ class _Rows:
 
         Raises ValueError for groups of another batch or in another order.
         """
-        place = 0
-        for g, group in enumerate(groups):
-            while place < len(batch.prompts) and not _fits(group, batch, place):
-                self._add(prompts + place, batch.rollouts[place])
-                place += 1
-            if place == len(batch.prompts):
-                raise ValueError(
-                    f"groups must hold the first rollouts of the batch's prompts, in its order, got others in group "
-                    f"{g} of prompt {group.prompt.text!r}; pass Allocator.groups(batch), and leave rollouts out of the "
-                    "loss with Group.keep"
-                )
-            self._add(prompts + place, batch.rollouts[place], group.rollouts, used)
-            used += len(group.rollouts)
-            place += 1
-        for rest in range(place, len(batch.prompts)):
-            self._add(prompts + rest, batch.rollouts[rest])
+        left = 0
+        for place, drawn in enumerate(batch.rollouts):
+            grouped: Sequence[Rollout] = ()
+            if left < len(groups) and _fits(groups[left], batch.prompts[place], drawn):
+                grouped = groups[left].rollouts
+                left += 1
+            self._add(prompts + place, drawn, grouped, used)
+            used += len(grouped)
+        if left < len(groups):
+            raise ValueError(
+                f"groups must hold the first rollouts of the batch's prompts, in its order, got others in group {left} "
+                f"of prompt {groups[left].prompt.text!r}; pass Allocator.groups(batch), and leave rollouts out of the "
+                "loss with Group.keep"
+            )
 
-    def _add(self, prompt: int, drawn: Sequence[Rollout], grouped: Sequence[Rollout] = (), used: int = 0) -> None:
+    def _add(self, prompt: int, drawn: Sequence[Rollout], grouped: Sequence[Rollout], used: int) -> None:
         """Add the rows of one prompt. The first of ``grouped`` is number ``used`` in the groups."""
         before = len(self.prompts)
         if not drawn and not grouped:
@@ -158,15 +156,15 @@ class _Rows:
         self.uses.append(use)
 
 
-def _fits(group: Group, batch: Batch, place: int) -> bool:
-    """Return whether ``group`` is of the prompt at ``place``, and has the first of its rollouts or reused ones."""
-    drawn, grouped = batch.rollouts[place], group.rollouts
-    if batch.prompts[place] != group.prompt:
+def _fits(group: Group, prompt: Prompt, drawn: Sequence[Rollout]) -> bool:
+    """Return whether ``group`` is of ``prompt``, and has the first of its ``drawn`` rollouts or reused ones."""
+    grouped = group.rollouts
+    if prompt != group.prompt:
         return False
     if len(grouped) <= len(drawn) and all(map(is_, grouped, drawn)):
         return True
     pairs = zip_longest(grouped, drawn[: len(grouped)])
-    return all(_stands_for(used, own) or _is(used, own) for used, own in pairs)
+    return all(_stands_for(used, own) or (own is not None and _same(used, own)) for used, own in pairs)
 
 
 def _stands_for(used: Rollout, drawn: Rollout | None) -> bool:
@@ -174,20 +172,18 @@ def _stands_for(used: Rollout, drawn: Rollout | None) -> bool:
     return used.step is not None and (drawn is None or drawn.step is None)
 
 
-def _is(used: Rollout, drawn: Rollout | None) -> bool:
+def _same(used: Rollout, drawn: Rollout) -> bool:
     """Return whether ``used`` is ``drawn`` itself; its verdict and reward may differ."""
-    if drawn is None or used.completion is not drawn.completion:
-        return False
-    return all(getattr(used, name) == getattr(drawn, name) for name in _SAME)
+    return used.completion is drawn.completion and _OTHER(used) == _OTHER(drawn)
 
 
-_SAME = ("answer", "tokens", "score_norm", "round", "step")
+_OTHER = attrgetter("answer", "tokens", "score_norm", "round", "step")
 
 
-def _table(steps: Sequence[LoggedStep], text: Callable[[Any], str], log_text: LogText) -> Table:
-    """Return the rows of the steps as a table."""
-    kinds = schema()
-    from pyarrow import Table, array, nulls  # noqa: PLC0415 - an optional extra
+def _columns(steps: Sequence[LoggedStep], text: Callable[[Any], str], log_text: LogText) -> dict[str, Array]:
+    """Return the columns of the log for ``steps``."""
+    schema()
+    from pyarrow import array  # noqa: PLC0415 - an optional extra
 
     rows, full = _Rows(), log_text == "full"
     prompts = [prompt for each in steps for prompt in each.batch.prompts]
@@ -206,7 +202,6 @@ def _table(steps: Sequence[LoggedStep], text: Callable[[Any], str], log_text: Lo
         "step": array(np.array([each.step for each in steps])[of_step]),
         "place": array(at - begins[of_step]),
         "prompt_id": array([prompt.id for prompt in prompts], "string").take(array(at)),
-        "prompt": nulls(len(at), "string"),
         "predicted": array(np.concatenate([each.batch.belief.mean for each in steps])[at]),
         "asked": array(np.concatenate([each.batch.asked for each in steps])[at]),
         "index": array(rows.numbers, "int64"),
@@ -221,16 +216,13 @@ def _table(steps: Sequence[LoggedStep], text: Callable[[Any], str], log_text: Lo
         values = [
             _numbers(f"{name}s", getattr(each, f"{name}s"), size) for each, size in zip(steps, sizes, strict=True)
         ]
-        used = np.concatenate([*values, [np.nan]])[uses]
-        columns[name] = array(used, mask=np.isnan(used))
-    return Table.from_arrays([columns[name] for name in COLUMNS], schema=kinds)
+        columns[name] = with_nulls(np.concatenate([*values, [np.nan]])[uses])
+    return columns
 
 
 def _numbers(name: str, values: ArrayLike | None, size: int) -> Floats:
     """Return ``values``, one for each of ``size`` rollouts of the groups; nan without ``values``."""
-    if values is None:
-        return np.full(size, np.nan)
-    array = number_array(name, values)
+    array = np.full(size, np.nan) if values is None else number_array(name, values)
     if array.shape != (size,):
         raise ValueError(
             f"{name} must be [{size}], one for each rollout of the groups, got {array.shape}; "
