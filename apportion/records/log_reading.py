@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+READABLE = ("1", str(VERSION))
+"""The versions that are read."""
+
 ATTEMPTS = 5
 """How often a log is listed again if a step disappears while it is read, because a run resumes from an earlier one."""
 
@@ -26,10 +29,10 @@ def read_log(folder: Path) -> Table:
     The columns are those of version 2, also of a log of version 1. Raises RecordError for a folder without steps, and
     for a file of another version or format.
     """
-    schema()
+    kinds = schema()
     from pyarrow import concat_tables  # noqa: PLC0415 - an optional extra
 
-    return read_whole(folder, lambda paths: concat_tables([read_file(path) for path in paths]))
+    return read_whole(folder, lambda paths: concat_tables([read_file(path).cast(kinds) for path in paths]))
 
 
 def read_whole(folder: Path, read: Callable[[list[Path]], T]) -> T:
@@ -61,20 +64,19 @@ def read_file(path: Path, columns: Sequence[str] = tuple(COLUMNS), coded: Sequen
         with ParquetFile(path, read_dictionary=list(coded), page_checksum_verification=True) as file:
             found = file.schema_arrow
             version = (found.metadata or {}).get(MARK, b"").decode()
-            known = version in ("1", str(VERSION))
-            if known and found.equals(_coded_schema(int(version), tuple(coded))):
+            if version in READABLE and found.equals(_coded_schema(int(version), tuple(coded))):
                 there = [name for name in columns if name in found.names]
                 table = file.read(columns=there, use_threads=False)
                 _check_steps(path, table)
                 if len(there) < len(columns):
                     table = table.append_column("written", nulls(len(table), "float64"))
-                return table.cast(schema()) if list(columns) == list(COLUMNS) else table.select(list(columns))
+                return table.select(list(columns))
     except FileNotFoundError:
         raise
     except (ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0]
         raise RecordError(f"{path} must be a step of a rollout log, got no Parquet ({reason}); remove it") from error
-    if not version or known:
+    if version in ("", *READABLE):
         raise RecordError(f"{path} must be a step of a rollout log, got other Parquet; remove it from the folder")
     raise RecordError(
         f"{path} must be of version 1 or {VERSION} of the rollout log, got {version}; "

@@ -6,12 +6,16 @@ Ten million rollouts take about 250 MB. Texts of completions are not held.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from apportion.types import Counts, Floats, Mask, Prompt
+
+PER_GROUP = ("step", "prompt", "asked", "predicted", "written")
+PER_ROLLOUT = ("reward", "tokens", "score_norm", "answer", "kept")
+"""Columns with a value for each group, and for each rollout."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -65,9 +69,9 @@ class RunRecord:
     def __post_init__(self) -> None:
         lengths = {
             "texts": len(self.ids),
-            **dict.fromkeys(("prompt", "asked", "predicted", "written"), len(self.step)),
+            **dict.fromkeys(PER_GROUP, len(self.step)),
             "first": len(self.step) + 1,
-            **dict.fromkeys(("tokens", "score_norm", "answer", "kept"), len(self.reward)),
+            **dict.fromkeys(PER_ROLLOUT, len(self.reward)),
         }
         for name, length in lengths.items():
             if len(getattr(self, name)) != length:
@@ -102,19 +106,18 @@ class RunRecord:
     @cached_property
     def variances(self) -> Floats:
         """Population variance of the rewards of each group, [N], nan for a group without any; 0 in a dead group."""
-        at = np.repeat(np.arange(len(self.step)), np.diff(self.first))
-        squares = self.sums(np.nan_to_num(self.reward - self.shares[at]) ** 2)
+        means = np.repeat(self.shares, np.diff(self.first))
+        squares = self.sums(np.nan_to_num(self.reward - means) ** 2)
         return np.divide(squares, self.trials, out=np.full(len(self.step), np.nan), where=self.trials > 0)
 
     @cached_property
     def extremes(self) -> tuple[Floats, Floats]:
         """The least and the largest reward of each group, [N]; inf and -inf without one."""
-        found = []
-        for extreme, none in ((np.minimum, np.inf), (np.maximum, -np.inf)):
-            values = np.r_[np.where(np.isnan(self.reward), none, self.reward), none]
-            each = extreme.reduceat(values, self.first[:-1]) if len(self.step) else np.zeros(0)
-            found.append(np.where(np.diff(self.first) > 0, each, none))
-        return found[0], found[1]
+        least, largest = (np.full(len(self.step), none) for none in (np.inf, -np.inf))
+        if len(given := np.flatnonzero(self.trials)):
+            begins = self.first[given]
+            least[given], largest[given] = np.fmin.reduceat(self.reward, begins), np.fmax.reduceat(self.reward, begins)
+        return least, largest
 
     @cached_property
     def mixed(self) -> Mask:
@@ -135,11 +138,9 @@ class RunRecord:
     def visit(self) -> Counts:
         """How many earlier groups each group's prompt has, [N]: 0 at its first visit."""
         order = np.argsort(self.prompt, kind="stable")
-        places = np.arange(len(order))
         own = self.prompt[order]
-        begins = np.r_[True, own[1:] != own[:-1]] if len(own) else np.zeros(0, bool)
         found = np.empty(len(order), np.int64)
-        found[order] = places - np.maximum.accumulate(np.where(begins, places, 0))
+        found[order] = np.arange(len(order)) - np.searchsorted(own, own)
         return found
 
     def sums(self, values: Floats | Mask) -> Floats:
@@ -153,12 +154,8 @@ class RunRecord:
         sizes = np.diff(self.first)[places]
         first = np.r_[0, np.cumsum(sizes)]
         rows = np.repeat(self.first[places] - first[:-1], sizes) + np.arange(first[-1])
-        per_group = {name: getattr(self, name)[places] for name in ("step", "prompt", "asked", "predicted", "written")}
-        per_rollout = {name: getattr(self, name)[rows] for name in ("reward", "tokens", "score_norm", "answer", "kept")}
-        other = {
-            each.name: getattr(self, each.name)
-            for each in fields(self)
-            if each.name not in {*per_group, *per_rollout, "first", "components"}
-        }
-        components = {name: values[rows] for name, values in self.components.items()}
-        return RunRecord(**other, components=components, **per_group, **per_rollout, first=first)
+        cut = {name: getattr(self, name)[places] for name in PER_GROUP}
+        cut |= {name: getattr(self, name)[rows] for name in PER_ROLLOUT}
+        return replace(
+            self, first=first, components={name: values[rows] for name, values in self.components.items()}, **cut
+        )
