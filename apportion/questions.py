@@ -106,9 +106,7 @@ def read_golds(path: Path) -> dict[str, tuple[str, ...]]:
     table = read_columns(path, [], [*PROMPT_COLUMNS, *GOLD_COLUMNS, *ALIAS_COLUMNS, "id"])
     if "id" in table.cells and _first(table, PROMPT_COLUMNS) is None:
         table = replace(table, cells={**table.cells, PROMPT_COLUMNS[0]: tuple(map(str, table.cells["id"]))})
-    questions, places = _questions(table)
-    refuse_duplicate_ids(questions, places)
-    return {question.id: question.golds for question in questions}
+    return {question.id: question.golds for question in make_questions(table)}
 
 
 def make_questions(

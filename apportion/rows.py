@@ -184,6 +184,19 @@ def csv_rows(path: Path, skipinitialspace: bool = False) -> Rows:
             yield line, dict(zip(names, cells, strict=True))
 
 
+def table_rows(
+    path: Path,
+    columns: Sequence[str] | None = None,
+    parse: Callable[[str], Any] = parse_json,
+    skipinitialspace: bool = False,
+) -> Rows:
+    """Yield the rows of a table, each with its line or number; errors as in the reader of its kind."""
+    kind = kind_of(path)
+    if kind == ".csv":
+        return csv_rows(path, skipinitialspace)
+    return parquet_rows(path, columns) if kind == ".parquet" else jsonl_rows(path, parse)
+
+
 def schema_of(path: Path) -> Schema:
     """Return the columns of a Parquet file and their types. Raise TableError if it is another file, or too long."""
     return _metadata(path)[1]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from apportion.rows import Rows, TableError, csv_rows, jsonl_rows, parquet_rows, reading, row_location
+from apportion.rows import Rows, TableError, reading, row_location, table_rows
 from apportion.types import Counts, Floats
 from apportion.untrusted import parse_number, shown
 
@@ -56,14 +56,10 @@ def read_rows(path: Path, columns: Sequence[str]) -> Rows:
 
     Raises TableError as ``read_columns`` does, when the first row is taken.
     """
-    kind = path.suffix.lower()
-    if kind not in SUFFIXES:
+    if path.suffix.lower() not in SUFFIXES:
         raise TableError(f"a table must end in {', '.join(SUFFIXES)}, got {shown(path.name)}; convert or rename it")
     with reading(path):
-        if kind == ".csv":
-            yield from csv_rows(path, skipinitialspace=True)
-        else:
-            yield from jsonl_rows(path) if kind == ".jsonl" else parquet_rows(path, columns)
+        yield from table_rows(path, columns, skipinitialspace=True)
 
 
 def make_table(

@@ -52,68 +52,34 @@ NAMED = {
         # 198 questions. Gated: accept its terms on the hub, and log in; they ask not to show examples online.
         # Licence: cc-by-4.0.
         NamedSet(
-            "gpqa",
-            "Idavidrein/gpqa",
-            "train",
-            "Question",
-            "Correct Answer",
-            subset="gpqa_diamond",
-            layout=options,
-            others=WRONG_OPTIONS,
-            template="choice",
-            verifier="choice",
+            "gpqa", "Idavidrein/gpqa", "train", "Question", "Correct Answer",
+            subset="gpqa_diamond", layout=options, others=WRONG_OPTIONS, template="choice", verifier="choice",
         ),
         # The published file: 17,000 prompts in DAPO's template, each about a hundred times. Licence: apache-2.0.
         NamedSet(
-            "dapo_math_17k",
-            "BytedTsinghua-SIA/DAPO-Math-17k",
-            "train",
-            "prompt",
-            "reward_model",
-            layout=conversation,
-            repeats=True,
-            template="answer",
+            "dapo_math_17k", "BytedTsinghua-SIA/DAPO-Math-17k", "train", "prompt", "reward_model",
+            layout=conversation, repeats=True, template="answer",
         ),
         # A copy with each prompt once, without the template; subset en has the English ones.
         NamedSet(
-            "dapo_math_17k_processed",
-            "open-r1/DAPO-Math-17k-Processed",
-            "train",
-            "prompt",
-            "solution",
-            subset="all",
-            repeats=True,
-            template="answer",
+            "dapo_math_17k_processed", "open-r1/DAPO-Math-17k-Processed", "train", "prompt", "solution",
+            subset="all", repeats=True, template="answer",
         ),
         # 272 problems.
         NamedSet("minerva", "math-ai/minervamath", "test", "question", "answer"),
         # 674 open-ended problems in English, without pictures. The tolerance in its column error is not used.
         # Licence: apache-2.0.
         NamedSet(
-            "olympiadbench",
-            "Hothan/OlympiadBench",
-            "train",
-            "question",
-            "final_answer",
-            subset="OE_TO_maths_en_COMP",
-            layout=context,
-            others=("context",),
+            "olympiadbench", "Hothan/OlympiadBench", "train", "question", "final_answer",
+            subset="OE_TO_maths_en_COMP", layout=context, others=("context",),
         ),
         # 19,938 questions that take two to four searches, the answerable ones of MuSiQue; split validation has 2,417.
         NamedSet(
-            "musique",
-            "dgslibisey/MuSiQue",
-            "train",
-            "question",
-            "answer",
-            layout=aliases,
-            others=("answer_aliases",),
-            repeats=True,
-            template="tools",
-            verifier="em",
+            "musique", "dgslibisey/MuSiQue", "train", "question", "answer",
+            layout=aliases, others=("answer_aliases",), repeats=True, template="tools", verifier="em",
         ),
         # 125 questions that take two searches.
         NamedSet("bamboogle", "chiayewken/bamboogle", "test", "Question", "Answer", template="tools", verifier="em"),
     )
-}
+}  # fmt: skip
 """Every named set, by name. Add new ones here."""

@@ -6,11 +6,12 @@ import json
 import re
 import zipfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from apportion.records.rollout_log import RecordError
-from apportion.rows import SUFFIXES, Rows, csv_rows, jsonl_rows, kind_of, open_bytes, parquet_rows
+from apportion.rows import SUFFIXES, kind_of, open_bytes, table_rows
 from apportion.untrusted import check_file, parse_json
 
 DOCUMENTS = (".json", ".eval")
@@ -50,14 +51,6 @@ def files_of(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     return found, left
 
 
-def rows_of(path: Path) -> Rows:
-    """Yield the rows of a table, each with its line or number. Raise TableError that names it."""
-    kind = kind_of(path)
-    if kind == ".csv":
-        return csv_rows(path)
-    return parquet_rows(path) if kind == ".parquet" else jsonl_rows(path, parsed)
-
-
 def parsed(text: str) -> Any:
     """Return what a line says. NaN is read as a number here, because tools write it in columns that nobody reads."""
     try:
@@ -66,6 +59,10 @@ def parsed(text: str) -> Any:
         if not str(error).startswith(("NaN", "Infinity", "-Infinity")):
             raise
         return json.loads(text)
+
+
+rows_of = partial(table_rows, parse=parsed)
+"""Yields the rows of a table. Raises TableError, which names the line or the number."""
 
 
 def document_of(path: Path) -> Any:
