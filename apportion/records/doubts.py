@@ -88,7 +88,7 @@ def gold_answers(record: RunRecord) -> str:
     of = np.repeat(np.arange(len(part.step)), np.diff(part.first))
     known = (part.answer >= 0) & ~np.isnan(part.reward)
     of, answers, better = of[known], part.answer[known], (part.reward > part.shares[of])[known]
-    pair = numbered_pairs(of, answers)[1]
+    pair = numbered_pairs(of, answers)[0]
     both = np.bincount(pair[better], minlength=pair.max(initial=-1) + 1) > 0
     both &= np.bincount(pair[~better], minlength=len(both)) > 0
     groups, merged = len(np.unique(of)), len(np.unique(of[both[pair]]))

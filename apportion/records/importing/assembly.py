@@ -7,14 +7,14 @@ Ten million rows take about a hundred bytes each while they are read. Answers ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from apportion.records.importing.blocks import Block
-from apportion.records.keys import Codes, keys_of
+from apportion.records.importing.blocks import Block, Unsure, coded
+from apportion.records.keys import by_appearance, keys_of, numbered_pairs
 from apportion.records.rollout_log import RecordError
 from apportion.records.run_record import RunRecord
 from apportion.rows import MOST_ROWS
@@ -23,21 +23,9 @@ from apportion.types import Counts, Floats
 SHARE_ERROR = 1e-3
 """By which a share of correct rollouts may be rounded, times the rollouts."""
 
-_COLUMNS = (
-    "step",
-    "prompt",
-    "id",
-    "gold",
-    "group",
-    "answer",
-    "reward",
-    "trials",
-    "tokens",
-    "score_norm",
-    "predicted",
-    "advantage",
-)
-_PER_GROUP = ("asked", "time")
+NAMING = ("id", "prompt", "gold", "group")
+KEPT = {"step", "trials", "tokens", "score_norm", "predicted", "asked", "time", "advantage"}
+"""Texts that are held as codes, and numbers that are held as they are."""
 
 
 @dataclass(frozen=True)
@@ -51,99 +39,84 @@ class Assembled:
 
 
 class RunAssembly:
-    """Collects blocks. ``mark`` and ``forget`` remove the blocks of a file that must be read again."""
+    """Collects blocks, and remembers the number of each text."""
 
     def __init__(self, weights: Mapping[str, float]) -> None:
-        self._weights = dict(weights)
-        self._columns: dict[str, list[Any]] = {name: [] for name in (*_COLUMNS, *_PER_GROUP)}
-        self._others: dict[str, list[Any]] = {}
-        self._known: dict[str, dict[str, int]] = {name: {} for name in ("id", "prompt", "gold", "group")}
-        self._roles: set[str] | None = None
+        self._weights = weights
+        self._blocks: list[tuple[int, dict[str, Any]]] = []
+        self._known: dict[str, dict[str, int]] = {name: {} for name in NAMING}
         self.rows = 0
 
-    def mark(self) -> tuple[int, int]:
-        """Return the state that ``forget`` goes back to."""
-        return len(self._columns["step"]), self.rows
+    def add(self, blocks: Iterable[Block]) -> None:
+        """Add the rows of a file, or none of them if it ends with Unsure. Raise RecordError if there are too many."""
+        before = len(self._blocks), self.rows
+        try:
+            for block in blocks:
+                self._add(block)
+        except Unsure:
+            del self._blocks[before[0] :]
+            self.rows = before[1]
+            raise
 
-    def forget(self, mark: tuple[int, int]) -> None:
-        """Remove all blocks that were added since ``mark``."""
-        for values in (*self._columns.values(), *self._others.values()):
-            del values[mark[0] :]
-        self.rows = mark[1]
-
-    def add(self, block: Block) -> None:
-        """Add rows. Raise RecordError if there are too many."""
-        blocks = len(self._columns["step"])
+    def _add(self, block: Block) -> None:
         self.rows += block.rows
         if self.rows > MOST_ROWS:
             raise RecordError(f"a run must have at most {MOST_ROWS:,} rows, got more; import a part of it")
-        numbers, texts = block.numbers, block.texts
-        roles = {"id" if "id" in texts else "prompt"}
-        if self._roles not in (None, roles):
+        columns: dict[str, Any] = {name: values for name, values in block.numbers.items() if name in KEPT}
+        columns["reward"] = self._reward(block)
+        for name, values in block.numbers.items():
+            if name.startswith("other "):
+                columns[name] = values.astype(np.float32)
+        for name, (texts, codes) in block.texts.items():
+            if name in NAMING:
+                columns[name] = coded(texts, codes, self._known[name]).astype(np.int32)
+            else:  # a hash of 64 bits that is not 0, which stands for no answer
+                columns[name] = np.asarray([*(hash(text) or 1 for text in texts), 0], np.int64)[codes]
+        if self._blocks and ("id" in columns) != ("id" in self._blocks[0][1]):
             raise RecordError("all files of a run must have a column id, or none, got both; import them apart")
-        self._roles = roles
-        unknown = np.full(block.rows, np.nan, np.float32)
-        made: dict[str, Any] = {
-            name: numbers.get(name, unknown)
-            for name in ("tokens", "score_norm", "predicted", "asked", "time", "trials", "advantage")
-        }
-        made["step"] = numbers.get("step", np.zeros(block.rows)).astype(np.int64)
-        made["reward"] = self._reward(numbers, unknown)
-        for name, known in self._known.items():
-            none = np.zeros(block.rows, np.int8) if name == "group" else np.full(block.rows, -1, np.int8)
-            made[name] = _coded(texts[name], known).astype(np.int32) if name in texts else none
-        made["answer"] = np.zeros(block.rows, np.int8)
-        if "answer" in texts:
-            found, codes = texts["answer"]
-            made["answer"] = np.asarray([*map(_hash, found), 0], np.int64)[codes]
-        for name, values in made.items():
-            self._columns[name].append(values)
-        for role in dict.fromkeys([*numbers, *(f"other {name}" for name in self._others)]):
-            if role.startswith("other "):
-                kept = self._others.setdefault(role.removeprefix("other "), [])
-                kept += [np.full(len(each), np.nan, np.float32) for each in self._columns["step"][len(kept) : blocks]]
-                kept.append(numbers.get(role, unknown).astype(np.float32))
+        self._blocks.append((block.rows, columns))
 
     def record(self, name: str, source: str) -> Assembled:
         """Return the run of all rows. The assembly is empty afterwards."""
-        step, group = self._taken("step"), self._taken("group")
-        codes = [self._taken(each) for each in ("id", "prompt", "gold")]
-        names = [list(self._known[each]) for each in ("id", "prompt", "gold")]
-        given = [each if each.max(initial=-1) >= 0 else None for each in codes]
-        keys = keys_of(Codes(step, group, given[0], given[1], given[2], names[0], names[1], names[2]))
+        others = dict.fromkeys(each for _, columns in self._blocks for each in columns if each.startswith("other "))
+        step, group = self._taken("step", 0).astype(np.int64), self._taken("group", 0)
+        named = {each: (self._taken(each, -1), list(self._known[each])) for each in NAMING[:3]}
+        keys = keys_of(step, group, {each: own for each, own in named.items() if own[0].max(initial=-1) >= 0})
         order, starts = grouped(step, keys.prompt, keys.group)
-        step, prompt = step[order][starts], keys.prompt[order][starts]
+        heads = order[starts]
         sizes = np.diff(np.r_[starts, len(order)])
         trials = self._taken("trials")[order]
-        columns = {name: self._taken(name)[order] for name in ("reward", "tokens", "score_norm", "answer")}
-        per_group = {name: self._taken(name)[order] for name in ("predicted", "asked", "time")}
-        others = {each: np.concatenate(parts)[order].astype(np.float64) for each, parts in self._others.items()}
-        asked = np.fmax.reduceat(per_group["asked"], starts)
-        written = np.fmax.reduceat(per_group["time"], starts)
+        columns = {each: self._taken(each)[order] for each in ("reward", "tokens", "score_norm")}
+        columns["answer"] = self._taken("answer", 0)[order]
+        asked, written = (np.fmax.reduceat(self._taken(each)[order], starts) for each in ("asked", "time"))
         if counted := not np.isnan(trials).any():
             columns, sizes = _expanded(columns, trials.astype(np.int64), starts)
-        used, prompt = np.unique(prompt, return_inverse=True)
+        used, prompt = np.unique(keys.prompt[heads], return_inverse=True)
         record = RunRecord(
             name=name,
             source=source,
             ids=[keys.ids[code] for code in used],
             texts=[keys.prompts[code] for code in used],
-            step=step,
+            step=step[heads],
             prompt=prompt,
             asked=np.fmax(np.nan_to_num(asked), sizes).astype(np.int64),
-            predicted=per_group["predicted"][starts].astype(np.float64),
+            predicted=self._taken("predicted")[heads].astype(np.float64),
             written=written.astype(np.float64),
             first=np.r_[0, np.cumsum(sizes)],
             reward=columns["reward"],
             tokens=columns["tokens"].astype(np.float64),
             score_norm=columns["score_norm"].astype(np.float64),
-            answer=_by_appearance(columns["answer"]),
+            answer=by_appearance(np.r_[0, columns["answer"]])[0][1:] - 1,
             kept=np.ones(len(columns["reward"]), bool),
             ordered=not counted,
         )
-        return Assembled(record, others, self._taken("advantage")[order].astype(np.float64), keys.doubts)
+        values = {each: self._taken(each)[order].astype(np.float64) for each in (*others, "advantage")}
+        advantage = values.pop("advantage")
+        candidates = {each.removeprefix("other "): own for each, own in values.items()}
+        return Assembled(record, candidates, advantage, keys.doubts)
 
-    def _reward(self, numbers: Mapping[str, Floats], unknown: Any) -> Floats:
+    def _reward(self, block: Block) -> Floats:
+        numbers, unknown = block.numbers, np.full(block.rows, np.nan)
         if self._weights:
             parts = np.stack([weight * numbers[f"reward {name}"] for name, weight in self._weights.items()])
             return np.where(np.isnan(parts).all(0), np.nan, np.nansum(parts, 0))
@@ -155,13 +128,14 @@ class RunAssembly:
                 raise RecordError(f"a share must be of whole rollouts, got {share:g} of {trials:g}; give their number")
             return np.rint(right)
         correct, reward = numbers.get("correct", unknown), numbers.get("reward", unknown)
-        return np.where(np.isnan(reward), correct, reward).astype(np.float64)
+        return np.where(np.isnan(reward), correct, reward)
 
-    def _taken(self, name: str) -> Any:
-        """Return a column of all rows, which is then forgotten."""
-        found = np.concatenate(self._columns[name])
-        self._columns[name] = []
-        return found
+    def _taken(self, name: str, none: float = np.nan) -> Any:
+        """Return a column of all rows, which is then forgotten; ``none`` where there is none."""
+        kind = np.float32 if np.isnan(none) else np.int8
+        return np.concatenate(
+            [columns.pop(name) if name in columns else np.full(rows, none, kind) for rows, columns in self._blocks]
+        )
 
 
 def grouped(step: Counts, prompt: Counts, group: Counts) -> tuple[Counts, Counts]:
@@ -171,15 +145,11 @@ def grouped(step: Counts, prompt: Counts, group: Counts) -> tuple[Counts, Counts
     """
     changes = (np.diff(step) != 0) | (np.diff(prompt) != 0) | (np.diff(group) != 0)
     runs = np.flatnonzero(np.r_[True, changes])
-    keys = step[runs], prompt[runs], group[runs]
-    by_key = np.lexsort(keys[::-1])
-    news = np.r_[True, np.any([np.diff(key[by_key]) != 0 for key in keys], axis=0)]
-    label = np.cumsum(news) - 1
-    heads = by_key[news]
+    ranks = np.unique(step[runs], return_inverse=True)[1]
+    number, heads = numbered_pairs(numbered_pairs(ranks, prompt[runs])[0], group[runs])
     place = np.empty(len(heads), np.int64)
-    place[np.lexsort((heads, keys[0][heads]))] = np.arange(len(heads))
-    of_run = np.empty(len(runs), np.int64)
-    of_run[by_key] = place[label]
+    place[np.argsort(ranks[heads], kind="stable")] = np.arange(len(heads))
+    of_run = place[number]
     order = np.argsort(of_run, kind="stable")
     lengths = np.diff(np.r_[runs, len(step)])[order]
     begins = np.r_[0, np.cumsum(lengths)[:-1]]
@@ -196,29 +166,5 @@ def _expanded(columns: Mapping[str, Any], trials: Counts, starts: Counts) -> tup
     within = np.arange(total) - np.repeat(np.cumsum(trials) - trials, trials)
     made = {name: np.repeat(values, trials) for name, values in columns.items()}
     made["reward"] = (within < made["reward"]).astype(np.float64)
-    made["tokens"] = np.full(total, np.nan)
-    made["score_norm"] = np.full(total, np.nan)
+    made["tokens"] = made["score_norm"] = np.full(total, np.nan)
     return made, np.add.reduceat(trials, starts)
-
-
-def _coded(texts: tuple[Sequence[str], Counts], known: dict[str, int]) -> Counts:
-    """Return the codes of texts among all that are ``known``, which get the new ones. -1 stays."""
-    found, codes = texts
-    places = np.asarray([known.setdefault(text, len(known)) for text in found] + [-1])
-    return np.asarray(places[codes])
-
-
-def _hash(text: str) -> int:
-    """Return a hash of 64 bits that is not 0, which stands for no answer."""
-    return hash(text) or 1
-
-
-def _by_appearance(hashes: Counts) -> Counts:
-    """Return a number for each hash, in the order of their first rows, and -1 for 0."""
-    if not hashes.any():
-        return np.full(len(hashes), -1)
-    found, first, codes = np.unique(hashes, return_index=True, return_inverse=True)
-    order = np.argsort(np.where(found == 0, -1, first))
-    rank = np.empty(len(found), np.int64)
-    rank[order] = np.arange(len(found)) - bool((found == 0).any())
-    return rank[codes]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
@@ -31,6 +32,9 @@ WORDS = TRUTHS | dict.fromkeys(("yes", "pass", "passed", "correct"), 1.0)
 WORDS |= dict.fromkeys(("no", "fail", "failed", "incorrect", "wrong"), 0.0)
 """Verdicts in words, of any case."""
 
+NO_NUMBER = -sys.float_info.max
+"""Stands for a cell that holds something else than a number. It is outside the limits of every column."""
+
 
 class Unsure(Exception):
     """Raised if a quick reader may read a file otherwise than row by row, or finds ``columns`` that were not known."""
@@ -52,7 +56,32 @@ class Block:
 
     rows: int
     numbers: Mapping[str, Floats]
-    texts: Mapping[str, tuple[Sequence[str], Counts]]
+    texts: Mapping[str, tuple[list[str], Counts]]
+
+    def problem(self, layout: Layout) -> tuple[int, str, str] | None:
+        """Return the first row that lacks what each row must have, what is wrong there, and the remedy.
+
+        That is a step, a prompt, and the rollouts of a count, of which no more may be correct.
+        """
+        counted = {"correct", "share", "trials"} if "trials" in self.numbers else set()
+        absent = {role: np.isnan(self.numbers[role]) for role in {"step"} | counted if role in self.numbers}
+        key = "id" if "id" in self.texts else "prompt"
+        texts, codes = self.texts[key]
+        absent[key] = (codes < 0) | (codes == (texts.index("") if "" in texts else -1))
+        if found := [(int(rows.argmax()), role) for role, rows in absent.items() if rows.any()]:
+            place, role = min(found)
+            column = (layout.numbers | layout.texts)[role]
+            return place, f"{column} must be given in every row, got nothing", "correct or remove the row"
+        if {"correct", "trials"} <= self.numbers.keys():
+            correct, trials = self.numbers["correct"], self.numbers["trials"]
+            if (above := correct > trials).any():
+                place = int(above.argmax())
+                return (
+                    place,
+                    f"correct must be at most trials, got {correct[place]:g} of {trials[place]:g}",
+                    "correct it",
+                )
+        return None
 
 
 def exact_blocks(path: Path, layout: Layout, rows: Rows) -> Iterator[Block]:
@@ -63,98 +92,58 @@ def exact_blocks(path: Path, layout: Layout, rows: Rows) -> Iterator[Block]:
 
 def exact_block(path: Path, layout: Layout, rows: Sequence[tuple[int, dict[str, Any]]]) -> Block:
     """Return ``rows``, each with its number, as a block; errors as above."""
-    numbers = {role: np.full(len(rows), np.nan) for role in layout.numbers}
+    numbers: dict[str, Floats] = {}
+    texts: dict[str, tuple[list[str], Counts]] = {}
     for role, column in layout.numbers.items():
-        low, high, whole = layout.limits(role)
-        for place, (number, row) in enumerate(rows):
-            cell = row.get(column)
-            if cell is None or (isinstance(cell, str) and not cell.strip()):
-                continue
-            value = _number(cell, layout.may_hold_words(role))
-            if math.isnan(value) and layout.format == "trl" and isinstance(cell, float) and role != "step":
-                continue
-            if role.startswith("other ") and not layout.made_of_others and not low <= value <= high:
-                continue
-            if not low <= value <= high or (whole and value != int(value)):
-                kind = f"a {'whole' if whole else 'finite'} number from {low:g} to {high:g}"
-                raise RecordError(
-                    f"{column} must be {kind}, got {shown(cell)} in {row_location(path, number)}; correct it"
-                )
-            numbers[role][place] = value
-    texts: dict[str, tuple[Sequence[str], Counts]] = {}
+        cells = [row.get(column) for _, row in rows]
+        if layout.has_nan(role):
+            cells = [None if cell != cell else cell for cell in cells]
+        words = layout.may_hold_words(role)
+        numbers[role] = np.array([_number(cell, words) for cell in cells])
+        wrong = layout.out_of_limits(role, numbers[role])
+        if role.startswith("other ") and not layout.made_of_others:
+            numbers[role][wrong] = np.nan
+        elif wrong.any():
+            low, high, whole = layout.limits(role)
+            kind, place = f"a {'whole' if whole else 'finite'} number from {low:g} to {high:g}", int(wrong.argmax())
+            at = row_location(path, rows[place][0])
+            raise RecordError(f"{column} must be {kind}, got {shown(cells[place])} in {at}; correct it")
     for role, column in layout.texts.items():
-        codes: dict[str, int] = {}
-        made = np.full(len(rows), -1)
-        for place, (number, row) in enumerate(rows):
-            text = _text(row.get(column), column, path, number)
-            if text is not None:
-                made[place] = codes.setdefault(text, len(codes))
-        texts[role] = list(codes), made
+        codes: dict[str | None, int] = {None: -1}
+        made = [codes.setdefault(_text(row.get(column), column, path, number), len(codes) - 1) for number, row in rows]
+        texts[role] = [text for text in codes if text is not None], np.array(made)
     block = Block(len(rows), numbers, texts)
-    if (wrong := missing(block)) is not None:
-        place, role = wrong
-        raise RecordError(
-            f"{(layout.numbers | layout.texts)[role]} must be given in every row, got nothing in "
-            f"{row_location(path, rows[place][0])}; correct or remove the row"
-        )
-    if (above := above_trials(block)) is not None:
-        correct, trials = block.numbers["correct"][above], block.numbers["trials"][above]
-        raise RecordError(
-            f"correct must be at most trials, got {correct:g} of {trials:g} in "
-            f"{row_location(path, rows[above][0])}; correct it"
-        )
+    if (problem := block.problem(layout)) is not None:
+        place, said, remedy = problem
+        raise RecordError(f"{said} in {row_location(path, rows[place][0])}; {remedy}")
     return block
 
 
-def missing(block: Block) -> tuple[int, str] | None:
-    """Return the first row without a step or a prompt, or a count without trials, and what is missing."""
-    needed = {"step", "correct", "share", "trials"} if "trials" in block.numbers else {"step"}
-    needed &= block.numbers.keys()
-    found = [(np.isnan(block.numbers[role]), role) for role in sorted(needed)]
-    key = "id" if "id" in block.texts else "prompt"
-    texts, codes = block.texts[key]
-    empty = codes < 0
-    if "" in texts:
-        empty = empty | (codes == list(texts).index(""))
-    places = [(int(absent.argmax()), role) for absent, role in [*found, (empty, key)] if absent.any()]
-    return min(places) if places else None
-
-
-def above_trials(block: Block) -> int | None:
-    """Return the first row with more correct rollouts than rollouts."""
-    if not {"correct", "trials"} <= block.numbers.keys():
-        return None
-    above = block.numbers["correct"] > block.numbers["trials"]
-    return int(above.argmax()) if above.any() else None
-
-
-def in_limits(layout: Layout, role: str, values: Floats) -> bool:
-    """Return whether all ``values`` [R], nan for none, are right for the column."""
-    known = values[~np.isnan(values)]
-    low, high, whole = layout.limits(role)
-    if not len(known):
-        return True
-    return bool(known.min() >= low and known.max() <= high and (not whole or (known == np.floor(known)).all()))
+def coded(texts: Iterable[str], codes: Counts, known: dict[str, int]) -> Counts:
+    """Return ``codes`` of texts as numbers of all that are ``known``, which get the new ones. -1 stays."""
+    return np.asarray([*(known.setdefault(text, len(known)) for text in texts), -1])[codes]
 
 
 def may_be_number(cell: Any) -> bool:
     """Return whether a cell is a number, a verdict, or empty."""
-    return cell is None or (isinstance(cell, str) and not cell.strip()) or not math.isnan(_number(cell))
+    return _number(cell) != NO_NUMBER
 
 
 def _number(cell: Any, words: bool = True) -> float:
-    """Return the number in ``cell``, nan if there is none. A verdict is one, in any of ``WORDS`` if ``words``."""
-    if isinstance(cell, str):
-        text = cell.strip()
-        try:
-            known = WORDS if words else TRUTHS
-            return known[text.lower()] if text.lower() in known else parse_number(text)
-        except ValueError:
-            return math.nan
-    try:
-        return float(cell) if isinstance(cell, (bool, int, float, Decimal)) else math.nan
-    except OverflowError:
+    """Return the number in ``cell``, nan for an empty one. A verdict is one, in any of ``WORDS`` if ``words``."""
+    if cell is None:
         return math.nan
+    try:
+        if isinstance(cell, str):
+            text, known = cell.strip().lower(), WORDS if words else TRUTHS
+            if not text:
+                return math.nan
+            value = known[text] if text in known else parse_number(text)
+        else:
+            value = float(cell) if isinstance(cell, (bool, int, float, Decimal)) else NO_NUMBER
+    except (ValueError, OverflowError):
+        return NO_NUMBER
+    return NO_NUMBER if math.isnan(value) else value
 
 
 def _text(cell: Any, column: str, path: Path, number: int) -> str | None:

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
+import numpy as np
+
 from apportion.records.rollout_log import RecordError
+from apportion.types import Floats, Mask
 from apportion.untrusted import parse_number, shown
 
 NUMBERS = {
@@ -69,6 +72,9 @@ COUNTED = ("num_correct", "n_correct", "correct_count", "c", "k")
 RENAMED = {"verl": {"prompt": "input", "reward": "score", "group": "uid", "gold": "gts"}}
 """Columns that a tool calls otherwise."""
 
+PRIME_RL = ("step", "id", "prompt", "group", "reward", "tokens", "answer")
+"""Columns that are made of prime-rl's rollouts."""
+
 NAMES = {
     "trl": "TRL completions",
     "verl": "verl rollout dump",
@@ -124,10 +130,20 @@ class Layout:
         kind = role.split()[0]
         return NUMBERS["reward" if kind == "other" else kind]
 
+    def out_of_limits(self, role: str, values: Floats) -> Mask:
+        """Return which ``values`` [R] of a column of numbers, nan for none, are wrong there."""
+        low, high, whole = self.limits(role)
+        wrong = (values < low) | (values > high)
+        return wrong | (values > np.floor(values)) if whole else wrong
+
+    def has_nan(self, role: str) -> bool:
+        """Return whether nan stands for nothing in a column of numbers, as TRL writes it."""
+        return self.format == "trl" and role != "step"
+
     def ignored(self, found: Collection[str]) -> list[str]:
-        """Return the columns of ``found`` that nothing reads."""
+        """Return the columns of ``found`` that nothing reads, as far as the format says which it has."""
         read = {*self.columns.values(), *self.rewards, *self.others} | UNDERSTOOD
-        return [column for column in found if column not in read]
+        return [column for column in found if column not in read and self.format != "prime-rl"]
 
     @property
     def made_of_others(self) -> bool:
@@ -228,6 +244,8 @@ def layout_of(
     ``renamed`` gives columns of another name, by what they say, and "" for one that must not be read. Raises
     RecordError if a column is missing, with everything that is missing, and for a column that was named in vain.
     """
+    if format == "prime-rl":
+        return Layout(format, {role: role for role in PRIME_RL})
     listed = ", ".join(map(str, found[:20])) + (", ..." if len(found) > 20 else "")
     for role, column in renamed.items():
         if role not in NUMBERS and role not in TEXTS:
@@ -241,27 +259,30 @@ def layout_of(
         raise RecordError("the reward must be named once, got --reward and --column; leave one out")
     own = {role: name for role, name in RENAMED.get(format, {}).items() if name in found} | dict(renamed)
     columns = {role: name for role in (*NUMBERS, *TEXTS) if (name := _resolved(role, found, own))}
-    counts = format == "counts"
+    counts, named = format == "counts", {"reward", "correct"} & renamed.keys()
     if counts and "correct" not in renamed and (counted := _resolved("correct", found, {}, COUNTED)):
         columns["correct"] = counted
-    for role in () if counts else ("trials", "share"):
-        columns.pop(role, None)
-    if format != "trl":
-        columns.pop("advantage", None)  # of TRL it tells which columns are the reward
-    if counts and "correct" in columns:
-        columns.pop("share", None)
     sampled = _resolved("answer", [column for column in found if column != "answer"], {})
     if sampled is not None and "answer" in found and "answer" not in renamed:  # the known one beside the sampled one
         columns |= {"answer": sampled} | ({} if "gold" in columns or "gold" in renamed else {"gold": "answer"})
+    unread = set() if counts else {"trials", "share"}
+    if counts and "correct" in columns:
+        unread.add("share")
+    if format != "trl":
+        unread.add("advantage")  # of TRL it tells which columns are the reward
     if "id" in columns and "gold" not in renamed:
-        columns.pop("gold", None)
-    others = [] if rewards or counts else _others(format, found, numeric, columns, renamed)
-    if rewards or (not counts and "reward" in renamed):
-        columns.pop("correct", None)
-    if rewards or (not counts and "correct" in renamed):
-        columns.pop("reward", None)
-    if not counts and {"reward", "correct"} <= columns.keys():
-        others = [columns.pop("correct"), *others]
+        unread.add("gold")
+    columns = {role: name for role, name in columns.items() if role not in unread}
+    others: list[str] = []
+    if not (rewards or counts or named):  # of TRL all further columns of numbers may be the reward
+        usual, known = verdict_names(), {*columns.values(), *UNDERSTOOD}
+        further = [column for column in found if column in numeric and column not in known]
+        others = [column for column in further if format == "trl" or column.lower() in usual]
+        if {"reward", "correct"} <= columns.keys():
+            others.insert(0, columns.pop("correct"))
+    for role, other in (("reward", "correct"), ("correct", "reward")):
+        if rewards or (role in named and not counts):
+            columns.pop(other, None)
     layout = Layout(
         format,
         columns,
@@ -274,17 +295,6 @@ def layout_of(
             raise RecordError(f"{role} is not read from {NAMES[format]}, got --column {role}={column}; leave it out")
     _check_whole(source, layout, found, listed)
     return layout
-
-
-def _others(
-    format: str, found: Sequence[str], numeric: Collection[str], columns: Mapping[str, str], renamed: Mapping[str, str]
-) -> list[str]:
-    """Return the columns that may be the reward, too. Those of TRL are all further columns of numbers."""
-    if {"reward", "correct"} & renamed.keys():
-        return []
-    further = [column for column in found if column in numeric and column not in {*columns.values(), *UNDERSTOOD}]
-    usual = verdict_names()
-    return further if format == "trl" else [column for column in further if column.lower() in usual]
 
 
 def _check_whole(source: str, layout: Layout, found: Sequence[str], listed: str) -> None:

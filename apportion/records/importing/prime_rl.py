@@ -13,15 +13,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from apportion.records.importing.blocks import Block, exact_blocks
 from apportion.records.importing.files import rows_of
-from apportion.records.importing.layout import Layout
 from apportion.records.rollout_log import RecordError
 from apportion.rows import Rows
 from apportion.untrusted import shown
-
-LAYOUT = Layout("prime-rl", {name: name for name in ("step", "id", "prompt", "group", "reward", "tokens", "answer")})
-"""The columns that ``blocks_of_prime_rl`` makes."""
 
 _STEP = re.compile(r"step_([0-9]{1,15})")
 
@@ -32,22 +27,16 @@ def step_of(path: Path) -> int | None:
     return int(folders[-1][1]) if folders else None
 
 
-def blocks_of_prime_rl(path: Path) -> Iterator[Block]:
-    """Return the rollouts of a file. Raise ValueError, which names the line, for what cannot be read."""
-    return exact_blocks(path, LAYOUT, _rollouts(path))
-
-
-def _rollouts(path: Path) -> Rows:
+def rollouts_of(path: Path) -> Rows:
+    """Yield a row for each rollout of a file, with its line. Raise ValueError, which names the line."""
     step = step_of(path)
     for line, row in rows_of(path):
         at = f"{path} line {line}"
         own = row.get("step", 0) if step is None else step
         if "traces" in row:
             yield from ((line, each) for each in _of_episode(row, own, at))
-        elif "rewards" in row:
-            yield line, _of_trace(row, own, row, at)
         else:
-            yield line, _of_row(row, own)
+            yield line, _of_trace(row, own, row, at) if "rewards" in row else _of_row(row, own)
 
 
 def _of_episode(row: Mapping[str, Any], step: int, at: str) -> Iterator[dict[str, Any]]:

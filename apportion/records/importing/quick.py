@@ -15,16 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from apportion.records.importing.blocks import (
-    WORDS,
-    Block,
-    Unsure,
-    above_trials,
-    exact_block,
-    exact_blocks,
-    in_limits,
-    missing,
-)
+from apportion.records.importing.blocks import WORDS, Block, Unsure, exact_block, exact_blocks
 from apportion.records.importing.files import parsed
 from apportion.records.importing.layout import NUMBERS, TEXTS, Layout
 from apportion.rows import batch_rows, chunks, csv_cells, json_rows, open_bytes, parquet_batches
@@ -58,23 +49,20 @@ def blocks_of_jsonl(path: Path, layout: Layout, columns: Sequence[str]) -> Itera
 
     Raises Unsure if a column of a role's name comes that is not among the known ``columns``.
     """
-    schema = None
+    schema, late = None, NAMED - set(columns)
     for line, content in chunks(path):
         if line == 1:
             schema = _schema(layout, next((row for _, row in json_rows(path, line, content, parsed)), {}))
         table = None if schema is None else _table(content, schema, "infer")
-        if table is None:
-            late = [name for name in NAMED - set(columns) if f'"{name}"'.encode() in content]
+        if table is not None:
+            came = late & set(table.column_names)
+        else:  # other columns may hold what pyarrow cannot read
+            came = {name for name in late if f'"{name}"'.encode() in content}
             table = None if schema is None else _table(content, schema, "ignore")
-        else:
-            late = [name for name in table.column_names if name in NAMED and name not in columns]
-        if late:
-            raise Unsure(late)
+        if came:
+            raise Unsure(sorted(came))
         block = None if table is None else _block(table, layout)
-        if block is not None:
-            yield block
-        else:
-            yield from exact_blocks(path, layout, json_rows(path, line, content, parsed))
+        yield from exact_blocks(path, layout, json_rows(path, line, content, parsed)) if block is None else [block]
 
 
 def blocks_of_csv(path: Path, layout: Layout) -> Iterator[Block]:
@@ -86,10 +74,9 @@ def blocks_of_csv(path: Path, layout: Layout) -> Iterator[Block]:
         raise Unsure from error
     (lines, names), (_, cells) = islice(csv_cells(path), 2)
     first = dict(zip(names, cells, strict=True))
-    types = {
-        column: pyarrow.bool_() if first[column].strip().lower() in WORDS else pyarrow.float64()
-        for column in layout.numbers.values()
-    } | dict.fromkeys(layout.texts.values(), pyarrow.string())
+    is_word = {column: first[column].strip().lower() in WORDS for column in layout.numbers.values()}
+    types = {column: pyarrow.bool_() if word else pyarrow.float64() for column, word in is_word.items()}
+    types |= dict.fromkeys(layout.texts.values(), pyarrow.string())
     with open_bytes(path) as raw:
         file = _Watched(raw)
         try:
@@ -174,8 +161,8 @@ def _block(table: Table, layout: Layout) -> Block | None:
     """Return the rows of ``table`` as a block, or None if a cell may be wrong or is of another type than expected."""
     numbers, texts = {}, {}
     for role, column in layout.numbers.items():
-        values = _numbers(table[column], layout.format == "trl" and role != "step")
-        if values is None or not in_limits(layout, role, values):
+        values = _numbers(table[column], layout.has_nan(role))
+        if values is None or layout.out_of_limits(role, values).any():
             return None
         numbers[role] = values
     for role, column in layout.texts.items():
@@ -184,7 +171,7 @@ def _block(table: Table, layout: Layout) -> Block | None:
             return None
         texts[role] = coded
     block = Block(table.num_rows, numbers, texts)
-    return block if missing(block) is None and above_trials(block) is None else None
+    return block if block.problem(layout) is None else None
 
 
 def _numbers(column: ChunkedArray, nan_is_none: bool) -> Floats | None:
@@ -192,11 +179,9 @@ def _numbers(column: ChunkedArray, nan_is_none: bool) -> Floats | None:
     from pyarrow import types  # noqa: PLC0415 - an optional extra
 
     kind = column.type
-    if types.is_null(kind):
-        return np.full(len(column), np.nan)
     if types.is_boolean(kind):
         column = column.cast("int8")
-    elif not (types.is_integer(kind) or types.is_floating(kind)):
+    elif not (types.is_integer(kind) or types.is_floating(kind) or types.is_null(kind)):
         return None
     found: Any = np.asarray(column.cast("float64", safe=False).fill_null(np.nan).to_numpy())
     return None if not nan_is_none and np.isnan(found).sum() != column.null_count else found
@@ -207,9 +192,7 @@ def _codes(column: ChunkedArray) -> tuple[list[str], Counts] | None:
     from pyarrow import ArrowException, types  # noqa: PLC0415 - an optional extra
 
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
-    if types.is_null(kind):
-        return [], np.full(len(column), -1)
-    if types.is_integer(kind):
+    if types.is_integer(kind) or types.is_null(kind):
         column = column.cast("string")
     elif not (types.is_string(kind) or types.is_large_string(kind)):
         return None

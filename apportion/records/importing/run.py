@@ -13,10 +13,9 @@ from apportion.records.importing.assembly import Assembled, RunAssembly
 from apportion.records.importing.blocks import Unsure
 from apportion.records.importing.files import files_of
 from apportion.records.importing.layout import NAMES, Layout, detect, layout_of, weights_of
-from apportion.records.importing.prime_rl import LAYOUT, step_of
+from apportion.records.importing.prime_rl import step_of
 from apportion.records.importing.source import HEAD, LATER_HEAD, Source
 from apportion.records.importing.trl import repeats
-from apportion.records.importing.verl import with_groups
 from apportion.records.importing.visits import read_visits
 from apportion.records.rollout_log import RecordError
 from apportion.records.run_record import RunRecord
@@ -25,10 +24,12 @@ from apportion.types import Floats
 from apportion.untrusted import shown
 
 NO_STEP = "no column is a step"
-TOTAL, LEAST_LIKENESS = "the sum", 0.9
-"""A sum of rewards, and the least correlation of advantages with those of the reward that trained."""
+LEAST_LIKENESS = 0.9
+"""The least correlation of advantages with those of the reward that trained."""
 MOST_LISTED = 12
 """Columns that were not read which are named."""
+KINDS = {"trl": (".parquet",), "prime-rl": (".jsonl", ".ndjson")}
+"""The kinds of file that a format has, if it has not all."""
 
 
 @dataclass(frozen=True)
@@ -81,63 +82,68 @@ def import_run(
     renamed, weights = dict(columns or {}), weights_of(rewards)
     files, left = files_of(paths)
     name = paths[0].resolve().name.partition(".")[0] or "run"
-    assembly, chosen, repeated = RunAssembly(weights), format, 0
+    assembly, record, chosen, repeated, stepped = RunAssembly(weights), None, "", 0, False
     ignored: dict[str, None] = {}
     lists: dict[str, int] = {}
     layouts: list[Layout] = []
-    stepped = False
     for place, path in enumerate(files):
         with reading(path, RecordError):
             source = Source.of(path, renamed, LATER_HEAD if place else HEAD)
             own = format or detect(path.name.lower(), source.head, source.columns, renamed)
-            if (own != chosen and place) or kind_of(path) != kind_of(files[0]):
+            chosen = chosen if place else own
+            if own != chosen or kind_of(path) != kind_of(files[0]):
                 raise RecordError(
                     f"a run must have one format, got {own} in {path} and {chosen} in {files[0]}; import them apart"
                 )
-            chosen = own
+            if own in ("visits", "prime-rl") and (weights or renamed):
+                raise RecordError(f"{NAMES[own]} have fixed columns, got --reward or --column; leave it out")
+            if kind_of(path) not in KINDS.get(own, SUFFIXES):
+                raise RecordError(
+                    f"{NAMES[own]} must end in {KINDS[own][0]}, got {shown(path.name)}; leave out --format"
+                )
             if own == "visits":
                 if len(files) > 1:
                     raise RecordError(f"group counts per visit must be one file, got {len(files)}; give one")
-                if weights or renamed:
-                    raise RecordError("group counts have fixed columns, got --reward or --column; leave it out")
                 record = read_visits(path, name)
-                unread = [
-                    key for key in source.columns if key not in ("id", "prompt") and not key.startswith("correct_of_")
-                ]
-                return record, _summary(record, own, files, left, len(record.ids), 0, unread)
+                known = {"id", "prompt", *(name for name in source.columns if name.startswith("correct_of_"))}
+                ignored = {name: None for name in source.columns if name not in known}
+                continue
             if own == "trl" and place and (again := repeats(path, files[place - 1])):
                 repeated += again
                 continue
-            _check_kind(own, path)
-            if own == "prime-rl" and (weights or renamed):
-                raise RecordError("prime-rl's rollouts have fixed columns, got --reward or --column; leave it out")
             while True:
-                layout = (
-                    LAYOUT
-                    if own == "prime-rl"
-                    else layout_of(str(path), own, source.columns, source.numeric, weights, renamed)
-                )
-                mark = assembly.mark()
+                layout = layout_of(str(path), own, source.columns, source.numeric, weights, renamed)
                 try:
-                    for block in source.blocks(layout):
-                        assembly.add(with_groups(block) if own == "verl" and "group" not in renamed else block)
+                    assembly.add(source.blocks(layout))
                     break
                 except Unsure as unsure:
-                    assembly.forget(mark)
                     source = source.without_haste(unsure.columns)
             layouts.append(layout)
-            has_step = step_of(path) is not None or "step" in source.columns
-            stepped |= has_step if own == "prime-rl" else "step" in layout.columns
-            if own != "prime-rl":
-                ignored |= dict.fromkeys(layout.ignored(source.columns))
-                lists |= source.list_lengths(ignored)
-    if not assembly.rows:
-        raise RecordError(f"a run must have at least one row, got none in {files[0]}; check the file")
+            named = source.columns if own == "prime-rl" and step_of(path) is None else layout.columns
+            stepped |= "step" in named
+            ignored |= dict.fromkeys(layout.ignored(source.columns))
+            lists |= source.list_lengths(ignored)
     rows = assembly.rows
-    record = _decided(assembly.record(name, NAMES[chosen or ""]), layouts[0], stepped, ignored, lists)
-    if np.isnan(record.reward).all() and len(record.reward):
-        raise RecordError(f"a run must have rewards, got none in {rows:,} rows of {files[0]}; name the column")
-    return record, _summary(record, chosen or "", files, left, rows, repeated, list(ignored))
+    if record is not None:
+        rows = len(record.ids)
+    elif not rows:
+        raise RecordError(f"a run must have at least one row, got none in {files[0]}; check the file")
+    else:
+        record = _decided(assembly.record(name, NAMES[chosen]), layouts[0], stepped, ignored, lists)
+        if np.isnan(record.reward).all():
+            raise RecordError(f"a run must have rewards, got none in {rows:,} rows of {files[0]}; name the column")
+    return record, ImportSummary(
+        format=NAMES[chosen],
+        files=len(files),
+        rows=rows,
+        groups=len(record.step),
+        prompts=len(record.ids),
+        rollouts=len(record.reward),
+        without_reward=int(np.isnan(record.reward).sum()),
+        repeated=repeated,
+        ignored=tuple(ignored),
+        left=tuple(map(str, left)),
+    )
 
 
 def _decided(
@@ -161,7 +167,7 @@ def _decided(
     if not stepped:
         doubts.insert(0, f"{NO_STEP}: all rows are one step; --column step=COLUMN names one")
     doubts += doubts_of(record, other_rewards=others, reward=called, lists=lists) + found.doubts
-    if layout.renamed and layout.format != "prime-rl":
+    if layout.renamed:
         doubts.append(f"read as: {', '.join(layout.renamed)}")
     if ignored:
         listed = list(ignored)
@@ -187,18 +193,16 @@ def chosen_reward(record: RunRecord, candidates: Mapping[str, Floats], advantage
         return name, candidates[name], said
     values = np.stack(list(varying.values()))
     total = np.where(np.isnan(values).all(0), np.nan, np.nansum(values, axis=0))
-    fits = {
-        name: _likeness(replace(record, reward=each), advantage) for name, each in {**varying, TOTAL: total}.items()
-    }
+    tried = {**varying, " + ".join(varying): total}
+    fits = {name: _likeness(replace(record, reward=each), advantage) for name, each in tried.items()}
     best = max(fits, key=lambda name: fits[name])
     if not fits[best] >= LEAST_LIKENESS:
         raise RecordError(
             f"several columns may be the reward, and the advantages are those of none, got {', '.join(varying)}; name "
             "one by --reward NAME, or give a weight to each by --reward NAME=WEIGHT, as TRL's reward_weights"
         )
-    names = " + ".join(varying) if best == TOTAL else best
-    said = f"the reward is {names}, whose advantages were recorded; --reward NAME=WEIGHT for each says otherwise"
-    return names, total if best == TOTAL else varying[best], said
+    said = f"the reward is {best}, whose advantages were recorded; --reward NAME=WEIGHT for each says otherwise"
+    return best, tried[best], said
 
 
 def _likeness(record: RunRecord, advantage: Floats) -> float:
@@ -212,33 +216,3 @@ def _standard(record: RunRecord) -> Floats:
     of = np.repeat(np.arange(len(record.step)), np.diff(record.first))
     spread = np.where(record.mixed, np.sqrt(record.variances), np.nan)[of]
     return np.asarray((record.reward - record.shares[of]) / spread)
-
-
-def _check_kind(format: str, path: Path) -> None:
-    """Raise RecordError for a format in a kind of file that it never has."""
-    kinds = {"trl": (".parquet",), "prime-rl": (".jsonl", ".ndjson")}
-    if kind_of(path) not in kinds.get(format, SUFFIXES):
-        raise RecordError(f"{NAMES[format]} must end in {kinds[format][0]}, got {shown(path.name)}; leave out --format")
-
-
-def _summary(
-    record: RunRecord,
-    format: str,
-    files: Sequence[Path],
-    left: Sequence[Path],
-    rows: int,
-    repeated: int,
-    ignored: Sequence[str],
-) -> ImportSummary:
-    return ImportSummary(
-        format=NAMES[format],
-        files=len(files),
-        rows=rows,
-        groups=len(record.step),
-        prompts=len(record.ids),
-        rollouts=len(record.reward),
-        without_reward=int(np.isnan(record.reward).sum()),
-        repeated=repeated,
-        ignored=tuple(ignored),
-        left=tuple(str(path) for path in left),
-    )

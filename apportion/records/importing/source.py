@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -11,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from apportion.records.importing.blocks import Block, exact_blocks, may_be_number
+from apportion.records.importing.blocks import Block, coded, exact_blocks, may_be_number
 from apportion.records.importing.files import DOCUMENTS, document_of, rows_of
 from apportion.records.importing.layout import Layout
-from apportion.records.importing.prime_rl import blocks_of_prime_rl
+from apportion.records.importing.prime_rl import rollouts_of
 from apportion.records.importing.quick import blocks_of_csv, blocks_of_jsonl, blocks_of_parquet, numeric_columns
 from apportion.records.importing.unfolding import is_folded, rows_in, unfolded
 from apportion.records.rollout_log import RecordError
@@ -23,6 +24,7 @@ from apportion.untrusted import shown
 
 HEAD, LATER_HEAD = 100, 4
 """Rows by which the columns of the first file of a run are known, and of each later one."""
+_KEY = re.compile(r"(.+)_[0-9]+_[0-9]+", re.DOTALL)
 ANSWERS = {"id", "answer", "votes", "samples", "stopped"}
 """Keys of the answers that apportion vote writes."""
 
@@ -70,16 +72,20 @@ class Source:
             columns, numeric = list(schema.names), numeric_columns(schema)
         return cls(path, columns, numeric, head, slow if kind in DOCUMENTS else None)
 
-    def blocks(self, layout: Layout) -> Iterator[Block]:
+    def blocks(self, layout: Layout) -> Iterable[Block]:
         """Return the rows of the file. Raises RecordError, and Unsure if they must be read again."""
         kind = kind_of(self.path)
         if layout.format == "prime-rl":
-            return blocks_of_prime_rl(self.path)
+            return exact_blocks(self.path, layout, rollouts_of(self.path))
         if self.rows is not None:
-            return exact_blocks(self.path, layout, self.rows())
-        if kind == ".parquet":
-            return blocks_of_parquet(self.path, layout)
-        return blocks_of_csv(self.path, layout) if kind == ".csv" else blocks_of_jsonl(self.path, layout, self.columns)
+            found = exact_blocks(self.path, layout, self.rows())
+        elif kind == ".parquet":
+            found = blocks_of_parquet(self.path, layout)
+        else:
+            found = (
+                blocks_of_csv(self.path, layout) if kind == ".csv" else blocks_of_jsonl(self.path, layout, self.columns)
+            )
+        return map(_with_samples, found) if layout.format == "verl" and "group" not in layout.given else found
 
     def without_haste(self, columns: Sequence[str]) -> Source:
         """Return the file read row by row, or with further ``columns``."""
@@ -105,3 +111,16 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
 
 def _is_numbers(cell: list[Any]) -> bool:
     return len(cell) > 1 and all(type(each) in (int, float, bool) for each in cell)
+
+
+def _with_samples(block: Block) -> Block:
+    """Return a block of verl in which the sample of each key is the group, so that a repeated prompt has several.
+
+    Some trainers write ``uid``, the key of a row: sample, rollout and output in one text.
+    """
+    if "group" not in block.texts:
+        return block
+    keys, codes = block.texts["group"]
+    known: dict[str, int] = {}
+    places = coded([match[1] if (match := _KEY.fullmatch(key)) else key for key in keys], codes, known)
+    return replace(block, texts={**block.texts, "group": (list(known), places)})

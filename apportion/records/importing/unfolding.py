@@ -25,7 +25,8 @@ DEEPEST = 8
 VALUES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
 """Scores of inspect_ai: correct, incorrect, partially correct, no answer."""
 
-KEYS = {role: {role, *USUAL[role]} for role in ("id", "prompt")}
+KEYS = {"id", "prompt", *USUAL["id"], *USUAL["prompt"]}
+"""Columns that say which prompt a row is of."""
 
 
 def is_folded(row: Mapping[str, Any], renamed: Mapping[str, str]) -> bool:
@@ -54,40 +55,40 @@ def unfolded(rows: Rows, renamed: Mapping[str, str], path: Path) -> Rows:
 
 def rows_in(document: Any, renamed: Mapping[str, str], path: Path) -> Rows:
     """Yield the rows of one JSON document, each with its place from 1. Raises RecordError for one without any."""
+    rows = document
     if isinstance(document, dict) and "log_history" not in document:
-        if (columns := _columns(document)) is not None:
-            yield from enumerate(columns, start=1)
-            return
-        if _harness(document) or _holds(document, verdict_names(renamed)):
-            yield 1, document
-            return
-        lists = [value for value in document.values() if _is_list_of_objects(value)]
-        document = lists[0] if len(lists) == 1 else None
-    if not _is_list_of_objects(document) or not document:
+        rows = _table_rows(document)
+        if rows is None and (_harness(document) or _holds(document, verdict_names(renamed))):
+            rows = [document]
+        if rows is None:
+            lists = [value for value in document.values() if _is_list_of_objects(value)]
+            rows = lists[0] if len(lists) == 1 else None
+    if not _is_list_of_objects(rows) or not rows:
         raise RecordError(
             f"a run must be a list of objects, or hold one with verdicts, got {shown(document)} in {path}; "
             "save one object a rollout"
         )
-    yield from enumerate(document, start=1)
+    yield from enumerate(rows, start=1)
 
 
-def _columns(document: Mapping[str, Any]) -> list[Row] | None:
+def _table_rows(document: Mapping[str, Any]) -> list[Row] | None:
     """Return the rows of a table that was written column by column, as lists or as pandas writes it by default."""
-    cells = list(document.values())
-    if not cells or not isinstance(cells[0], (list, dict)):
+    columns = list(document.values())
+    kind, keys = (
+        (type(columns[0]), list(columns[0])) if columns and isinstance(columns[0], (list, dict)) else (None, [])
+    )
+    if kind is None or not all(isinstance(each, kind) and len(each) == len(keys) for each in columns):
         return None
-    if not all(isinstance(each, type(cells[0])) and len(each) == len(cells[0]) for each in cells):
-        return None
-    if isinstance(cells[0], list) and not any(isinstance(each, dict) for column in cells for each in column):
-        return [dict(zip(document, row, strict=True)) for row in zip(*cells, strict=True)]
-    keys = list(cells[0]) if isinstance(cells[0], dict) else []
-    numbered = len(cells) > 1 and bool(keys) and all(str(key).isdecimal() for key in keys)
-    if numbered and all(list(each) == keys for each in cells):
+    if kind is list and not any(isinstance(cell, dict) for column in columns for cell in column):
+        return [dict(zip(document, cells, strict=True)) for cells in zip(*columns, strict=True)]
+    numbered = kind is dict and len(columns) > 1 and bool(keys) and all(str(key).isdecimal() for key in keys)
+    if numbered and all(list(each) == keys for each in columns):
         return [{name: column[key] for name, column in document.items()} for key in keys]
     return None
 
 
 def _harness(row: Mapping[str, Any]) -> str | None:
+    """Return the harness that wrote a row or document, a key of ``HARNESSES``; None for others."""
     if isinstance(row.get("samples"), list) and "eval" in row:
         return "inspect"
     if "epoch" in row and isinstance(row.get("scores"), dict) and "input" in row:
@@ -110,23 +111,24 @@ def _inspect(row: Row, at: str) -> Iterator[Row]:
 
 def _inspect_sample(sample: Row, at: str) -> Iterator[Row]:
     """Yield the one rollout of a sample. The first scorer's value is the reward; others have columns of their names."""
-    if not isinstance(sample, dict):
-        raise RecordError(f"a sample must be an object, got {shown(sample)} in {at}; correct it")
-    scores = sample.get("scores") or {}
-    usage = sample.get("output", {}).get("usage") if isinstance(sample.get("output"), dict) else None
+    _check_object("a sample", sample, at)
+    scores, output = sample.get("scores"), sample.get("output")
+    usage = output.get("usage") if isinstance(output, dict) else None
     made: Row = {
+        "reward": None,
         "id": sample.get("id"),
         "prompt": sample.get("input"),
         "gold": str(sample.get("target")),
         "tokens": usage.get("output_tokens") if isinstance(usage, dict) else None,
     }
     for place, (name, score) in enumerate(scores.items() if isinstance(scores, dict) else ()):
-        value = score.get("value") if isinstance(score, dict) else score
+        parts = score if isinstance(score, dict) else {"value": score}
+        value = parts.get("value")
         value = VALUES.get(value, value) if isinstance(value, str) else value
-        made["reward" if not place else name] = None if sample.get("error") else value
-        if not place and isinstance(score, dict) and score.get("answer") is not None:
-            made["answer"] = str(score["answer"])
-    yield {"reward": None, **made}
+        made[name if place else "reward"] = None if sample.get("error") else value
+        if not place and parts.get("answer") is not None:
+            made["answer"] = str(parts["answer"])
+    yield made
 
 
 class _Filter:
@@ -141,15 +143,15 @@ class _Filter:
         if own != self.first:
             return
         named = row.get("metrics")
-        names = named if isinstance(named, list) and named else [each for each in LM_METRICS if each in row]
+        names = named if isinstance(named, list) and named else LM_METRICS
         metric = next((name for name in names if type(row.get(name)) in (int, float, bool)), None)
         if metric is None:
             raise RecordError(
                 f"a sample must have a metric, got {', '.join(map(str, row))} in {at}; name it by --reward"
             )
-        samples = row["resps"][0] if isinstance(row["resps"], list) and row["resps"] else []
+        samples, answers = row["resps"], row["filtered_resps"]
+        samples = samples[0] if isinstance(samples, list) and samples else []
         trials = len(samples) if isinstance(samples, list) else 1
-        answers = row["filtered_resps"]
         made = {"id": row["doc_id"], "prompt": _first_text(row.get("arguments")), "gold": str(row.get("target"))}
         if trials < 2:
             answer = answers[0] if isinstance(answers, list) and answers else answers
@@ -172,8 +174,7 @@ def _evalplus(row: Row, at: str) -> Iterator[Row]:
             tests = entries.get("plus") or entries.get("base") or []
             entries = [{"base_status": each[0] if isinstance(each, list) and each else each} for each in tests]
         for entry in entries:
-            if not isinstance(entry, dict):
-                raise RecordError(f"a result must be an object, got {shown(entry)} for {task} in {at}; correct it")
+            _check_object("a result", entry, f"{task} of {at}")
             status = entry.get("plus_status") or entry.get("base_status")
             yield {"id": task, "correct": status == "pass", "base_status": entry.get("base_status") == "pass"}
 
@@ -181,55 +182,44 @@ def _evalplus(row: Row, at: str) -> Iterator[Row]:
 HARNESSES = {"inspect": _inspect, "inspect sample": _inspect_sample, "evalplus": _evalplus}
 
 
+def _check_object(what: str, value: Any, at: str) -> None:
+    if not isinstance(value, dict):
+        raise RecordError(f"{what} must be an object, got {shown(value)} in {at}; correct it")
+
+
 def _leaves(
     value: Row, outer: Row, names: set[str], groups: Iterator[int], at: str, depth: int, group: int | None = None
 ) -> Iterator[Row]:
-    """Yield the innermost objects with a verdict, each with what surrounds it."""
+    """Yield the innermost objects with a verdict, each with what surrounds it.
+
+    Lists of verdicts are spread: one row for each entry of all lists of their length; other cells are repeated.
+    """
     lists = [cell for name, cell in value.items() if name in names and _is_list_of_cells(cell)]
     if lists:
-        yield from _spread(value, outer, len(lists[0]), next(groups), at)
+        length, group = len(lists[0]), next(groups)
+        spread = {key: cell for key, cell in value.items() if isinstance(cell, list) and len(cell) == length}
+        shared = {**outer, **{key: cell for key, cell in value.items() if key not in spread}}
+        own = {} if length == 1 or "group" in shared else {"group": group}  # a list of one verdict is one rollout
+        yield from ({**shared, **{key: cell[place] for key, cell in spread.items()}, **own} for place in range(length))
         return
     inside = {key: cell for key, cell in value.items() if depth < DEEPEST and _holds(cell, names)}
-    if inside and not any(name in names for name in value):
-        own = {**outer, **{key: cell for key, cell in value.items() if key not in inside}}
-        is_prompt = bool(KEYS["id"] & own.keys() or KEYS["prompt"] & own.keys())
-        for cell in inside.values():
-            if isinstance(cell, dict):
-                children, shared = [cell], group
-            else:
-                children, shared = cell, next(groups) if is_prompt else group
-            for child in children:
-                if isinstance(child, dict):
-                    yield from _leaves(child, own, names, groups, at, depth + 1, shared)
+    if not inside or names & value.keys():
+        made = {**outer, **value}
+        yield made if group is None or "group" in made else made | {"group": group}
         return
-    made = {**outer, **value}
-    yield made if group is None or "group" in made else made | {"group": group}
-
-
-def _spread(row: Row, outer: Row, length: int, group: int, at: str) -> Iterator[Row]:
-    """Yield one row for each entry of the lists of ``row`` that have the same length; other cells are repeated."""
-    columns = {key: cell for key, cell in row.items() if isinstance(cell, list) and len(cell) == length}
-    if not length:
-        return
-    shared = {**outer, **{key: cell for key, cell in row.items() if key not in columns}}
-    own = {} if length == 1 or "group" in shared else {"group": group}  # a list of one verdict is one rollout
-    for place in range(length):
-        yield {**shared, **{key: cell[place] for key, cell in columns.items()}, **own}
+    own = {**outer, **{key: cell for key, cell in value.items() if key not in inside}}
+    is_prompt = bool(KEYS & own.keys())
+    for cell in inside.values():
+        shared = next(groups) if is_prompt and isinstance(cell, list) else group
+        for child in cell if isinstance(cell, list) else [cell]:
+            if isinstance(child, dict):
+                yield from _leaves(child, own, names, groups, at, depth + 1, shared)
 
 
 def _holds(value: Any, names: set[str], depth: int = 0) -> bool:
     """Return whether an object with a verdict lies inside ``value``, in lists or objects of objects."""
-    if depth > DEEPEST:
-        return False
-    if isinstance(value, dict):
-        return any(
-            _has_verdict(cell, names) or _holds(cell, names, depth + 1)
-            for cell in value.values()
-            if isinstance(cell, (dict, list))
-        )
-    if isinstance(value, list):
-        return any(_has_verdict(each, names) or _holds(each, names, depth + 1) for each in value[:4])
-    return False
+    cells = list(value.values()) if isinstance(value, dict) else value[:4] if isinstance(value, list) else []
+    return depth <= DEEPEST and any(_has_verdict(cell, names) or _holds(cell, names, depth + 1) for cell in cells)
 
 
 def _has_verdict(value: Any, names: set[str]) -> bool:

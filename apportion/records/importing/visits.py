@@ -31,7 +31,8 @@ def read_visits(path: Path, name: str) -> RunRecord:
         if not isinstance(cells, list) or not all(type(cell) is int and 0 <= cell <= size for cell in cells):
             raise RecordError(f"{key} must be a list of whole numbers from 0 to {size}, got {shown(cells)} in {at}")
         id = _first(row, "id", row.get("index"))
-        id = _own(text, ids, line) if id is None else id
+        if id is None:
+            id = f"{text} (line {line})" if isinstance(text, str) and text in ids else text
         if not isinstance(id, (str, int)) or isinstance(id, bool) or id == "":
             raise RecordError(f"id must be a text or a whole number, got {shown(id)} in {at}; give one")
         if str(id) in ids:
@@ -45,11 +46,6 @@ def read_visits(path: Path, name: str) -> RunRecord:
         counts.append(cells)
         texts.append(text)
     return record_of_visits(counts, size, list(ids), texts, name)
-
-
-def _own(text: Any, ids: dict[str, int], line: int) -> Any:
-    """Return the id of a prompt that has none: its text, with the line if an earlier prompt has the same."""
-    return f"{text} (line {line})" if isinstance(text, str) and text in ids else text
 
 
 def _first(row: dict[str, Any], role: str, default: Any = None) -> Any:
