@@ -78,7 +78,6 @@ def log_of(make: Make, seed: int, shuffle: bool) -> tuple[RunRecord, Floats]:
     if shuffle:
         p = rng.permutation(p)
     size = len(prompt)
-    unknown = np.full(size * group, np.nan)
     return RunRecord(
         name="simulated",
         source="benchmark",
@@ -86,15 +85,8 @@ def log_of(make: Make, seed: int, shuffle: bool) -> tuple[RunRecord, Floats]:
         texts=[None] * prompts,
         step=np.arange(size) // BATCH,
         prompt=prompt,
-        asked=np.full(size, group),
-        predicted=np.full(size, np.nan),
-        written=np.full(size, np.nan),
         first=group * np.arange(size + 1),
         reward=(rng.random((size, group)) < p[:, None]).astype(float).reshape(-1),
-        tokens=unknown,
-        score_norm=unknown,
-        answer=np.full(size * group, -1),
-        kept=np.ones(size * group, bool),
     ), p
 
 

@@ -73,7 +73,6 @@ def run_of(draw: Draw, seed: int, prompts: int = PROMPTS) -> RunRecord:
     rng = np.random.default_rng(seed)
     step = np.repeat(np.arange(STEPS), prompts)
     rewards, lengths = draw(np.repeat(step, GROUP).astype(np.float64), rng)
-    unknown = np.full(len(rewards), np.nan)
     return RunRecord(
         name="simulated",
         source="simulated",
@@ -81,15 +80,9 @@ def run_of(draw: Draw, seed: int, prompts: int = PROMPTS) -> RunRecord:
         texts=[None] * prompts,
         step=step,
         prompt=np.tile(np.arange(prompts), STEPS),
-        asked=np.full(len(step), GROUP),
-        predicted=np.full(len(step), np.nan),
-        written=np.full(len(step), np.nan),
         first=GROUP * np.arange(len(step) + 1),
         reward=rewards,
-        tokens=unknown if lengths is None else lengths,
-        score_norm=unknown,
-        answer=np.full(len(rewards), -1),
-        kept=np.ones(len(rewards), bool),
+        tokens=lengths,
     )
 
 

@@ -43,7 +43,6 @@ class Recorded:
         """Return the first ``visits`` visits as a record, in their order and then in that of the prompts."""
         prompts, _, size = self.rewards.shape
         groups = visits * prompts
-        unknown = np.full(groups * size, np.nan)
         return RunRecord(
             name="recorded",
             source="benchmark",
@@ -51,15 +50,8 @@ class Recorded:
             texts=[None] * prompts,
             step=np.repeat(np.arange(visits), prompts),
             prompt=np.tile(np.arange(prompts), visits),
-            asked=np.full(groups, size),
-            predicted=np.full(groups, np.nan),
-            written=np.full(groups, np.nan),
             first=size * np.arange(groups + 1),
             reward=self.rewards[:, :visits].swapaxes(0, 1).reshape(-1),
-            tokens=unknown,
-            score_norm=unknown,
-            answer=np.full(groups * size, -1),
-            kept=np.ones(groups * size, bool),
             ordered=False,
             visits=True,
         )

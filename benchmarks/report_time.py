@@ -35,15 +35,11 @@ def made(steps: int, seed: int) -> RunRecord:
         texts=tuple(f"What is {q} + {q}? {'Show your work. ' * 20}" for q in range(QUESTIONS)),
         step=step,
         prompt=prompt,
-        asked=np.full(groups, SIZE),
         predicted=np.clip(p + rng.normal(0, 0.1, groups), 0.01, 0.99),
         written=1.8e9 + 30.0 * (step + 1),
         first=SIZE * np.arange(groups + 1),
         reward=reward,
         tokens=rng.integers(50, 4000, len(reward)).astype(float),
-        score_norm=np.full(len(reward), np.nan),
-        answer=np.full(len(reward), -1),
-        kept=np.ones(len(reward), bool),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,15 @@ from apportion.types import Counts, Floats, Mask, Prompt
 PER_GROUP = ("step", "prompt", "asked", "predicted", "written")
 PER_ROLLOUT = ("reward", "tokens", "score_norm", "answer", "kept")
 """Columns with a value for each group, and for each rollout."""
+
+UNKNOWN = {
+    **dict.fromkeys(("predicted", "written", "tokens", "score_norm"), np.nan),
+    "answer": -1,
+    "kept": True,
+}
+"""Columns that may be left out, and what stands for nothing in them."""
+
+NOT_GIVEN: Any = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -29,7 +39,7 @@ class RunRecord:
         texts: the text of each prompt, or None if it was not recorded, [Q].
         step: the step of each group, [N], never falling.
         prompt: the place in ``ids`` of the prompt of each group, [N].
-        asked: the rollouts that were asked for, [N], at least those that arrived.
+        asked: the rollouts that were asked for, [N], at least those that arrived, which is the default.
         predicted: the mean of the belief before the step, [N], nan if there was none.
         written: when the step was finished, in seconds since 1970, [N], nan if unknown.
         first: [N + 1]; the rollouts of group g are ``first[g]`` to ``first[g + 1]``.
@@ -43,7 +53,7 @@ class RunRecord:
         components: further rewards of each rollout, [R] each by their names: parts of the reward, or other verdicts.
         doubts: what may be read otherwise, a line each, with the figure under the other reading and how to choose it.
 
-    Raises ValueError if the lengths or the order do not fit.
+    Columns that may be unknown can be left out. Raises ValueError if the lengths or the order do not fit.
     """
 
     name: str
@@ -52,21 +62,27 @@ class RunRecord:
     texts: Sequence[str | None]
     step: Counts
     prompt: Counts
-    asked: Counts
-    predicted: Floats
-    written: Floats
+    asked: Counts = NOT_GIVEN
+    predicted: Floats = NOT_GIVEN
+    written: Floats = NOT_GIVEN
     first: Counts
     reward: Floats
-    tokens: Floats
-    score_norm: Floats
-    answer: Counts
-    kept: Mask
+    tokens: Floats = NOT_GIVEN
+    score_norm: Floats = NOT_GIVEN
+    answer: Counts = NOT_GIVEN
+    kept: Mask = NOT_GIVEN
     ordered: bool = True
     visits: bool = False
     components: Mapping[str, Floats] = field(default_factory=dict)
     doubts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.asked is None:
+            object.__setattr__(self, "asked", np.diff(self.first))
+        for name, unknown in UNKNOWN.items():
+            if getattr(self, name) is None:
+                size = len(self.reward if name in PER_ROLLOUT else self.step)
+                object.__setattr__(self, name, np.broadcast_to(unknown, size))  # which takes no memory
         lengths = {
             "texts": len(self.ids),
             **dict.fromkeys(PER_GROUP, len(self.step)),

@@ -41,7 +41,6 @@ def simulated_record(
         source="simulation",
         ids=ids,
         texts=ids,
-        written=np.full(len(columns["step"]), np.nan),
         first=np.r_[0, np.cumsum(columns.pop("sizes"))],
         **columns,
     )

@@ -10,7 +10,6 @@ def record_of(rewards, prompt=None, step=None, *, norms=None, tokens=None, predi
     rewards = np.asarray(rewards, float)
     size, group = rewards.shape
     prompt = np.arange(size) if prompt is None else np.asarray(prompt)
-    unknown = np.full(rewards.size, np.nan)
     return RunRecord(
         name="made",
         source="test",
@@ -18,15 +17,11 @@ def record_of(rewards, prompt=None, step=None, *, norms=None, tokens=None, predi
         texts=[None] * (prompt.max() + 1),
         step=np.zeros(size, np.int64) if step is None else np.asarray(step),
         prompt=prompt,
-        asked=np.full(size, group),
-        predicted=np.full(size, np.nan) if predicted is None else np.asarray(predicted, float),
-        written=np.full(size, np.nan),
+        predicted=None if predicted is None else np.asarray(predicted, float),
         first=group * np.arange(size + 1),
         reward=rewards.reshape(-1),
-        tokens=unknown if tokens is None else np.asarray(tokens, float).reshape(-1),
-        score_norm=unknown if norms is None else np.asarray(norms, float).reshape(-1),
-        answer=np.full(rewards.size, -1),
-        kept=np.ones(rewards.size, bool),
+        tokens=None if tokens is None else np.asarray(tokens, float).reshape(-1),
+        score_norm=None if norms is None else np.asarray(norms, float).reshape(-1),
         visits=visits,
     )
 

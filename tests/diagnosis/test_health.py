@@ -21,21 +21,17 @@ def run_with(reward, tokens=None, prompts=None, components=None):
     """Return a run of 80 steps of 10 groups of 8 from functions of the step, the group and a generator."""
     rng = np.random.default_rng(0)
     step = np.repeat(np.arange(STEPS), PROMPTS)
-    size = STEPS * PROMPTS * GROUP
     at = np.repeat(step, GROUP)
-    length = np.full(size, np.nan) if tokens is None else tokens(at, rng).astype(np.float64)
+    length = None if tokens is None else tokens(at, rng).astype(np.float64)
     prompt = np.tile(np.arange(PROMPTS), STEPS) if prompts is None else prompts(step)
     rewards = reward(at, length, rng).astype(np.float64)
     return RunRecord(
         **{"name": "run", "source": "made", "ids": [str(q) for q in range(prompt.max() + 1)], "step": step},
-        **{"texts": [None] * (prompt.max() + 1), "prompt": prompt, "asked": np.full(len(step), GROUP)},
-        **{"predicted": np.full(len(step), np.nan), "written": np.full(len(step), np.nan)},
+        texts=[None] * (prompt.max() + 1),
+        prompt=prompt,
         first=GROUP * np.arange(len(step) + 1),
         reward=rewards,
         tokens=length,
-        score_norm=np.full(size, np.nan),
-        answer=np.full(size, -1),
-        kept=np.ones(size, bool),
         components={} if components is None else components(at, rng),
     )
 

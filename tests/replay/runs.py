@@ -15,7 +15,6 @@ def made_run(
     number = groups * size
     of = np.repeat(chosen, size)
     right = rng.random(number) < rate[of]
-    unknown = np.full(number, np.nan)
     return RunRecord(
         name="made",
         source="test",
@@ -23,14 +22,10 @@ def made_run(
         texts=[f"question {q}" for q in range(prompts)],
         step=np.repeat(np.arange(steps), batch),
         prompt=chosen,
-        asked=np.full(groups, size),
-        predicted=np.full(groups, np.nan),
-        written=np.full(groups, np.nan),
         first=size * np.arange(groups + 1),
         reward=np.round(rng.random(number), 1) if graded else right.astype(float),
-        tokens=rng.integers(5, 50, number).astype(float) if tokens else unknown,
-        score_norm=rng.random(number) + 0.5 if norms else unknown,
-        answer=np.where(right, 0, rng.integers(1, 4, number)) if answers else np.full(number, -1),
-        kept=np.ones(number, bool),
+        tokens=rng.integers(5, 50, number).astype(float) if tokens else None,
+        score_norm=rng.random(number) + 0.5 if norms else None,
+        answer=np.where(right, 0, rng.integers(1, 4, number)) if answers else None,
         ordered=ordered,
     )

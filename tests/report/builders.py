@@ -30,15 +30,11 @@ def make_record(steps=40, prompts=16, size=8, seed=0, **changes):
         "texts": tuple(f"What is {q} + {q}?" for q in range(number)),
         "step": step,
         "prompt": prompt,
-        "asked": np.full(groups, size),
         "predicted": np.clip(p + rng.normal(0, 0.1, groups), 0.01, 0.99),
         "written": NOON + 30.0 * (step + 1),
         "first": size * np.arange(groups + 1),
         "reward": reward,
         "tokens": rng.integers(50, 400, len(reward)).astype(float),
-        "score_norm": np.full(len(reward), np.nan),
-        "answer": np.full(len(reward), -1),
-        "kept": np.ones(len(reward), bool),
     }
     return RunRecord(**columns | changes)
 

@@ -16,7 +16,7 @@ import numpy as np
 from apportion.records.importing.blocks import Block, Unsure, coded
 from apportion.records.keys import by_appearance, keys_of, numbered_pairs
 from apportion.records.rollout_log import RecordError
-from apportion.records.run_record import RunRecord
+from apportion.records.run_record import PER_ROLLOUT, RunRecord
 from apportion.rows import MOST_ROWS
 from apportion.types import Counts, Floats
 
@@ -78,7 +78,7 @@ class RunAssembly:
 
     def record(self, name: str, source: str) -> Assembled:
         """Return the run of all rows. The assembly is empty afterwards."""
-        others = dict.fromkeys(each for _, columns in self._blocks for each in columns if each.startswith("other "))
+        given = dict.fromkeys(column for _, columns in self._blocks for column in columns)
         step, group = self._taken("step", 0).astype(np.int64), self._taken("group", 0)
         named = {each: (self._taken(each, -1), list(self._known[each])) for each in NAMING[:3]}
         keys = keys_of(step, group, {each: own for each, own in named.items() if own[0].max(initial=-1) >= 0})
@@ -86,11 +86,16 @@ class RunAssembly:
         heads = order[starts]
         sizes = np.diff(np.r_[starts, len(order)])
         trials = self._taken("trials")[order]
-        columns = {each: self._taken(each)[order] for each in ("reward", "tokens", "score_norm")}
-        columns["answer"] = self._taken("answer", 0)[order]
+        columns = {
+            each: self._taken(each)[order].astype(np.float64, copy=False) for each in PER_ROLLOUT[:3] if each in given
+        }
+        if "answer" in given:
+            columns["answer"] = self._taken("answer", 0)[order]
         asked, written = (np.fmax.reduceat(self._taken(each)[order], starts) for each in ("asked", "time"))
         if counted := not np.isnan(trials).any():
             columns, sizes = _expanded(columns, trials.astype(np.int64), starts)
+        if "answer" in columns:
+            columns["answer"] = by_appearance(np.r_[0, columns["answer"]])[0][1:] - 1
         used, prompt = np.unique(keys.prompt[heads], return_inverse=True)
         record = RunRecord(
             name=name,
@@ -103,17 +108,15 @@ class RunAssembly:
             predicted=self._taken("predicted")[heads].astype(np.float64),
             written=written.astype(np.float64),
             first=np.r_[0, np.cumsum(sizes)],
-            reward=columns["reward"],
-            tokens=columns["tokens"].astype(np.float64),
-            score_norm=columns["score_norm"].astype(np.float64),
-            answer=by_appearance(np.r_[0, columns["answer"]])[0][1:] - 1,
-            kept=np.ones(len(columns["reward"]), bool),
             ordered=not counted,
+            **columns,
         )
-        values = {each: self._taken(each)[order].astype(np.float64) for each in (*others, "advantage")}
-        advantage = values.pop("advantage")
-        candidates = {each.removeprefix("other "): own for each, own in values.items()}
-        return Assembled(record, candidates, advantage, keys.doubts)
+        others = {
+            each.removeprefix("other "): self._taken(each)[order].astype(np.float64)
+            for each in given
+            if each.startswith("other ")
+        }
+        return Assembled(record, others, self._taken("advantage")[order].astype(np.float64), keys.doubts)
 
     def _reward(self, block: Block) -> Floats:
         numbers, unknown = block.numbers, np.full(block.rows, np.nan)
@@ -164,7 +167,6 @@ def _expanded(columns: Mapping[str, Any], trials: Counts, starts: Counts) -> tup
     if total > MOST_ROWS:
         raise RecordError(f"a run must have at most {MOST_ROWS:,} rollouts, got {total:,} trials; correct the counts")
     within = np.arange(total) - np.repeat(np.cumsum(trials) - trials, trials)
-    made = {name: np.repeat(values, trials) for name, values in columns.items()}
+    made = {name: np.repeat(values, trials) for name, values in columns.items() if name in ("reward", "answer")}
     made["reward"] = (within < made["reward"]).astype(np.float64)
-    made["tokens"] = made["score_norm"] = np.full(total, np.nan)
     return made, np.add.reduceat(trials, starts)
