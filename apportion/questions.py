@@ -10,12 +10,13 @@ from typing import Any
 from apportion.answers.extraction import extract
 from apportion.messages import Messages, make_messages, prompt_hash
 from apportion.rows import TableError, row_location
-from apportion.tables import Table, read_columns
+from apportion.tables import columns_of, read_rows
 from apportion.untrusted import parse_json, parse_number, shown
 
 PROMPT_COLUMNS = ("prompt", "question", "problem")
 GOLD_COLUMNS = ("answer", "gold", "solution")
 ALIAS_COLUMNS = ("aliases", "golds")
+COLUMNS = (*PROMPT_COLUMNS, *GOLD_COLUMNS, *ALIAS_COLUMNS, "id")
 GOLD_FIELDS = ("value", "text")
 """Fields of an object that hold gold answers, before those of its "aliases"."""
 
@@ -91,8 +92,7 @@ def read_questions(path: Path, limit: int | None = None) -> list[Question]:
     """
     if limit is not None and limit < 1:
         raise TableError(f"limit must be at least 1, got {limit}; leave it out for all questions")
-    table = read_columns(path, [], [*PROMPT_COLUMNS, *GOLD_COLUMNS, *ALIAS_COLUMNS, "id"])
-    questions, places = _questions(table)
+    questions, places = _questions(path, list(read_rows(path, COLUMNS)))
     questions = number_repeats(questions)
     refuse_duplicate_ids(questions, places)
     return questions[:limit]
@@ -103,43 +103,49 @@ def read_golds(path: Path) -> dict[str, tuple[str, ...]]:
 
     Raises TableError for an unreadable file, a row without id and prompt, and a repeated id.
     """
-    table = read_columns(path, [], [*PROMPT_COLUMNS, *GOLD_COLUMNS, *ALIAS_COLUMNS, "id"])
-    if "id" in table.cells and _first(table, PROMPT_COLUMNS) is None:
-        table = replace(table, cells={**table.cells, PROMPT_COLUMNS[0]: tuple(map(str, table.cells["id"]))})
-    return {question.id: question.golds for question in make_questions(table)}
+    rows = list(read_rows(path, COLUMNS))
+    named = {column for _, row in rows for column in row}
+    if "id" in named and not named & {*PROMPT_COLUMNS}:
+        rows = [(line, {PROMPT_COLUMNS[0]: str(row.get("id")), **row}) for line, row in rows]
+    return {question.id: question.golds for question in make_questions(path, rows)}
 
 
-def make_questions(
-    table: Table, prompt_column: str | None = None, gold_column: str | None = None, rate_column: str | None = None
-) -> list[Question]:
-    """Return the questions in the rows of ``table``. Columns that are not named are found as in ``read_questions``.
+def make_questions(source: Path, rows: Sequence[tuple[int, dict[str, Any]]], *columns: str | None) -> list[Question]:
+    """Return the questions in ``rows`` of ``source``, each with its line.
 
-    Raises TableError as ``read_questions`` does, if a named column is missing, and for a repeated prompt without an id.
+    ``columns`` are those of the prompt, of gold and of the rate. Without a name the first two are found as in
+    ``read_questions``, and no rate is read. Raises TableError as ``read_questions`` does, if a named column is missing,
+    and for a repeated prompt without an id.
     """
-    questions, places = _questions(table, prompt_column, gold_column, rate_column)
+    questions, places = _questions(source, rows, *columns)
     refuse_duplicate_ids(questions, places)
     return questions
 
 
 def _questions(
-    table: Table, prompt_column: str | None = None, gold_column: str | None = None, rate_column: str | None = None
+    source: Path,
+    rows: Sequence[tuple[int, dict[str, Any]]],
+    prompt: str | None = None,
+    gold: str | None = None,
+    rate: str | None = None,
 ) -> tuple[list[Question], list[str]]:
-    """Return the questions in the rows of ``table``, and their locations. Raises TableError."""
-    for column in (prompt_column, gold_column, rate_column):
-        if column is not None and column not in table.cells:
-            raise TableError(f"{table.path} must have a column {column}, got {', '.join(table.cells)}; name another")
-    prompts = _first(table, PROMPT_COLUMNS if prompt_column is None else (prompt_column,))
-    if prompts is None:
+    """Return the questions in ``rows``, and their locations. Raises TableError."""
+    found = columns_of(source, rows)
+    for column in (prompt, gold, rate):
+        if column is not None and column not in found:
+            raise TableError(f"{source} must have a column {column}, got {', '.join(found)}; name another")
+    prompt = prompt or next((column for column in PROMPT_COLUMNS if column in found), None)
+    gold = gold or next((column for column in GOLD_COLUMNS if column in found), None)
+    if prompt is None:
         raise TableError(
-            f"{table.path} must have a column {', '.join(PROMPT_COLUMNS[:-1])} or {PROMPT_COLUMNS[-1]}; add one"
+            f"{source} must have a column {', '.join(PROMPT_COLUMNS[:-1])} or {PROMPT_COLUMNS[-1]}; add one"
         )
-    golds = _first(table, GOLD_COLUMNS if gold_column is None else (gold_column,))
-    none = (None,) * len(table)
-    rates = none if rate_column is None else table.cells[rate_column]
-    places = [row_location(table.path, line) for line in table.lines]
-    aliases = zip(*(table.cells.get(column, none) for column in ALIAS_COLUMNS), strict=True)
-    rows = zip(places, table.cells.get("id", none), prompts, golds or none, rates, aliases, strict=True)
-    return [make_question(*row) for row in rows], places
+    places = [row_location(source, line) for line, _ in rows]
+    cells = [
+        [None if column is None else row.get(column) for column in ("id", prompt, gold, rate, *ALIAS_COLUMNS)]
+        for _, row in rows
+    ]
+    return [make_question(place, *row[:4], row[4:]) for place, row in zip(places, cells, strict=True)], places
 
 
 def number_repeats(questions: Sequence[Question]) -> list[Question]:
@@ -192,11 +198,6 @@ def fill_template(template: str, question: Question) -> str | Messages:
     last = max(place for place, message in enumerate(messages) if message["role"] == "user")
     messages[last] = {"role": "user", "content": template.replace("{question}", messages[last]["content"])}
     return tuple(messages)
-
-
-def _first(table: Table, columns: Sequence[str]) -> tuple[Any, ...] | None:
-    """Return the cells of the first of ``columns`` that the table has; None if it has none."""
-    return next((table.cells[column] for column in columns if column in table.cells), None)
 
 
 def make_question(

@@ -48,7 +48,14 @@ def read_columns(path: Path, wanted: Sequence[str], optional: Sequence[str] = ()
 
     Raises TableError for a file that is missing, empty, not in the format of its suffix, or without a wanted column.
     """
-    return make_table(path, list(read_rows(path, [*wanted, *optional])), wanted, optional)
+    rows = list(read_rows(path, [*wanted, *optional]))
+    found = columns_of(path, rows)
+    for column in wanted:
+        if column not in found:
+            raise TableError(f"{path} must have a column {column}, got {', '.join(found)}; add or rename one")
+    kept = [column for column in found if column in wanted or column in optional]
+    cells = {column: tuple(row.get(column) for _, row in rows) for column in kept}
+    return Table(path, tuple(line for line, _ in rows), cells)
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> Rows:
@@ -62,20 +69,11 @@ def read_rows(path: Path, columns: Sequence[str]) -> Rows:
         yield from table_rows(path, columns, skipinitialspace=True)
 
 
-def make_table(
-    path: Path, rows: Sequence[tuple[int, dict[str, Any]]], wanted: Sequence[str], optional: Sequence[str] = ()
-) -> Table:
-    """Return the ``wanted`` columns of ``rows`` [P], and those of ``optional`` that they have; errors name ``path``."""
+def columns_of(path: Path, rows: Sequence[tuple[int, dict[str, Any]]]) -> list[str]:
+    """Return the columns that any of ``rows`` has. Raise TableError, which names ``path``, if there is no row."""
     if not rows:
         raise TableError(f"a table must have at least one row, got none in {path}; give one row a prompt")
-    found = list(dict.fromkeys(column for _, row in rows for column in row))
-    for column in wanted:
-        if column not in found:
-            raise TableError(f"{path} must have a column {column}, got {', '.join(found)}; add or rename one")
-    kept = [column for column in found if column in wanted or column in optional]
-    return Table(
-        path, tuple(line for line, _ in rows), {column: tuple(row.get(column) for _, row in rows) for column in kept}
-    )
+    return list(dict.fromkeys(column for _, row in rows for column in row))
 
 
 def write_counts(path: Path, counts: Counts, ids: Sequence[Any] | None = None) -> None:

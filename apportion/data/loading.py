@@ -8,17 +8,9 @@ from statistics import median
 
 from apportion.data.named import NamedSet
 from apportion.data.source import Data
-from apportion.questions import (
-    ALIAS_COLUMNS,
-    GOLD_COLUMNS,
-    PROMPT_COLUMNS,
-    Question,
-    make_question,
-    make_questions,
-    refuse_duplicate_ids,
-)
+from apportion.questions import COLUMNS, Question, make_question, make_questions, refuse_duplicate_ids
 from apportion.rows import Rows, TableError, row_location
-from apportion.tables import make_table, read_rows
+from apportion.tables import read_rows
 from apportion.types import prompt_id
 from apportion.untrusted import shown
 
@@ -57,20 +49,15 @@ def load(data: Data) -> Loaded:
     questions = loaded.questions
     if not questions:
         raise TableError(f"{loaded.source} must have questions, got none in {loaded.rows} rows; give it some")
-    _refuse_messages(questions)
-    if data.seed is not None:
-        questions = tuple(sorted(questions, key=lambda question: prompt_id(question.id, dataset=str(data.seed))))
-    return replace(loaded, questions=questions[: data.limit])
-
-
-def _refuse_messages(questions: Sequence[Question]) -> None:
-    """Raise TableError for chat messages, which templates do not take."""
     for question in questions:
         if not isinstance(question.prompt, str):
             raise TableError(
                 f"a prompt must be a text, got chat messages for {shown(question.id)}; write the question as a text, "
                 "which the template puts into messages"
             )
+    if data.seed is not None:
+        questions = tuple(sorted(questions, key=lambda question: prompt_id(question.id, dataset=str(data.seed))))
+    return replace(loaded, questions=questions[: data.limit])
 
 
 def describe(data: Data, loaded: Loaded) -> str:
@@ -130,9 +117,8 @@ def _load_named(data: Data, named: NamedSet) -> Loaded:
 def _load_other(data: Data) -> Loaded:
     """Load a file or a data set of the hub that is not a named set."""
     named = data.prompt_column, data.answer_column, data.rate_column
-    columns = [*PROMPT_COLUMNS, *GOLD_COLUMNS, *ALIAS_COLUMNS, "id", *filter(None, named)]
-    table = make_table(Path(_source(data)), list(_rows(data, columns)), [], columns)
-    return Loaded(tuple(make_questions(table, *named)), _source(data), len(table))
+    rows = list(_rows(data, [*COLUMNS, *filter(None, named)]))
+    return Loaded(tuple(make_questions(Path(_source(data)), rows, *named)), _source(data), len(rows))
 
 
 def _rows(data: Data, columns: Sequence[str]) -> Rows:
