@@ -61,78 +61,58 @@ def record_of_log(folder: Path, reward: str = "reward") -> RunRecord:
 
 def record_of_files(paths: Iterable[Path], about: About) -> RunRecord:
     """Return the run of the files ``paths``, at least one. Raises RecordError and FileNotFoundError."""
-    columns = _Columns()
-    for path in paths:
-        columns.add(read_file(path, READ, CODED))
-    return columns.record(about)
+    ids: dict[str, int] = {}
+    texts: list[str | None] = []
+    answers: dict[str, int] = {}
+    parts = [_columns(read_file(path, READ, CODED), ids, texts, answers) for path in paths]
+    columns: dict[str, Any] = {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}
+    correct, reward, taught = columns.pop("correct"), columns["reward"], columns.pop("taught")
+    apart = bool((correct != reward)[~np.isnan(correct)].any())
+    record = RunRecord(
+        name=about.name,
+        source=about.source,
+        ids=list(ids),
+        texts=texts,
+        first=np.r_[0, np.cumsum(columns.pop("sizes"))],
+        ordered=about.ordered,
+        visits=about.visits,
+        doubts=about.doubts,
+        components={"correct": correct} if apart else {},
+        **columns,
+    )
+    return replace(record, doubts=(*record.doubts, *dead_but_trained(record, taught)))
 
 
-class _Columns:
-    """The columns of the steps read so far, and the numbers that prompts and answers got."""
-
-    def __init__(self) -> None:
-        self.ids: dict[str, int] = {}
-        self.texts: list[str | None] = []
-        self.answers: dict[str, int] = {}
-        self.parts: dict[str, list[NDArray[Any]]] = {}
-
-    def add(self, table: Table) -> None:
-        """Add the rows of a file."""
-        step, place = _numbers(table["step"]), _numbers(table["place"])
-        starts = np.flatnonzero((np.diff(step, prepend=-1) != 0) | (np.diff(place, prepend=-1) != 0))
-        drawn = ~np.isnan(_numbers(table["index"])) & np.isnan(_numbers(table["reused_step"]))
-        groups, rows = table.take(starts), table if drawn.all() else table.filter(drawn)
-        correct, reward = _numbers(rows["correct"].cast("int8")), _numbers(rows["reward"])
-        for name, values in {
-            "step": step[starts].astype(np.int64),
-            "prompt": self._prompts(groups),
-            "asked": _numbers(groups["asked"]).astype(np.int64),
-            "predicted": _numbers(groups["predicted"]),
-            "written": _numbers(groups["written"]),
-            "sizes": np.add.reduceat(drawn, starts, dtype=np.int64),
-            "reward": np.where(np.isnan(reward), correct, reward),
-            "correct": correct,
-            "tokens": _numbers(rows["tokens"]),
-            "score_norm": _numbers(rows["score_norm"]),
-            "answer": self._answers(rows["answer"]),
-            "kept": _numbers(rows["kept"].cast("int8")).astype(bool),
-            "taught": np.logical_or.reduceat(np.nan_to_num(_numbers(table["advantage"])) != 0, starts),
-        }.items():
-            self.parts.setdefault(name, []).append(values)
-
-    def record(self, about: About) -> RunRecord:
-        """Return the run of all steps."""
-        columns: dict[str, Any] = {name: np.concatenate(self.parts.pop(name)) for name in list(self.parts)}
-        correct, reward = columns.pop("correct"), columns["reward"]
-        apart = bool((correct != reward)[~np.isnan(correct)].any())
-        taught = columns.pop("taught")
-        record = RunRecord(
-            name=about.name,
-            source=about.source,
-            ids=list(self.ids),
-            texts=self.texts,
-            first=np.r_[0, np.cumsum(columns.pop("sizes"))],
-            ordered=about.ordered,
-            visits=about.visits,
-            doubts=about.doubts,
-            components={"correct": correct} if apart else {},
-            **columns,
-        )
-        return replace(record, doubts=(*record.doubts, *dead_but_trained(record, taught)))
-
-    def _prompts(self, groups: Table) -> Counts:
-        """Return the numbers of the prompts of ``groups``."""
-        found, known = groups["prompt_id"].cast("string").to_pylist(), len(self.ids)
-        numbers = np.fromiter((self.ids.setdefault(id, len(self.ids)) for id in found), np.int64, len(found))
-        new, first_rows = np.unique(numbers, return_index=True)
-        self.texts += groups["prompt"].take(first_rows[new >= known]).cast("string").to_pylist()
-        return numbers
-
-    def _answers(self, column: ChunkedArray) -> Counts:
-        """Return the numbers of the answers, -1 for null."""
-        coded = column.combine_chunks()
-        numbers = [self.answers.setdefault(text, len(self.answers)) for text in coded.dictionary.to_pylist()]
-        return np.append(numbers, -1).astype(np.int64)[coded.indices.fill_null(-1).to_numpy()]
+def _columns(
+    table: Table, ids: dict[str, int], texts: list[str | None], answers: dict[str, int]
+) -> dict[str, NDArray[Any]]:
+    """Return the columns of the rows of a file. New ids and answers get the next numbers, and prompts their texts."""
+    step, place = _numbers(table["step"]), _numbers(table["place"])
+    starts = np.flatnonzero((np.diff(step, prepend=-1) != 0) | (np.diff(place, prepend=-1) != 0))
+    drawn = ~np.isnan(_numbers(table["index"])) & np.isnan(_numbers(table["reused_step"]))
+    groups, rows = table.take(starts), table if drawn.all() else table.filter(drawn)
+    correct, reward = _numbers(rows["correct"].cast("int8")), _numbers(rows["reward"])
+    known, found = len(ids), groups["prompt_id"].cast("string").to_pylist()
+    prompt = np.fromiter((ids.setdefault(id, len(ids)) for id in found), np.int64, len(found))
+    numbers, first = np.unique(prompt, return_index=True)
+    texts += groups["prompt"].take(first[numbers >= known]).cast("string").to_pylist()
+    answer = rows["answer"].combine_chunks()
+    codes = [answers.setdefault(text, len(answers)) for text in answer.dictionary.to_pylist()]
+    return {
+        "step": step[starts].astype(np.int64),
+        "prompt": prompt,
+        "asked": _numbers(groups["asked"]).astype(np.int64),
+        "predicted": _numbers(groups["predicted"]),
+        "written": _numbers(groups["written"]),
+        "sizes": np.add.reduceat(drawn, starts, dtype=np.int64),
+        "reward": np.where(np.isnan(reward), correct, reward),
+        "correct": correct,
+        "tokens": _numbers(rows["tokens"]),
+        "score_norm": _numbers(rows["score_norm"]),
+        "answer": np.append(codes, -1).astype(np.int64)[answer.indices.fill_null(-1).to_numpy()],
+        "kept": _numbers(rows["kept"].cast("int8")).astype(bool),
+        "taught": np.logical_or.reduceat(np.nan_to_num(_numbers(table["advantage"])) != 0, starts),
+    }
 
 
 def record_of_visits(
@@ -149,29 +129,19 @@ def record_of_visits(
     """
     counts = [integer_array("correct", row) for row in correct]
     visit = np.concatenate([np.arange(len(row)) for row in counts])
-    order = np.lexsort((np.repeat(np.arange(len(counts)), [len(row) for row in counts]), visit))
-    prompt = np.repeat(np.arange(len(counts)), [len(row) for row in counts])[order]
+    order = np.argsort(visit, kind="stable")
     right: Counts = np.concatenate(counts)[order]
     if len(right) and (right.min() < 0 or right.max() > size):
         raise ValueError(f"correct must be 0 to {size}, the rollouts of a visit, got {right.min()} to {right.max()}")
-    reward: Floats = (np.arange(size) < right[:, None]).astype(np.float64).reshape(-1)
-    unknown = np.full(len(reward), np.nan)
     return RunRecord(
         name=name,
         source="group counts per visit",
         ids=tuple(ids),
         texts=tuple(texts) if texts is not None else (None,) * len(ids),
         step=visit[order],
-        prompt=prompt,
-        asked=np.full(len(order), size),
-        predicted=np.full(len(order), np.nan),
-        written=np.full(len(order), np.nan),
+        prompt=np.repeat(np.arange(len(counts)), [len(row) for row in counts])[order],
         first=size * np.arange(len(order) + 1),
-        reward=reward,
-        tokens=unknown,
-        score_norm=unknown,
-        answer=np.full(len(reward), -1),
-        kept=np.ones(len(reward), bool),
+        reward=(np.arange(size) < right[:, None]).astype(np.float64).reshape(-1),
         ordered=False,
         visits=True,
     )
