@@ -432,16 +432,16 @@ class Batch(ArrayValue):
     @staticmethod
     def concatenate(parts: Sequence[Batch]) -> Batch:
         """Return all ``parts`` as one batch, an empty one if there are none. ``started`` is the sum of theirs."""
-        beliefs = [part.belief for part in parts] or [Belief.uniform(0)]
-        belief = Belief(*(np.concatenate([getattr(b, each.name) for b in beliefs]) for each in fields(Belief)))
+        parts = parts or [Batch.start([], Belief.uniform(0))]
+        belief = Belief(*(np.concatenate([getattr(b.belief, each.name) for b in parts]) for each in fields(Belief)))
         return Batch(
             tuple(prompt for part in parts for prompt in part.prompts),
             belief,
             tuple(rollouts for part in parts for rollouts in part.rollouts),
-            np.concatenate([np.zeros(0, np.int64), *(part.asked for part in parts)]),
-            np.concatenate([np.zeros(0), *(part.costs for part in parts)]),
+            np.concatenate([part.asked for part in parts]),
+            np.concatenate([part.costs for part in parts]),
             started=sum(part.started for part in parts),
-            round=max((part.round for part in parts), default=0),
+            round=max(part.round for part in parts),
         )
 
     def _with_round(self, rollout: Rollout) -> Rollout:
