@@ -91,17 +91,20 @@ def write_record(record: RunRecord, folder: Path) -> None:
     known = record.tokens[~np.isnan(record.tokens)]
     if (known != np.floor(known)).any():
         raise ValueError(f"tokens must be whole numbers, got {known[known != np.floor(known)][0]:g}; count tokens")
-    bounds = np.flatnonzero(np.r_[True, np.diff(record.step) != 0, True]) if len(record.step) else np.zeros(1, int)
-    if not len(bounds[1:]):
+    if not len(record.step):
         raise RecordError("a rollout log must have a step, got a run without groups; write no log")
+    bounds = np.flatnonzero(np.r_[True, np.diff(record.step) != 0, True])
     path_of(folder, int(record.step[0]), int(record.step[0]))
     start_log(folder)
-    size = {"steps": len(bounds) - 1, "rollouts": len(record.reward)}
-    doubts = tuple(map(encodable, record.doubts))
-    about = About(
-        encodable(record.name), encodable(record.source), record.ordered, record.visits, doubts=doubts, **size
-    )
-    about.write(folder)
+    About(
+        name=encodable(record.name),
+        source=encodable(record.source),
+        ordered=record.ordered,
+        visits=record.visits,
+        steps=len(bounds) - 1,
+        rollouts=len(record.reward),
+        doubts=tuple(map(encodable, record.doubts)),
+    ).write(folder)
     ids, texts = _texts(record.ids), _texts(record.texts)
     for begin, end in itertools.pairwise(bounds):
         part = record.of_groups(np.arange(begin, end))

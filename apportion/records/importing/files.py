@@ -1,4 +1,4 @@
-"""The files of a run: which they are, and the rows and documents in them."""
+"""The files of a run: which they are, the rows and documents in them, and which of TRL's repeat another."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ import zipfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from apportion.records.rollout_log import RecordError
-from apportion.rows import SUFFIXES, kind_of, open_bytes, table_rows
+from apportion.rows import SUFFIXES, kind_of, open_bytes, parquet_errors, table_rows
 from apportion.untrusted import check_file, parse_json
+
+if TYPE_CHECKING:
+    from pyarrow import Table
 
 DOCUMENTS = (".json", ".eval")
 """Files that are one JSON document, or an archive of them."""
@@ -89,6 +94,37 @@ def document_of(path: Path) -> Any:
         if isinstance(error, (RecordError, UnicodeDecodeError)):
             raise
         raise RecordError(f"{path} must be one JSON document, got {error}; name JSON lines .jsonl") from error
+
+
+def repeats(path: Path, earlier: Path) -> int:
+    """Return how many rows two tables of TRL have if they are the same, apart from the step, else 0.
+
+    TRL keeps the last generated batch and writes it at each logged step. If ``steps_per_generation`` or
+    ``num_iterations`` is above 1, several steps train on one batch, so several tables hold the same rollouts. Only the
+    first is a generation. Raises TableError if one is damaged.
+    """
+    with parquet_errors(path):
+        import pyarrow  # noqa: PLC0415 - an optional extra
+        from pyarrow.parquet import ParquetFile  # noqa: PLC0415
+
+        with ParquetFile(path) as one, ParquetFile(earlier) as two:
+            if one.schema_arrow.names != two.schema_arrow.names or one.metadata.num_rows != two.metadata.num_rows:
+                return 0
+            for columns in (["advantage"], [name for name in one.schema_arrow.names if name != "step"]):
+                pairs = zip(one.iter_batches(columns=columns), two.iter_batches(columns=columns), strict=True)
+                if not all(_same(pyarrow.Table.from_batches([a]), pyarrow.Table.from_batches([b])) for a, b in pairs):
+                    return 0
+            return int(one.metadata.num_rows)
+
+
+def _same(one: Table, other: Table) -> bool:
+    """Return whether two tables have equal cells. NaN is equal to NaN."""
+    for own, its in zip(one.columns, other.columns, strict=True):
+        if own.type != its.type or (str(own.type) != "double" and own != its):
+            return False
+        if str(own.type) == "double" and not np.array_equal(own.to_numpy(), its.to_numpy(), equal_nan=True):
+            return False
+    return True
 
 
 def _natural(path: Path) -> list[Any]:

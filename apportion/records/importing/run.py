@@ -11,11 +11,10 @@ import numpy as np
 from apportion.records.doubts import doubts_of, gold_answers, two_valued
 from apportion.records.importing.assembly import Assembled, RunAssembly
 from apportion.records.importing.blocks import Unsure
-from apportion.records.importing.files import files_of
+from apportion.records.importing.files import files_of, repeats
 from apportion.records.importing.layout import NAMES, Layout, detect, layout_of, weights_of
 from apportion.records.importing.prime_rl import step_of
 from apportion.records.importing.source import HEAD, LATER_HEAD, Source
-from apportion.records.importing.trl import repeats
 from apportion.records.importing.visits import read_visits
 from apportion.records.rollout_log import RecordError
 from apportion.records.run_record import RunRecord
