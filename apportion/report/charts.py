@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from apportion.report.curves import Curve
-from apportion.types import Floats
+from apportion.report.curves import COSTS, Curve
+from apportion.types import Counts, Floats
 
 Form = Literal["lines", "stack", "points", "bars"]
 
@@ -28,6 +28,11 @@ class ReportTable:
         widths = {len(self.header), len(self.align), *map(len, self.rows)}
         if len(widths) > 1:
             raise ValueError(f"a table must have as many cells in each row as in its header, got {sorted(widths)}")
+
+
+def table_of(caption: str, header: Sequence[str], rows: Iterable[tuple[str, ...]], align: str = "") -> ReportTable:
+    """Return a table. By default its first column is aligned to the left, and all others to the right."""
+    return ReportTable(caption, tuple(header), tuple(rows), align or "l" + "r" * (len(header) - 1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +89,35 @@ class Chart:
         """The costs that some series is known over; ("",) for a chart that is not over costs."""
         if self.form in ("points", "bars"):
             return ("",)
-        return tuple(key for key in ("rollouts", "tokens", "hours") if any(key in each.curve.x for each in self.series))
+        return tuple(key for key in COSTS if any(key in each.curve.x for each in self.series))
+
+
+def bar(name: str, style: int, interval: Iterable[float | Floats]) -> ChartSeries:
+    """Return a bar: its value, and the low and the high end of its ``interval``."""
+    return ChartSeries(name, style, Curve({}, *(np.array([value], float) for value in interval)))
+
+
+def calibration_chart(
+    key: str,
+    title: str,
+    text: str,
+    found: Sequence[tuple[ChartSeries, Counts | Floats]],
+    header: Sequence[str],
+    labels: tuple[str, str],
+    notes: Iterable[str] = (),
+) -> Chart:
+    """Return the chart of shares [K] against shares, each with the numbers [K] of what its points are means of."""
+    rows = (
+        (each.name, *(percent(value, 1) for value in values), count(number))
+        for each, numbers in found
+        for *values, number in zip(
+            each.curve.x[""], each.curve.y, each.curve.low, each.curve.high, numbers, strict=True
+        )
+    )
+    return Chart(
+        key, title, text, "points", tuple(each for each, _ in found), table_of(title, header, rows),
+        x_label=labels[0], y_label=labels[1], unit=True, diagonal=True, x_percent=True, notes=tuple(notes),
+    )  # fmt: skip
 
 
 def percent(value: float | None, digits: int = 0) -> str:
@@ -122,21 +155,19 @@ def hours(value: float | None) -> str:
 
 def curve_table(caption: str, series: Sequence[ChartSeries], name: str, as_percent: bool = True) -> ReportTable:
     """Return the table of some curves over costs: a row for each point of each curve."""
-    shown = (lambda value: percent(value, 1)) if as_percent else (lambda value: f"{value:.4g}")
     has_interval = any(np.isfinite(each.curve.low).any() for each in series)
-    header = ("run", "rollouts", "tokens", "hours", name, *(("from", "to") if has_interval else ()))
+    header = ("run", *COSTS, name, *(("from", "to") if has_interval else ()))
     rows = []
     for each in series:
         curve = each.curve
-        for place, y in enumerate(curve.y):
-            if not math.isfinite(y):
-                continue
-            interval = (curve.low[place], curve.high[place]) if has_interval else ()
-            rows.append((each.name, *costs_at(curve.x, place), *map(shown, (y, *interval))))
-    return ReportTable(caption, header, tuple(rows), "l" + "r" * (len(header) - 1))
+        for place in np.flatnonzero(np.isfinite(curve.y)):
+            values = [curve.y[place], *((curve.low[place], curve.high[place]) if has_interval else ())]
+            shown = [percent(value, 1) if as_percent else f"{value:.4g}" for value in values]
+            rows.append((each.name, *costs_at(curve.x, place), *shown))
+    return table_of(caption, header, rows)
 
 
-def costs_at(x: Mapping[str, Floats], place: int) -> tuple[str, str, str]:
+def costs_at(x: Mapping[str, Floats], place: int) -> tuple[str, ...]:
     """Return the cumulative rollouts, tokens and hours at a place of a curve, as texts."""
-    rollouts, tokens, time = (float(x[key][place]) if key in x else None for key in ("rollouts", "tokens", "hours"))
-    return count(rollouts), count(tokens), hours(time)
+    forms = {"rollouts": count, "tokens": count, "hours": hours}
+    return tuple(forms[key](float(x[key][place]) if key in x else None) for key in COSTS)

@@ -51,7 +51,7 @@ def share_curve(x: Mapping[str, Floats], count: Floats, of: Floats) -> Curve:
     >>> curve.y.tolist(), curve.low.round(3).tolist(), curve.high.round(3).tolist()
     ([0.5], [0.237], [0.763])
     """
-    share = np.divide(count, of, out=np.full(len(of), np.nan), where=of > 0)
+    share = ratio(count, of)
     return Curve(x, share, *wilson(share, of))
 
 
@@ -72,20 +72,24 @@ def mean_curve(curves: Sequence[Curve]) -> Curve:
     """
     if len(curves) == 1:
         return curves[0]
-    shares = np.linspace(0, 1, SHARES)
     known = [key for key in COSTS if all(key in curve.x for curve in curves)]
-    x = {key: np.mean([_resampled(curve.x[key], shares) for curve in curves], axis=0) for key in known}
-    heights = np.array([_resampled(curve.y, shares) for curve in curves])
+    heights = resampled([curve.y for curve in curves])
     mean, half = seed_interval(heights)
     within = (0.0, 1.0) if heights.min() >= 0 and heights.max() <= 1 else (-np.inf, np.inf)
-    return Curve(x, mean, np.clip(mean - half, *within), np.clip(mean + half, *within))
+    return Curve(
+        {key: resampled([curve.x[key] for curve in curves]).mean(axis=0) for key in known},
+        mean,
+        np.clip(mean - half, *within),
+        np.clip(mean + half, *within),
+    )
+
+
+def resampled(seeds: Sequence[Floats]) -> Floats:
+    """Return the values of each seed, [B] each, at 60 equal shares of its way [S, 60]."""
+    shares = np.linspace(0, 1, SHARES)
+    return np.array([np.interp(shares, np.linspace(0, 1, len(values)), values) for values in seeds])
 
 
 def ratio(top: Floats | Counts, bottom: Floats | Counts) -> Floats:
     """Return ``top`` / ``bottom``, nan where ``bottom`` is 0."""
     return np.divide(top, bottom, out=np.full(len(top), np.nan), where=np.asarray(bottom) > 0)
-
-
-def _resampled(values: Floats, shares: Floats) -> Floats:
-    places = np.linspace(0, 1, len(values)) if len(values) > 1 else np.zeros(1)
-    return np.interp(shares, places, values)

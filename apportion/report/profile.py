@@ -14,6 +14,7 @@ from apportion.predictors.counts import DiscountedCounts
 from apportion.records import RunRecord
 from apportion.replay.foresight import batches_of, foresee, sample_of
 from apportion.replay.intervals import Spanned
+from apportion.replay.population import OutcomePopulation
 from apportion.replay.results import Replay
 from apportion.report.calibration import Calibration, calibrate
 from apportion.report.curves import Curve, ratio, share_curve
@@ -71,6 +72,15 @@ class RunTotals:
     dead_tokens: float | None = None
     arrived: int = 0
     single: int = 0
+
+    @property
+    def dead(self) -> tuple[str, Mapping[str, float], int] | None:
+        """Dead rollouts by kind, and how many arrived; groups where rollouts are unknown. None without two rewards."""
+        if self.single >= self.groups:
+            return None
+        if self.dead_rollouts is not None and self.arrived:
+            return "rollouts", self.dead_rollouts, self.arrived
+        return ("groups", self.dead_groups, self.groups) if self.dead_groups else None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -227,11 +237,9 @@ def _success(record: RunRecord, stretch: Counts, count: int, places: Mapping[str
     squares = np.bincount(at, (shares - mean[at]) ** 2, minlength=count)
     half = 1.96 * np.sqrt(ratio(squares, number * np.maximum(number - 1, 0)))
     low, high = mean - half, mean + half
-    return (
-        Curve(places, mean, np.maximum(low, 0), np.minimum(high, 1))
-        if record.binary
-        else Curve(places, mean, low, high)
-    )
+    if record.binary:
+        low, high = np.maximum(low, 0), np.minimum(high, 1)
+    return Curve(places, mean, low, high)
 
 
 def _rewards(record: RunRecord) -> tuple[float, float]:
@@ -242,19 +250,7 @@ def _rewards(record: RunRecord) -> tuple[float, float]:
 def _bands(record: RunRecord, stretch: Counts, count: int) -> Floats | None:
     if not record.binary or not len(record.step):
         return None
-    order = np.lexsort((record.visit, record.prompt))
-    own = record.prompt[order]
-    begins = np.searchsorted(own, own, side="left")
-    ends = np.searchsorted(own, own, side="right")
-    places = np.arange(len(order))
-    low, high = np.maximum(begins, places - VISITS), np.minimum(ends, places + VISITS + 1)
-    around = []
-    for values in (record.totals, record.trials):
-        total = np.r_[0.0, np.cumsum(values[order])]
-        found = np.empty(len(order))
-        found[order] = total[high] - total[low]
-        around.append(found)
-    success = ratio(*around)
+    success = OutcomePopulation.pools(record, VISITS).rate
     known = ~np.isnan(success)
     return band_shares(success[known], record.asked[known].astype(float), stretch[known], count)
 

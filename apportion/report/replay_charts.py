@@ -4,33 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from apportion.replay.intervals import Spanned
 from apportion.replay.notes import POLICY, notes
 from apportion.replay.results import AllocatorReplay, Replay
-from apportion.report.charts import Chart, ChartSeries, ReportTable, count, percent
-from apportion.report.curves import Curve
+from apportion.report.charts import Chart, bar, count, percent, table_of
 
 MEASURES = ("mixed", "variance", "signal", "hits", "dead")
 
 
-def replay_charts(name: str, style: int, found: Replay) -> list[Chart]:
-    """Return the charts of what ``found`` says of the run ``name``, which is drawn in ``style``."""
-    return [chart for chart in (_splits(name, style, found), _choices(name, style, found)) if chart is not None]
-
-
-def _splits(name: str, style: int, found: Replay) -> Chart | None:
-    """Return the rollouts that rules which split them would have saved against an even split, by variance."""
-    shown = [(each, _saved(each.ratios["variance"])) for each in found.allocators if "variance" in each.ratios]
-    series = tuple(
-        ChartSeries(each.name, style, Curve({}, *(np.array([value]) for value in saved)))
-        for each, saved in shown
-        if np.isfinite(saved.value)
-    )
-    if not series:
-        return None
+def rules_chart(name: str, style: int, found: Replay) -> Chart:
+    """Return how far rules would have lowered the variance in the run ``name``, which is drawn in ``style``."""
+    series = []
+    for each in found.allocators:
+        if "variance" in each.ratios and np.isfinite(each.ratios["variance"].value):
+            value, low, high = each.ratios["variance"]
+            series.append(bar(each.name, style, (1 - value, 1 - high, 1 - low)))
     title = f"Rules replayed on {name}"
-    header = ("rule", "outcomes", "rollouts", *(f"{measure} / even" for measure in MEASURES))
-    rows = tuple(
+    rows = (
         (each.name, each.source, count(each.cells.total("rollouts")), *(_ratio(each, measure) for measure in MEASURES))
         for each in found.allocators
     )
@@ -38,23 +27,18 @@ def _splits(name: str, style: int, found: Replay) -> Chart | None:
         "How far each rule would have lowered the variance of RLOO's gradient below that of an even split of the same "
         "rollouts, with its 95% interval over prompts."
     )
+    header = ("rule", "outcomes", "rollouts", *(f"{measure} / even" for measure in MEASURES))
     return Chart(
-        f"rules_{style + 1}", title, text, "bars", series, ReportTable(title, header, rows, "llrrrrrr"),
+        f"rules_{style + 1}", title, text, "bars", tuple(series), table_of(title, header, rows, "llrrrrrr"),
         x_label="variance less than an even split's", notes=tuple(notes(found)),
     )  # fmt: skip
 
 
-def _choices(name: str, style: int, found: Replay) -> Chart | None:
+def choices_chart(name: str, style: int, found: Replay) -> Chart:
     """Return the mixed groups that rules which choose prompts would have found above shuffled epochs."""
     chosen = [each for each in found.selectors if np.isfinite(each.above_shuffled.value) and each.name != "shuffled"]
-    if not chosen:
-        return None
     title = f"Choices replayed on {name}"
-    series = tuple(
-        ChartSeries(each.name, style, Curve({}, *(np.array([value]) for value in each.above_shuffled)))
-        for each in chosen
-    )
-    rows = tuple(
+    rows = (
         (
             each.name,
             percent(float(np.nanmean(each.mixed)), 1),
@@ -64,19 +48,16 @@ def _choices(name: str, style: int, found: Replay) -> Chart | None:
         )
         for each in chosen
     )
-    header = ("choice", "mixed", "above shuffled", "from", "to", "prompts found mixed", "of")
     text = (
         "How far each choice of prompts would have raised the share of mixed groups above that of shuffled epochs, in "
         "percentage points, with its 95% interval over stretches of steps."
     )
+    header = ("choice", "mixed", "above shuffled", "from", "to", "prompts found mixed", "of")
     return Chart(
-        f"choices_{style + 1}", title, text, "bars", series, ReportTable(title, header, rows, "lrrrrrr"),
+        f"choices_{style + 1}", title, text, "bars",
+        tuple(bar(each.name, style, each.above_shuffled) for each in chosen), table_of(title, header, rows),
         x_label="mixed groups above shuffled epochs", notes=(POLICY,),
     )  # fmt: skip
-
-
-def _saved(ratio: Spanned) -> Spanned:
-    return Spanned(1 - ratio.value, 1 - ratio.high, 1 - ratio.low)
 
 
 def _ratio(each: AllocatorReplay, measure: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from apportion.diagnosis.statements import advice_statements, health_statements
 from apportion.report.charts import Chart, ReportTable, hours
 from apportion.report.profile import RunProfile
-from apportion.report.training_charts import runs_table, summary_of, training_charts, training_tables
+from apportion.report.training_charts import runs_table, summary_of, training_charts, wasted_table
 from apportion.report.vote_charts import vote_charts, vote_summary, votes_table
 from apportion.report.votes import VoteProfile
 
@@ -60,8 +60,8 @@ def report_of(profiles: Sequence[RunProfile | VoteProfile], price_per_hour: floa
         ),
         notes=tuple(_notes([run for _, run in runs])),
         overviews=tuple(overviews),
-        charts=(*training_charts(runs), *vote_charts(votes)),
-        tables=tuple(training_tables(runs)),
+        charts=tuple(chart for chart in (*training_charts(runs), *vote_charts(votes)) if chart.series),
+        tables=tuple(wasted_table(run) for _, run in runs if run.wasted),
         last_step=max((run.totals.last_step for _, run in runs), default=-1),
     )
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,25 @@ import numpy as np
 from apportion.evaluation import seed_interval
 from apportion.records.importing.files import parsed
 from apportion.report.calibration import Calibration
-from apportion.report.curves import Curve, mean_curve, plain_curve, share_curve
+from apportion.report.curves import Curve, mean_curve, plain_curve, ratio, resampled, share_curve
 from apportion.report.profile import ALL_RIGHT, ALL_WRONG, RunProfile, RunTotals, band_shares, stretches_of
 from apportion.rows import chunks, json_rows
-from apportion.types import Counts, Floats
-from apportion.untrusted import read_config
+from apportion.toml import load
+from apportion.types import Floats
 
 METRICS, CONFIG = "metrics.jsonl", "config.toml"
-MOST = 1e15
-"""The largest number that is taken from a file."""
-
 SEED = re.compile(r"(.+)-seed(\d+)")
 
-Steps = Sequence[Mapping[str, Any]]
+LISTS = ("p", "predicted", "counts")
+"""What a step has for each of its prompts."""
+
+SHARE, COST = (0.0, 1.0), (0.0, 1e15)
+BOUNDS = {
+    **dict.fromkeys(("p", "predicted", "informative", "without_correct", "success"), SHARE),
+    **dict.fromkeys(("counts", "rollouts", "tokens", "cpu_seconds"), COST),
+    "train_reward": (-1e15, 1e15),
+}
+"""The least and the largest number that is taken from a file."""
 
 
 def is_study(folder: Path) -> bool:
@@ -47,66 +53,90 @@ def study_profiles(folder: Path) -> list[RunProfile]:
             arms.setdefault(match[1] if match else each.name, []).append(run)
     if not arms:
         raise ValueError(f"{folder} must hold runs with steps, got none so far; wait for the first step")
-    baseline = _baseline(folder)
-    before = arms.get(baseline or "")
+    baseline = load(folder / CONFIG).get("baseline") if (folder / CONFIG).is_file() else None
+    before = arms.get(baseline) if isinstance(baseline, str) else None
     found = [_profile(arm, runs, None if arm == baseline else before, baseline) for arm, runs in arms.items()]
     return sorted(found, key=lambda profile: profile.name != baseline)
 
 
 class _LabRun:
-    """The metrics of one run: ``steps``, and the evaluations at the start and along the way."""
+    """The metrics of one run.
+
+    Args:
+        steps: number of steps.
+        spent: cumulative costs at each step [S].
+        groups: groups of each step [S].
+        dead: share of dead groups in each step by kind [S]. All right are those neither informative nor all wrong.
+        reward: mean reward of each step [S].
+        stretch: the stretch of each step [S], of ``count``.
+        p, predicted, counts: exact success, prediction and rollouts of every prompt of every step [N].
+        held_out: exact success at the evaluations; None without any.
+    """
 
     def __init__(self, path: Path) -> None:
         records = _read(path)
-        self.steps: Steps = [each for each in records if "counts" in each]
-        self.evaluations: Steps = [each for each in records if "success" in each]
-        if not (all(map(_is_step, self.steps)) and all(map(_is_evaluation, self.evaluations))):
-            raise ValueError(f"{path} must hold the steps of a lab run, got others; check the path")
-        self.rollouts, self.tokens = _column(self.steps, "rollouts"), _column(self.steps, "tokens")
-        self.hours = np.cumsum(_column(self.steps, "cpu_seconds")) / 3600
-        self.stretch = stretches_of(np.array([np.count_nonzero(each["counts"]) for each in self.steps], np.int64))
-        self.count = int(self.stretch[-1]) + 1 if len(self.stretch) else 0
+        steps = [each for each in records if "counts" in each]
+        column = {key: _column(path, steps, key) for key in BOUNDS if key != "success"}
+        sizes = [{len(each[key]) for key in LISTS} for each in steps]
+        if any(len(size) > 1 or 0 in size for size in sizes):
+            raise _other(path)
+        self.steps = len(steps)
+        self.spent = {key: column[key] for key in ("rollouts", "tokens")}
+        self.spent["hours"] = np.cumsum(column["cpu_seconds"]) / 3600
+        self.groups = np.array([np.count_nonzero(each["counts"]) for each in steps], np.int64)
+        wrong = column["without_correct"]
+        self.dead = {ALL_RIGHT: np.maximum(0, 1 - column["informative"] - wrong), ALL_WRONG: wrong}
+        self.reward = column["train_reward"]
+        self.stretch = stretches_of(self.groups)
+        self.count = int(self.stretch[-1]) + 1 if steps else 0
+        self.p, self.predicted, self.counts = (column[key] for key in LISTS)
+        self.of_prompts = np.repeat(self.stretch, [len(each["p"]) for each in steps])
+        evaluations = [each for each in records if "success" in each]
+        x = {key: _column(path, evaluations, key) for key in ("rollouts", "tokens")}
+        x["hours"] = np.interp(x["rollouts"], np.r_[0, self.spent["rollouts"]], np.r_[0, self.spent["hours"]])
+        self.held_out = plain_curve(x, _column(path, evaluations, "success")) if evaluations else None
 
     def places(self) -> dict[str, Floats]:
         """Return cumulative costs at the end of each stretch [B]."""
         last = np.searchsorted(self.stretch, np.arange(self.count), side="right") - 1
-        return {"rollouts": self.rollouts[last], "tokens": self.tokens[last], "hours": self.hours[last]}
+        return {key: values[last] for key, values in self.spent.items()}
 
-    def mean(self, key: str) -> Curve:
-        """Return the mean of a value of the steps in each stretch."""
-        sums = np.bincount(self.stretch, _column(self.steps, key), minlength=self.count)
-        return plain_curve(self.places(), sums / np.bincount(self.stretch, minlength=self.count))
+    def sums(self, values: Floats) -> Floats:
+        """Return the sum of ``values`` of the steps in each stretch [B]."""
+        return np.bincount(self.stretch, values, minlength=self.count).astype(np.float64)
 
-    def held_out(self) -> Curve:
-        """Return the exact success at the evaluations."""
-        x = {key: _column(self.evaluations, key) for key in ("rollouts", "tokens")}
-        hours = np.interp(x["rollouts"], np.r_[0, self.rollouts], np.r_[0, self.hours])
-        return plain_curve(x | {"hours": hours}, _column(self.evaluations, "success"))
-
-    def prompts(self) -> tuple[Floats, Floats, Floats, Counts]:
-        """Return exact p, prediction, rollouts and stretch of every prompt of every step."""
-        sizes = [len(each["p"]) for each in self.steps]
-        p, predicted, counts = (
-            np.concatenate([np.asarray(each[key], float) for each in self.steps])
-            for key in ("p", "predicted", "counts")
-        )
-        return p, predicted, counts, np.repeat(self.stretch, sizes)
+    def dead_curve(self, kind: str) -> Curve:
+        """Return the share of groups of a kind in each stretch, with Wilson's interval."""
+        return share_curve(self.places(), self.sums(self.groups * self.dead[kind]), self.sums(self.groups))
 
 
-def _profile(arm: str, runs: Sequence[_LabRun], before: Sequence[_LabRun] | None, baseline: str | None) -> RunProfile:
-    totals = _totals(runs)
-    held_out = mean_curve([run.held_out() for run in runs]) if all(run.evaluations for run in runs) else None
-    single = _is_single(runs)
+def _profile(arm: str, runs: Sequence[_LabRun], before: Sequence[_LabRun] | None, baseline: Any) -> RunProfile:
+    held_out = [run.held_out for run in runs if run.held_out is not None]
+    single = all(run.counts.max() <= 1 for run in runs)
+    kinds = () if single else (ALL_RIGHT, ALL_WRONG)
     notes = ["Hours are CPU time of the steps."] + ([] if len(runs) > 1 else ["One seed, so no interval over seeds."])
     if single:
         notes.append("Groups of one rollout have no other to be equal to, so none is called dead.")
     return RunProfile(
         name=arm,
         source=f"lab study, {len(runs)} seed{'s' * (len(runs) > 1)}",
-        totals=totals,
-        success=mean_curve([run.mean("train_reward") for run in runs]),
-        held_out=held_out,
-        dead={} if single else _dead(runs),
+        totals=RunTotals(
+            seeds=len(runs),
+            prompts=None,
+            steps=sum(run.steps for run in runs),
+            last_step=max(run.steps for run in runs),
+            groups=int(sum(run.groups.sum() for run in runs)),
+            rollouts=sum(int(run.spent["rollouts"][-1]) for run in runs),
+            tokens=sum(int(run.spent["tokens"][-1]) for run in runs),
+            hours=float(sum(run.spent["hours"][-1] for run in runs)),
+            success=float(np.concatenate([run.reward for run in runs]).mean()),
+            dead_groups={kind: float(sum(run.groups @ run.dead[kind] for run in runs)) for kind in kinds},
+        ),
+        success=mean_curve(
+            [plain_curve(run.places(), run.sums(run.reward) / np.bincount(run.stretch)) for run in runs]
+        ),
+        held_out=mean_curve(held_out) if len(held_out) == len(runs) else None,
+        dead={kind: mean_curve([run.dead_curve(kind) for run in runs]) for kind in kinds},
         places=mean_curve([plain_curve(run.places(), run.places()["rollouts"]) for run in runs]).x,
         bands=_bands(runs),
         difficulty="A prompt's difficulty is its exact probability of success at that step.",
@@ -117,96 +147,35 @@ def _profile(arm: str, runs: Sequence[_LabRun], before: Sequence[_LabRun] | None
     )
 
 
-def _totals(runs: Sequence[_LabRun]) -> RunTotals:
-    last = [run.steps[-1] for run in runs]
-    return RunTotals(
-        seeds=len(runs),
-        prompts=None,
-        steps=sum(len(run.steps) for run in runs),
-        last_step=max(len(run.steps) for run in runs),
-        groups=sum(int(np.count_nonzero(each["counts"])) for run in runs for each in run.steps),
-        rollouts=sum(int(each["rollouts"]) for each in last),
-        tokens=sum(int(each["tokens"]) for each in last),
-        hours=float(sum(run.hours[-1] for run in runs)),
-        success=float(np.mean([each["train_reward"] for run in runs for each in run.steps])),
-        dead_groups={}
-        if _is_single(runs)
-        else {
-            kind: float(
-                sum(share * np.count_nonzero(step["counts"]) for run in runs for share, step in _shares(run, kind))
-            )
-            for kind in (ALL_RIGHT, ALL_WRONG)
-        },
+def _bands(runs: Sequence[_LabRun]) -> Floats:
+    """Return the shares of the rollouts by band of exact success, at the places of the mean over seeds."""
+    tables = [band_shares(run.p, run.counts, run.of_prompts, run.count) for run in runs]
+    if len(tables) == 1:
+        return tables[0]
+    return np.stack(
+        [resampled(columns).mean(axis=0) for columns in zip(*(table.T for table in tables), strict=True)], 1
     )
 
 
-def _is_single(runs: Sequence[_LabRun]) -> bool:
-    """Return whether no group has more than one rollout."""
-    return all(max(each["counts"], default=0) <= 1 for run in runs for each in run.steps)
-
-
-def _shares(run: _LabRun, kind: str) -> list[tuple[float, Mapping[str, Any]]]:
-    return [(_dead_share(step, kind), step) for step in run.steps]
-
-
-def _dead_share(step: Mapping[str, Any], kind: str) -> float:
-    """Return the share of a step's groups of ``kind``. All right are those neither informative nor all wrong."""
-    wrong = float(step["without_correct"])
-    return wrong if kind == ALL_WRONG else max(0.0, 1 - float(step["informative"]) - wrong)
-
-
-def _dead(runs: Sequence[_LabRun]) -> dict[str, Curve]:
-    """Return the shares of dead groups by kind, with Student's interval over seeds; Wilson's for one seed."""
-    found = {}
-    for kind in (ALL_RIGHT, ALL_WRONG):
-        curves = []
-        for run in runs:
-            groups = np.array([np.count_nonzero(step["counts"]) for step in run.steps], float)
-            dead = groups * np.array([share for share, _ in _shares(run, kind)])
-            number, of = (
-                np.bincount(run.stretch, values, minlength=run.count).astype(np.float64) for values in (dead, groups)
-            )
-            curves.append(share_curve(run.places(), number, of))
-        found[kind] = mean_curve(curves)
-    return found
-
-
-def _bands(runs: Sequence[_LabRun]) -> Floats:
-    """Return the shares of the rollouts by band of exact success, at the places of the mean over seeds."""
+def _calibration(runs: Sequence[_LabRun]) -> Calibration:
+    """Return the mean exact success in each tenth of the prediction, with Student's interval over seeds."""
     tables = []
     for run in runs:
-        p, _, counts, stretch = run.prompts()
-        tables.append(band_shares(p, counts, stretch, run.count))
-    if len(tables) == 1:
-        return tables[0]
-    columns = [
-        mean_curve([plain_curve({}, table[:, band]) for table in tables]).y for band in range(tables[0].shape[1])
-    ]
-    return np.stack(columns, axis=1)
-
-
-def _calibration(runs: Sequence[_LabRun]) -> Calibration | None:
-    """Return the mean exact success in each tenth of the prediction, with Student's interval over seeds."""
-    tables, errors = [], []
-    for run in runs:
-        p, predicted, _, _ = run.prompts()
-        tenth = np.clip((predicted * 10).astype(int), 0, 9)
-        tables.append([np.bincount(tenth, values, minlength=10) for values in (np.ones(len(p)), predicted, p)])
-        errors.append(((predicted - p) ** 2).mean())
-    sums = np.array(tables)  # [S, 3, 10]
-    groups = sums[:, 0].sum(axis=0)
+        tenth = np.clip((run.predicted * 10).astype(int), 0, 9)
+        tables.append([np.bincount(tenth, values, minlength=10) for values in (None, run.predicted, run.p)])
+    number, predicted, p = np.array(tables, float).transpose(1, 0, 2)  # [S, 10] each
+    groups = number.sum(axis=0)
     has = groups > 0
-    full = (sums[:, 0] > 0).all(axis=0)  # an interval needs every seed
-    means = np.divide(sums[:, 2], sums[:, 0], out=np.zeros_like(sums[:, 2]), where=sums[:, 0] > 0)
-    half = np.where(full, seed_interval(means)[1], np.nan)[has]
-    observed = sums[:, 2].sum(axis=0)[has] / groups[has]
+    means = np.divide(p, number, out=np.full(p.shape, np.nan), where=number > 0)
+    half = seed_interval(means)[1][has]  # nan unless every seed has the tenth
+    observed = ratio(p.sum(axis=0), groups)[has]
     return Calibration(
-        predicted=sums[:, 1].sum(axis=0)[has] / groups[has],
+        predicted=ratio(predicted.sum(axis=0), groups)[has],
         observed=observed,
         low=np.maximum(observed - half, 0),
         high=np.minimum(observed + half, 1),
         groups=groups[has].astype(np.int64),
-        error=float(np.mean(errors)),
+        error=float(np.mean([((run.predicted - run.p) ** 2).mean() for run in runs])),
         error_name="mean squared error against exact success",
     )
 
@@ -216,15 +185,14 @@ def _saved(runs: Sequence[_LabRun], before: Sequence[_LabRun]) -> tuple[float, f
 
     Returns None if the numbers of seeds differ, if a seed never reaches it, or if the baseline did not learn.
     """
-    if len(runs) != len(before) or not all(run.evaluations for run in (*runs, *before)):
+    if len(runs) != len(before):
         return None
     shares = []
-    for run, base in zip(runs, before, strict=True):
-        mine, other = run.held_out(), base.held_out()
-        reached = np.flatnonzero(mine.y >= other.y[-1])
-        if not reached.size or other.y[-1] <= other.y[0]:
+    for mine, other in ((run.held_out, base.held_out) for run, base in zip(runs, before, strict=True)):
+        if mine is None or other is None or other.y[-1] <= other.y[0] or mine.y.max() < other.y[-1]:
             return None
-        around = slice(max(0, reached[0] - 1), reached[0] + 1)
+        first = int(np.argmax(mine.y >= other.y[-1]))
+        around = slice(max(0, first - 1), first + 1)
         place = np.interp(other.y[-1], mine.y[around], mine.x["rollouts"][around])
         shares.append(1 - place / other.x["rollouts"][-1])
     mean, half = seed_interval(np.array(shares))
@@ -240,39 +208,18 @@ def _read(path: Path) -> list[dict[str, Any]]:
     ]
 
 
-def _baseline(folder: Path) -> str | None:
-    """Return the baseline that the study's configuration names; None without any."""
-    path = folder / CONFIG
-    if not path.is_file():
-        return None
-    named = tomllib.loads(read_config(path)).get("baseline")
-    return named if isinstance(named, str) else None
+def _column(path: Path, records: Sequence[Mapping[str, Any]], key: str) -> Floats:
+    """Return the number ``key`` of each record, or all numbers of its lists. Raises ValueError for any other value."""
+    values = [record.get(key) for record in records]
+    if key in LISTS:
+        if not all(isinstance(each, list) for each in values):
+            raise _other(path)
+        values = list(chain.from_iterable(values))
+    low, high = BOUNDS[key]
+    if not all(type(value) in (int, float) and low - 1e-6 <= value <= high + 1e-6 for value in values):
+        raise _other(path)
+    return np.array(values, float)
 
 
-def _column(records: Steps, key: str) -> Floats:
-    return np.array([each[key] for each in records], float)
-
-
-def _is_step(record: Mapping[str, Any]) -> bool:
-    """Return whether ``record`` has what is read of a step, within bounds."""
-    lists = [record.get(key) for key in ("p", "predicted", "counts")]
-    if not all(isinstance(values, list) and len(values) == len(record["p"]) > 0 for values in lists):
-        return False
-    p, predicted, counts = lists
-    shares = [record.get(key) for key in ("informative", "without_correct")]
-    costs = [record.get(key) for key in ("rollouts", "tokens", "cpu_seconds")]
-    return (
-        all(_is_within(value, 0, 1) for values in (p, predicted, shares) for value in values or ())
-        and all(_is_within(value, 0, MOST) for values in (counts, costs) for value in values or ())
-        and _is_within(record.get("train_reward"), -MOST, MOST)
-    )
-
-
-def _is_evaluation(record: Mapping[str, Any]) -> bool:
-    """Return whether ``record`` has what is read of an evaluation, within bounds."""
-    costs = (record.get("rollouts"), record.get("tokens"))
-    return _is_within(record.get("success"), 0, 1) and all(_is_within(value, 0, MOST) for value in costs)
-
-
-def _is_within(value: Any, low: float, high: float) -> bool:
-    return type(value) in (int, float) and low - 1e-6 <= value <= high + 1e-6
+def _other(path: Path) -> ValueError:
+    return ValueError(f"{path} must hold the steps of a lab run, got others; check the path")

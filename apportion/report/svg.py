@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
 
 import numpy as np
 
@@ -61,8 +60,8 @@ NARROW = Canvas(width=340, height=270, right=84, x_ticks=4)
 
 def draw(chart: Chart, cost: str, canvas: Canvas, id: str) -> str:
     """Return the chart over one of its costs as an SVG element, whose title and description have ids from ``id``."""
-    body = "".join(_bars(chart, canvas) if chart.form == "bars" else _plot(chart, cost, canvas))
-    height = _bars_height(chart) if chart.form == "bars" else canvas.height
+    height = _row_height(chart) * len(chart.series) + 52 if chart.form == "bars" else canvas.height
+    body = "".join(_bars(chart, canvas, height - 38) if chart.form == "bars" else _plot(chart, cost, canvas))
     over = f", over {COSTS[cost]}" if cost else ""
     return (
         f'<svg role="img" aria-labelledby="{id}-t {id}-d" viewBox="0 0 {canvas.width:g} {height:g}" '
@@ -108,158 +107,149 @@ def short_names(names: Sequence[str]) -> list[str]:
     return [name.rpartition(": ")[2] for name in names] if len(heads) == 1 and len(names) > 1 else list(names)
 
 
+@dataclass(frozen=True)
+class _Plot:
+    """The scales of a chart over one of its costs, and the series that are known over it."""
+
+    chart: Chart
+    cost: str
+    shown: Sequence[ChartSeries]
+    x: Scale
+    y: Scale
+    letters: int
+
+    def places(self, each: ChartSeries) -> Floats:
+        """Return the places of the values of a series [B]."""
+        return self.x.of(each.curve.x[self.cost])
+
+
 def _plot(chart: Chart, cost: str, canvas: Canvas) -> Iterator[str]:
     shown = [each for each in chart.series if cost in each.curve.x]
-    x, y = _scales(chart, shown, cost, canvas)
-    yield from _grid(chart, cost, x, y, canvas)
-    if chart.diagonal:
-        ends = np.array([0.0, 1.0])
-        yield f'<path class="diagonal" d="{_path(x.of(ends), y.of(ends))}"/>'
-    if chart.form == "stack":
-        yield from _stack(chart, shown, cost, x, y, canvas)
-        return
-    for each in shown:
-        yield _interval(each, cost, x, y) if chart.form == "lines" else _whiskers(each, cost, x, y)
-    for each in shown:
-        places, heights = x.of(each.curve.x[cost]), y.of(each.curve.y)
-        yield f'<path class="line {_classes(each.style)}" d="{_path(places, heights)}"/>'
-        yield from _marks(chart, each, cost, places, heights)
-    yield from _end_labels(shown, cost, x, y, canvas)
-
-
-def _scales(chart: Chart, shown: Sequence[ChartSeries], cost: str, canvas: Canvas) -> tuple[Scale, Scale]:
-    places = np.concatenate([each.curve.x[cost] for each in shown])
     heights = [values for each in shown for values in (each.curve.y, each.curve.low, each.curve.high)]
     low, high = (0.0, 1.0) if chart.unit else span(np.concatenate(heights), chart.from_zero)
     if chart.percent:
         low, high = max(low, 0.0), min(high, 1.0)
-    x_low, x_high = (0.0, 1.0) if chart.x_percent else (0.0, float(places.max(initial=0)) or 1.0)
-    x = Scale(x_low, x_high, canvas.left, canvas.width - canvas.right)
-    return x, Scale(low, max(high, low + 1e-9), canvas.height - canvas.bottom, canvas.top)
+    widest = max((float(each.curve.x[cost].max(initial=0)) for each in shown), default=0.0)
+    x = Scale(0.0, 1.0 if chart.x_percent else widest or 1.0, canvas.left, canvas.width - canvas.right)
+    y = Scale(low, max(high, low + 1e-9), canvas.height - canvas.bottom, canvas.top)
+    plot = _Plot(chart, cost, shown, x, y, canvas.letters)
+    yield from _grid(plot, canvas)
+    if chart.diagonal:
+        yield _path("diagonal", _through(x.of(np.array([0.0, 1.0])), y.of(np.array([0.0, 1.0]))))
+    if chart.form == "stack":
+        yield from _stack(plot)
+        return
+    for each in shown:
+        yield _band(plot, each) if chart.form == "lines" else _whiskers(plot, each)
+    for each in shown:
+        yield _path(f"line {_classes(each.style)}", _through(plot.places(each), y.of(each.curve.y)))
+        yield from _marks(plot, each)
+    yield from _end_labels(plot)
 
 
-def _grid(chart: Chart, cost: str, x: Scale, y: Scale, canvas: Canvas) -> Iterator[str]:
+def _grid(plot: _Plot, canvas: Canvas) -> Iterator[str]:
+    chart, x, y = plot.chart, plot.x, plot.y
     for value in ticks(y.low, y.high, 6):
         height = float(y.of(value))
-        text = short_percent(value) if chart.percent else short(value)
-        yield f'<path class="grid" d="M{x.start:g} {height:.1f}H{x.end:g}"/>'
-        yield f'<text class="tick" x="{x.start - 6:g}" y="{height + 4:.1f}" text-anchor="end">{text}</text>'
+        yield _path("grid", f"M{x.start:g} {height:.1f}H{x.end:g}")
+        yield _words("tick", x.start - 6, height + 4, _short(value, chart.percent), "end")
     for value in ticks(x.low, x.high, canvas.x_ticks):
         place = float(x.of(value))
-        text = short_percent(value) if chart.x_percent else short(value)
-        yield f'<path class="axis" d="M{place:.1f} {y.start:g}v4"/>'
-        yield f'<text class="tick" x="{place:.1f}" y="{y.start + 17:g}" text-anchor="middle">{text}</text>'
-    yield f'<path class="axis" d="M{x.start:g} {y.start:g}H{x.end:g}"/>'
-    middle, label = (x.start + x.end) / 2, COSTS.get(cost, chart.x_label)
-    yield f'<text class="label" x="{middle:g}" y="{canvas.height - 5:g}" text-anchor="middle">{escape(label)}</text>'
-    yield f'<text class="label" x="2" y="12">{escape(chart.y_label)}</text>'
+        yield _path("axis", f"M{place:.1f} {y.start:g}v4")
+        yield _words("tick", place, y.start + 17, _short(value, chart.x_percent), "middle")
+    yield _path("axis", f"M{x.start:g} {y.start:g}H{x.end:g}")
+    yield _words("label", (x.start + x.end) / 2, canvas.height - 5, COSTS.get(plot.cost, chart.x_label), "middle")
+    yield _words("label", 2, 12, chart.y_label)
 
 
-def _stack(chart: Chart, layers: Sequence[ChartSeries], cost: str, x: Scale, y: Scale, canvas: Canvas) -> Iterator[str]:
-    if not layers:
+def _stack(plot: _Plot) -> Iterator[str]:
+    if not plot.shown:
         return
-    places = layers[0].curve.x[cost]
+    x, y = plot.x, plot.y
+    places = plot.shown[0].curve.x[plot.cost]
     if len(places) == 1:  # one stretch is drawn as a column
         places = np.r_[0.0, places]
-    tops = np.cumsum([np.resize(layer.curve.y, len(places)) for layer in layers], axis=0)
-    floor = np.zeros(len(places))
-    ends = []
-    at = x.of(places)
-    for layer, top in zip(layers, tops, strict=True):
-        outline = _path(np.r_[at, at[::-1]], np.r_[y.of(top), y.of(floor)[::-1]])
+    at, floor, ends = x.of(places), np.zeros(len(places)), []
+    for layer in plot.shown:
+        top = floor + np.resize(layer.curve.y, len(places))
+        outline = _through(np.r_[at, at[::-1]], np.r_[y.of(top), y.of(floor)[::-1]])
         title = f"<title>{escape(layer.name)}</title>"
         yield f'<path class="layer" fill="url(#layer-{layer.style})" d="{outline}Z">{title}</path>'
         ends.append(float(y.of((top[-1] + floor[-1]) / 2)))
         floor = top
-    yield f'<text class="label" x="{x.end + 11:g}" y="12">{escape(chart.layer_label)}</text>'
-    for layer, height, label in zip(layers, ends, _apart(ends, y), strict=True):
-        yield f'<path class="leader" d="M{x.end + 1:g} {height:.1f}L{x.end + 9:g} {label:.1f}"/>'
-        text = escape(_cut(layer.name, canvas.letters))
-        yield f'<text class="name" x="{x.end + 11:g}" y="{label + 4:.1f}">{text}</text>'
+    yield _words("label", x.end + 11, 12, plot.chart.layer_label)
+    for layer, height, label in zip(plot.shown, ends, _apart(ends, y), strict=True):
+        yield _path("leader", f"M{x.end + 1:g} {height:.1f}L{x.end + 9:g} {label:.1f}")
+        yield _words("name", x.end + 11, label + 4, _cut(layer.name, plot.letters))
 
 
-def _interval(each: ChartSeries, cost: str, x: Scale, y: Scale) -> str:
+def _band(plot: _Plot, each: ChartSeries) -> str:
     """Return the band between the ends of the intervals, in one area for each stretch of known ones."""
-    known = np.isfinite(each.curve.low) & np.isfinite(each.curve.high)
-    areas = []
-    for part in _runs(known):
-        at = x.of(each.curve.x[cost][part])
-        low, high = y.of(each.curve.low[part]), y.of(each.curve.high[part])
-        areas.append(f"{_path(np.r_[at, at[::-1]], np.r_[high, low[::-1]])}Z")
-    return f'<path class="band f{each.style % STYLES}" d="{"".join(areas)}"/>' if areas else ""
+    at, low, high = plot.places(each), plot.y.of(each.curve.low), plot.y.of(each.curve.high)
+    areas = [
+        f"{_through(np.r_[at[part], at[part][::-1]], np.r_[high[part], low[part][::-1]])}Z"
+        for part in _runs(np.isfinite(low) & np.isfinite(high))
+    ]
+    return _path(f"band f{each.style % STYLES}", "".join(areas)) if areas else ""
 
 
-def _whiskers(each: ChartSeries, cost: str, x: Scale, y: Scale) -> str:
-    known = np.isfinite(each.curve.low) & np.isfinite(each.curve.high)
-    at, low, high = (
-        scale.of(values[known])
-        for scale, values in ((x, each.curve.x[cost]), (y, each.curve.low), (y, each.curve.high))
-    )
-    d = "".join(f"M{place:.1f} {top:.1f}V{end:.1f}" for place, top, end in zip(at, high, low, strict=True))
-    return f'<path class="whisker {_classes(each.style)}" d="{d}"/>' if d else ""
+def _whiskers(plot: _Plot, each: ChartSeries) -> str:
+    ends = zip(plot.places(each), plot.y.of(each.curve.high), plot.y.of(each.curve.low), strict=True)
+    d = "".join(f"M{place:.1f} {top:.1f}V{end:.1f}" for place, top, end in ends if np.isfinite(top - end))
+    return _path(f"whisker {_classes(each.style)}", d) if d else ""
 
 
-def _marks(chart: Chart, each: ChartSeries, cost: str, places: Floats, heights: Floats) -> Iterator[str]:
+def _marks(plot: _Plot, each: ChartSeries) -> Iterator[str]:
     """Yield some markers of a line, each with its numbers. Lines have theirs at different places."""
-    known = np.flatnonzero(np.isfinite(heights))
+    x, y = each.curve.x[plot.cost], each.curve.y
+    known = np.flatnonzero(np.isfinite(y))
     if len(known) > 3 * MARKS:
         shares = (np.arange(MARKS) + 0.15 + 0.7 * (each.style % STYLES) / STYLES) / MARKS
         known = known[(shares * len(known)).astype(int)]
     for at in known:
-        value = each.curve.y[at]
-        place = each.curve.x[cost][at]
-        where = f"{place:.1%}" if chart.x_percent else f"{place:,.4g}" if place < 1000 else f"{place:,.0f}"
-        text = f"{each.name}: {value:.1%}" if chart.percent else f"{each.name}: {value:.4g}"
-        yield _marker(each.style, places[at], heights[at], f"{text} at {where} {COSTS.get(cost, chart.x_label)}")
+        where = f"{x[at]:.1%}" if plot.chart.x_percent else f"{x[at]:,.4g}" if x[at] < 1000 else f"{x[at]:,.0f}"
+        value = f"{y[at]:.1%}" if plot.chart.percent else f"{y[at]:.4g}"
+        text = f"{each.name}: {value} at {where} {COSTS.get(plot.cost, plot.chart.x_label)}"
+        yield _marker(each.style, float(plot.x.of(x[at])), float(plot.y.of(y[at])), text)
 
 
-def _end_labels(shown: Sequence[ChartSeries], cost: str, x: Scale, y: Scale, canvas: Canvas) -> Iterator[str]:
+def _end_labels(plot: _Plot) -> Iterator[str]:
     """Yield the names of the lines beside their ends."""
     found = []
-    for each, name in zip(shown, short_names([each.name for each in shown]), strict=True):
+    for each, name in zip(plot.shown, short_names([each.name for each in plot.shown]), strict=True):
         known = np.flatnonzero(np.isfinite(each.curve.y))
         if len(known):
-            found.append((float(y.of(each.curve.y[known[-1]])), float(x.of(each.curve.x[cost][known[-1]])), each, name))
-    for (height, place, each, name), label in zip(found, _apart([row[0] for row in found], y), strict=True):
-        text = escape(_cut(name, canvas.letters))
-        colour = f"s{each.style % STYLES}"
-        yield f'<path class="leader {colour}" d="M{place + 2:.1f} {height:.1f}L{x.end + 9:g} {label:.1f}"/>'
-        yield f'<text class="name t{each.style % STYLES}" x="{x.end + 11:g}" y="{label + 4:.1f}">{text}</text>'
+            height = float(plot.y.of(each.curve.y[known[-1]]))
+            found.append((height, plot.places(each)[known[-1]], each.style % STYLES, name))
+    end = plot.x.end
+    for (height, place, style, name), label in zip(found, _apart([row[0] for row in found], plot.y), strict=True):
+        yield _path(f"leader s{style}", f"M{place + 2:.1f} {height:.1f}L{end + 9:g} {label:.1f}")
+        yield _words(f"name t{style}", end + 11, label + 4, _cut(name, plot.letters))
 
 
-def _bars(chart: Chart, canvas: Canvas) -> Iterator[str]:
+def _bars(chart: Chart, canvas: Canvas, bottom: float) -> Iterator[str]:
     """Yield a row for each series: its name, a dot, its interval, and its value as text."""
     values = np.concatenate([np.r_[0.0, each.curve.y, each.curve.low, each.curve.high] for each in chart.series])
     low, high = span(values)
     names = short_names([each.name for each in chart.series])
-    beside, row_height = not _has_long_names(chart), _row_height(chart)
+    beside = not _has_long_names(chart)
     margin = min(max(map(len, names)) * LETTER + 16, 0.45 * canvas.width) if beside else 12.0
     x = Scale(low, max(high, low + 1e-9), margin, canvas.width - 60)
-    bottom = _bars_height(chart) - 38
     for value in ticks(x.low, x.high, canvas.x_ticks - 1):
         place = float(x.of(value))
-        text = short_percent(value) if chart.percent else short(value)
-        yield f'<path class="{"axis" if value == 0 else "grid"}" d="M{place:.1f} 6V{bottom:g}"/>'
-        yield f'<text class="tick" x="{place:.1f}" y="{bottom + 16:g}" text-anchor="middle">{text}</text>'
+        yield _path("axis" if value == 0 else "grid", f"M{place:.1f} 6V{bottom:g}")
+        yield _words("tick", place, bottom + 16, _short(value, chart.percent), "middle")
     letters = int(((x.start - 12) if beside else canvas.width - 20) / LETTER)
-    for row, (each, name) in enumerate(zip(chart.series, names, strict=True)):
-        height, curve = row_height * (row + 1) - 8, each.curve
-        place = float(x.of(curve.y[0]))
-        text = escape(_cut(name, letters))
-        x_of_name, y_of_name = (2, height + 4) if beside else (16, height - 14)
-        yield f'<text class="name" x="{x_of_name}" y="{y_of_name:g}">{text}</text>'
+    for row, (each, name) in enumerate(zip(chart.series, names, strict=True), start=1):
+        height, curve = _row_height(chart) * row - 8, each.curve
+        yield _words("name", *((2, height + 4) if beside else (16, height - 14)), _cut(name, letters))
         if np.isfinite(curve.low[0]):
             ends = x.of(np.array([curve.low[0], curve.high[0]]))
-            yield f'<path class="whisker {_classes(each.style)}" d="M{ends[0]:.1f} {height}H{ends[1]:.1f}"/>'
-        yield _marker(each.style, place, height)
-        text = short_percent(round(curve.y[0], 3)) if chart.percent else short(curve.y[0])
-        yield f'<text class="tick" x="{canvas.width - 4:g}" y="{height + 4}" text-anchor="end">{text}</text>'
-    middle = (x.start + x.end) / 2
-    yield f'<text class="label" x="{middle:g}" y="{bottom + 33:g}" text-anchor="middle">{escape(chart.x_label)}</text>'
-
-
-def _bars_height(chart: Chart) -> float:
-    return _row_height(chart) * len(chart.series) + 52
+            yield _path(f"whisker {_classes(each.style)}", f"M{ends[0]:.1f} {height}H{ends[1]:.1f}")
+        yield _marker(each.style, float(x.of(curve.y[0])), height)
+        value = float(round(curve.y[0], 3) if chart.percent else curve.y[0])
+        yield _words("tick", canvas.width - 4, height + 4, _short(value, chart.percent), "end")
+    yield _words("label", (x.start + x.end) / 2, bottom + 33, chart.x_label, "middle")
 
 
 def _row_height(chart: Chart) -> float:
@@ -282,34 +272,39 @@ def _classes(style: int) -> str:
     return f"s{style % STYLES} d{(style + style // STYLES) % 4}"
 
 
-def _path(x: Floats, y: Floats) -> str:
+def _path(kind: str, d: str) -> str:
+    return f'<path class="{kind}" d="{d}"/>'
+
+
+def _words(kind: str, x: float, y: float, text: str, anchor: str = "start") -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _short(value: float, is_share: bool) -> str:
+    return short_percent(value) if is_share else short(value)
+
+
+def _through(x: Floats, y: Floats) -> str:
     """Return the path through the points, broken where one is not finite."""
-    whole = np.isfinite(x) & np.isfinite(y)
     return "".join(
-        "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(x[part], y[part], strict=True)) for part in _runs(whole)
+        "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(x[part], y[part], strict=True))
+        for part in _runs(np.isfinite(x) & np.isfinite(y))
     )
 
 
 def _runs(whole: Mask) -> Iterator[slice]:
     """Yield the stretches of true values."""
     edges = np.flatnonzero(np.diff(np.r_[False, whole, False]))
-    yield from (slice(begin, end) for begin, end in zip(edges[::2], edges[1::2], strict=True))
+    yield from (slice(begin, end) for begin, end in edges.reshape(-1, 2))
 
 
-def _apart(heights: Sequence[float], y: Scale) -> list[float]:
+def _apart(heights: Sequence[float], y: Scale) -> Floats:
     """Return ``heights`` moved apart, so that a line of text fits at each, in their order and within the axis."""
-    order = np.argsort(heights, kind="stable")
-    moved = np.array([heights[at] for at in order], float)
-    top, bottom = y.end, y.start
-    for first, second in pairwise(range(len(moved))):
-        moved[second] = max(moved[second], moved[first] + LINE_HEIGHT)
-    if len(moved) and moved[-1] > bottom:
-        moved[-1] = bottom
-        for second, first in pairwise(reversed(range(len(moved)))):
-            moved[first] = min(moved[first], moved[second] - LINE_HEIGHT)
-    found = [0.0] * len(moved)
-    for place, at in enumerate(order):
-        found[at] = max(float(moved[place]), top - LINE_HEIGHT)
+    order, room = np.argsort(heights, kind="stable"), LINE_HEIGHT * np.arange(len(heights))
+    moved = np.maximum.accumulate(np.asarray(heights, float)[order] - room) + room
+    moved = np.minimum(moved, y.start - room[::-1])
+    found = np.empty(len(order))
+    found[order] = np.maximum(moved, y.end - LINE_HEIGHT)
     return found
 
 

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from apportion.report.charts import Chart, ChartSeries, ReportTable, costs_at, count, curve_table, hours, percent
-from apportion.report.curves import COSTS, Curve
+from apportion.diagnosis.advice import AdviceList
+from apportion.report.charts import (
+    Chart,
+    ChartSeries,
+    ReportTable,
+    bar,
+    calibration_chart,
+    costs_at,
+    count,
+    curve_table,
+    hours,
+    percent,
+    table_of,
+)
+from apportion.report.curves import COSTS, Curve, plain_curve
 from apportion.report.profile import ALL_EQUAL, ALL_RIGHT, ALL_WRONG, BAND_NAMES, RunProfile
-from apportion.report.replay_charts import replay_charts
+from apportion.report.replay_charts import choices_chart, rules_chart
+from apportion.types import Floats
 
 Styled = Sequence[tuple[int, RunProfile]]
 """Runs with their places in the table of runs, which decide how they are drawn."""
@@ -21,26 +35,48 @@ DEAD = {
 }
 
 
-def training_charts(runs: Styled) -> list[Chart]:
-    """Return the charts of ``runs``. A chart without any value is left out."""
-    found = [_held_out(runs), _success(runs), *(_dead(kind, runs) for kind in DEAD), _calibration(runs)]
-    found += [_saved(runs), *(_advice(style, run) for style, run in runs)]
+def training_charts(runs: Styled) -> Iterator[Chart]:
+    """Yield the charts of ``runs``. Some may have no series."""
+    if not runs:
+        return
+    left = [run.name for _, run in runs if run.held_out is None]
+    yield _over_costs(
+        runs, [run.held_out for _, run in runs], "held_out", "Success on held-out problems",
+        "The exact success on problems that were not trained on, with its 95% interval over seeds.",
+        "success", notes=[f"Not measured: {', '.join(left)}."] if left else (),
+    )  # fmt: skip
+    label = _mean([run for _, run in runs])
+    yield _over_costs(
+        runs, [run.success for _, run in runs], "success", f"{label.capitalize()} of the rollouts",
+        "The mean reward of the rollouts, each group counted once, with its 95% interval. "
+        "A rule that chooses prompts changes what this is a mean of.",
+        label, shares=all(_is_share(run) for _, run in runs),
+    )  # fmt: skip
+    for kind, words in DEAD.items():
+        curves = [run.dead.get(kind) for _, run in runs]
+        yield _over_costs(runs, curves, f"dead_{kind.replace(' ', '_')}", *words, "share of groups", zero=True)
+    yield _calibration(runs)
+    yield _saved(runs)
+    yield from (_advice(style, run.name, run.advice) for style, run in runs if run.advice is not None)
     for style, run in runs:
-        found += [] if run.replay is None else replay_charts(run.name, style, run.replay)
-    found += [_bands(style, run) for style, run in runs]
-    return [chart for chart in found if chart is not None]
+        if run.replay is not None:
+            yield rules_chart(run.name, style, run.replay)
+            yield choices_chart(run.name, style, run.replay)
+    yield from (_bands(style, run, run.bands) for style, run in runs if run.bands is not None)
 
 
-def training_tables(runs: Styled) -> list[ReportTable]:
-    """Return the tables that belong to no chart: the prompts that took rollouts and were in dead groups."""
-    return [_wasted(run) for _, run in runs if run.wasted]
+def wasted_table(run: RunProfile) -> ReportTable:
+    """Return the table of the prompts that took rollouts and were in dead groups."""
+    rows = ((each.text, count(each.rollouts), count(each.dead), percent(each.success, 1)) for each in run.wasted)
+    header = ("prompt", "rollouts", "in dead groups", "success")
+    return table_of(f"Prompts of {run.name} with the most rollouts in dead groups", header, rows)
 
 
 def runs_table(runs: Sequence[RunProfile]) -> ReportTable:
-    """Return the table of runs."""
-    header = ("run", "source", "steps", "prompts", "rollouts", "tokens", "hours", _mean(runs), "in dead groups")
+    """Return the table of runs. Prompts are left out if their number is unknown for all."""
+    header = ["run", "source", "steps", "prompts", "rollouts", "tokens", "hours", _mean(runs), "in dead groups"]
     rows = [
-        (
+        [
             run.name,
             run.source,
             count(run.totals.steps),
@@ -48,36 +84,33 @@ def runs_table(runs: Sequence[RunProfile]) -> ReportTable:
             count(run.totals.rollouts),
             count(run.totals.tokens),
             hours(run.totals.hours),
-            percent(run.totals.success) if _is_share(run) else _number(run.totals.success),
+            _reward(run),
             _wasted_share(run),
-        )
+        ]
         for run in runs
     ]
-    shown = [at for at, name in enumerate(header) if name != "prompts" or any(row[at] != "unknown" for row in rows)]
-    cells = tuple(tuple(row[at] for at in shown) for row in rows)
-    return ReportTable("Training runs", tuple(header[at] for at in shown), cells, "ll" + "r" * (len(shown) - 2))
+    if all(run.totals.prompts is None for run in runs):
+        for cells in (header, *rows):
+            del cells[3]
+    return table_of("Training runs", header, map(tuple, rows), "ll" + "r" * (len(header) - 2))
 
 
 def summary_of(run: RunProfile) -> str:
     """Return the run in one sentence: how many of its rollouts were in dead groups."""
-    totals, dead = run.totals, run.totals.dead_rollouts
-    if dead is not None and totals.arrived and totals.single < totals.groups:
-        parts = [f"{round(100 * number / totals.arrived)} {kind}" for kind, number in dead.items() if number]
-        text = f"{round(100 * sum(dead.values()) / totals.arrived)} of 100 rollouts were in dead groups"
+    totals = run.totals
+    if totals.dead is None:
+        text = "no group has two rewards, so none can be said to be dead"
+    else:
+        unit, kinds, number = totals.dead
+        words = "were in dead groups" if unit == "rollouts" else "were dead"
+        text = f"{round(100 * sum(kinds.values()) / number)} of 100 {unit} {words}"
         if totals.dead_share is not None and np.isfinite(totals.dead_share.low):
             low, high = (100 * end for end in totals.dead_share[1:])
             text += f" (95% interval {low:.0f} to {high:.0f})"
+        parts = [f"{round(100 * dead / number)} {kind}" for kind, dead in kinds.items() if dead]
         text += f": {', '.join(parts)}" if parts else ""
-    elif totals.dead_groups and totals.single < totals.groups:
-        parts = [
-            f"{round(100 * number / totals.groups)} {kind}" for kind, number in totals.dead_groups.items() if number
-        ]
-        text = f"{round(100 * sum(totals.dead_groups.values()) / totals.groups)} of 100 groups were dead"
-        text += f": {', '.join(parts)}" if parts else ""
-    else:
-        text = "no group has two rewards, so none can be said to be dead"
-    if totals.dead_tokens is not None and np.isfinite(totals.dead_tokens) and totals.single < totals.groups:
-        text += f". They took {round(100 * totals.dead_tokens)} of 100 completion tokens"
+        if totals.dead_tokens is not None and np.isfinite(totals.dead_tokens):
+            text += f". They took {round(100 * totals.dead_tokens)} of 100 completion tokens"
     if run.saved is not None:
         share, low, high = run.saved
         words = f"{percent(abs(share))} {'fewer' if share >= 0 else 'more'} rollouts"
@@ -87,79 +120,44 @@ def summary_of(run: RunProfile) -> str:
     return f"{text}."
 
 
-def _success(runs: Styled) -> Chart | None:
-    series = _series(runs, {run.name: run.success for _, run in runs})
-    if not series:
-        return None
-    shares = all(_is_share(run) for _, run in runs)
-    text = (
-        "The mean reward of the rollouts, each group counted once, with its 95% interval. "
-        "A rule that chooses prompts changes what this is a mean of."
-    )
-    label = _mean([run for _, run in runs])
-    title = f"{label.capitalize()} of the rollouts"
-    table = curve_table(title, series, label, shares)
+def _over_costs(
+    runs: Styled,
+    curves: Sequence[Curve | None],
+    key: str,
+    title: str,
+    text: str,
+    label: str,
+    shares: bool = True,
+    zero: bool = False,
+    notes: Iterable[str] = (),
+) -> Chart:
+    """Return the chart of one curve of each run over its costs, for the runs that have one."""
+    series = [
+        ChartSeries(run.name, style, curve)
+        for (style, run), curve in zip(runs, curves, strict=True)
+        if curve is not None and curve.has_values
+    ]
     return Chart(
-        "success", title, text, "lines", series, table,
-        y_label=label, detail=_ends(series, shares), percent=shares, notes=_unknown(series),
+        key, title, text, "lines", tuple(series), curve_table(title, series, label, shares), y_label=label,
+        detail=_ends(series, shares), percent=shares, from_zero=zero, notes=(*_unknown(series), *notes),
     )  # fmt: skip
 
 
-def _mean(runs: Sequence[RunProfile]) -> str:
-    """Return what the mean of rewards is called: success if all are 0 or 1."""
-    return "success" if all(run.binary for run in runs) else "mean reward"
-
-
-def _held_out(runs: Styled) -> Chart | None:
-    series = _series(runs, {run.name: run.held_out for _, run in runs if run.held_out is not None})
-    if not series:
-        return None
-    left = [run.name for _, run in runs if run.held_out is None]
-    notes = (f"Not measured: {', '.join(left)}.",) if left else ()
-    text = "The exact success on problems that were not trained on, with its 95% interval over seeds."
-    table = curve_table("Success on held-out problems", series, "success")
-    return Chart(
-        "held_out", "Success on held-out problems", text, "lines", series, table,
-        y_label="success", detail=_ends(series), notes=(*_unknown(series), *notes),
-    )  # fmt: skip
-
-
-def _dead(kind: str, runs: Styled) -> Chart | None:
-    title, text = DEAD[kind]
-    series = _series(runs, {run.name: run.dead[kind] for _, run in runs if kind in run.dead})
-    if not series:
-        return None
-    key = f"dead_{kind.replace(' ', '_')}"
-    table = curve_table(title, series, "share of groups")
-    return Chart(
-        key, title, text, "lines", series, table,
-        y_label="share of groups", detail=_ends(series), from_zero=True, notes=_unknown(series),
-    )  # fmt: skip
-
-
-def _calibration(runs: Styled) -> Chart | None:
-    series, rows, errors = [], [], []
-    for style, run in runs:
-        found = run.calibration
-        if found is None:
-            continue
-        series.append(ChartSeries(run.name, style, Curve({"": found.predicted}, found.observed, found.low, found.high)))
-        errors.append(f"{run.name}: {found.error_name} {found.error:.3f}.")
-        columns = zip(found.predicted, found.observed, found.low, found.high, found.groups, strict=True)
-        rows += [(run.name, *(percent(value, 1) for value in values), count(groups)) for *values, groups in columns]
-    if not series:
-        return None
-    header = ("run", "predicted", "observed", "from", "to", "groups")
+def _calibration(runs: Styled) -> Chart:
+    known = [(style, run.name, run.calibration) for style, run in runs if run.calibration is not None]
+    found = [
+        (ChartSeries(name, style, Curve({"": own.predicted}, own.observed, own.low, own.high)), own.groups)
+        for style, name, own in known
+    ]
     text = (
         "Points on the dotted line were predicted rightly. Above it, prompts were easier than predicted. "
         "Bars are 95% intervals."
     )
-    return Chart(
-        "calibration", "Predicted against observed success", f"{text} {' '.join(errors)}", "points", tuple(series),
-        ReportTable("Predicted against observed success", header, tuple(rows), "lrrrrr"),
-        x_label="predicted success", y_label="observed success", unit=True, diagonal=True, x_percent=True,
-        notes=tuple(_predictions(runs)),
-    )  # fmt: skip
+    text = " ".join([text, *(f"{name}: {own.error_name} {own.error:.3f}." for _, name, own in known)])
+    header = ("run", "predicted", "observed", "from", "to", "groups")
+    labels = ("predicted success", "observed success")
+    title = "Predicted against observed success"
+    return calibration_chart("calibration", title, text, found, header, labels, _predictions(runs))
 
 
 def _predictions(runs: Styled) -> Iterator[str]:
@@ -174,42 +172,25 @@ def _predictions(runs: Styled) -> Iterator[str]:
         yield f"Without predictions: {', '.join(missing)}."
 
 
-def _saved(runs: Styled) -> Chart | None:
+def _saved(runs: Styled) -> Chart:
     found = [(style, run, run.saved) for style, run in runs if run.saved is not None]
-    if not found:
-        return None
-    series = tuple(
-        ChartSeries(run.name, style, Curve({}, np.array([share]), np.array([low]), np.array([high])))
-        for style, run, (share, low, high) in found
-    )
-    rows = tuple((run.name, *(percent(value, 1) for value in saved)) for _, run, saved in found)
-    left = [run.name for _, run in runs if run.baseline is not None and run.saved is None]
-    notes = (
-        (f"Not shown, because a seed never reached it or the baseline did not learn: {', '.join(left)}.",)
-        if left
-        else ()
-    )
     names = " and ".join(dict.fromkeys(str(run.baseline) for _, run, _ in found))
-    text = f"The share of the rollouts of {names} that a run did without, up to the final success of {names}."
+    title = f"Rollouts saved against {names}"
+    rows = ((run.name, *(percent(value, 1) for value in saved)) for _, run, saved in found)
+    left = ", ".join(run.name for _, run in runs if run.baseline is not None and run.saved is None)
+    note = f"Not shown, because a seed never reached it or the baseline did not learn: {left}."
     return Chart(
-        "saved", f"Rollouts saved against {names}", text, "bars", series,
-        ReportTable(f"Rollouts saved against {names}", ("run", "saved", "from", "to"), rows, "lrrr"),
-        x_label="rollouts saved", notes=notes,
+        "saved", title,
+        f"The share of the rollouts of {names} that a run did without, up to the final success of {names}.",
+        "bars", tuple(bar(run.name, style, saved) for style, run, saved in found),
+        table_of(title, ("run", "saved", "from", "to"), rows),
+        x_label="rollouts saved", notes=(note,) if left else (),
     )  # fmt: skip
 
 
-def _advice(style: int, run: RunProfile) -> Chart | None:
-    if run.advice is None:
-        return None
-    every = [*run.advice.recommended, *run.advice.considered]
-    known = [each for each in every if np.isfinite(each.saving.value)]
-    if not known:
-        return None
-    series = tuple(
-        ChartSeries(each.change, style, Curve({}, *(np.array([value]) for value in each.saving))) for each in known
-    )
-    header = ("change", "saved", "from", "to", "measure", "before", "after")
-    rows = tuple(
+def _advice(style: int, name: str, advice: AdviceList) -> Chart:
+    known = [each for each in (*advice.recommended, *advice.considered) if np.isfinite(each.saving.value)]
+    rows = (
         (
             each.change,
             *(percent(value, 1) for value in each.saving),
@@ -219,63 +200,63 @@ def _advice(style: int, run: RunProfile) -> Chart | None:
         )
         for each in known
     )
-    title = f"What would have helped {run.name}"
     text = (
         "The share of the rollouts that would have been saved, replayed with what was known before each step. "
-        f"Bars are {percent(run.advice.confidence, 1)} intervals over prompts, so that all hold together with 95%."
+        f"Bars are {percent(advice.confidence, 1)} intervals over prompts, so that all hold together with 95%."
     )
     conditions: dict[str, list[str]] = {}
-    for each in run.advice.recommended:
+    for each in advice.recommended:
         conditions.setdefault(each.condition, []).append(each.change)
-    notes = tuple(f"{'; '.join(changes)}: {condition}" for condition, changes in conditions.items())
-    notes += tuple(
+    notes = [f"{'; '.join(changes)}: {condition}" for condition, changes in conditions.items()]
+    notes += [
         f"{each.change}: in TRL, {each.code.trainer}. In verl, {each.code.command} {each.code.note}".rstrip()
-        for each in run.advice.recommended
-    )
-    notes = notes or ("Nothing here would have helped beyond noise.",)
+        for each in advice.recommended
+    ]
+    title = f"What would have helped {name}"
+    header = ("change", "saved", "from", "to", "measure", "before", "after")
     return Chart(
-        f"advice_{style + 1}", title, text, "bars", series, ReportTable(title, header, rows, "lrrrlrr"),
-        x_label="rollouts saved", notes=notes,
+        f"advice_{style + 1}", title, text, "bars", tuple(bar(each.change, style, each.saving) for each in known),
+        table_of(title, header, rows, "lrrrlrr"), x_label="rollouts saved",
+        notes=tuple(notes) or ("Nothing here would have helped beyond noise.",),
     )  # fmt: skip
 
 
-def _bands(style: int, run: RunProfile) -> Chart | None:
-    if run.bands is None:
-        return None
-    series = tuple(
-        ChartSeries(name, band, Curve(run.places, run.bands[:, band], *(np.full(len(run.bands), np.nan),) * 2))
-        for band, name in enumerate(BAND_NAMES)
-    )
-    rows = tuple(
-        (*costs_at(run.places, place), *(percent(share, 1) for share in shares))
-        for place, shares in enumerate(run.bands)
+def _bands(style: int, run: RunProfile, bands: Floats) -> Chart:
+    series = [ChartSeries(name, at, plain_curve(run.places, bands[:, at])) for at, name in enumerate(BAND_NAMES)]
+    rows = (
+        (*costs_at(run.places, place), *(percent(share, 1) for share in shares)) for place, shares in enumerate(bands)
     )
     title = f"Where the rollouts of {run.name} went"
     weights = np.diff(run.places["rollouts"], prepend=0)
-    shares = weights @ run.bands / weights.sum() if weights.sum() else weights @ run.bands
+    shares = weights @ bands / max(weights.sum(), 1)
     text = (
         f"Shares of the rollouts by the success of their prompts. {run.difficulty} Over the whole run, "
         f"{percent(shares[0])} went to prompts {BAND_NAMES[0]} and {percent(shares[-1])} to prompts {BAND_NAMES[-1]}."
     )
-    table = ReportTable(title, ("rollouts", "tokens", "hours", *BAND_NAMES), rows, "r" * (3 + len(BAND_NAMES)))
+    header = (*COSTS, *BAND_NAMES)
     return Chart(
-        f"bands_{style + 1}", title, text, "stack", series, table,
-        y_label="share of rollouts", layer_label="success", unit=True, notes=_unknown(series[:1], run.name),
+        f"bands_{style + 1}", title, text, "stack", tuple(series), table_of(title, header, rows, "r" * len(header)),
+        y_label="share of rollouts", layer_label="success", unit=True,
     )  # fmt: skip
 
 
-def _wasted(run: RunProfile) -> ReportTable:
-    rows = [(each.text, count(each.rollouts), count(each.dead), percent(each.success, 1)) for each in run.wasted]
-    header = ("prompt", "rollouts", "in dead groups", "success")
-    return ReportTable(f"Prompts of {run.name} with the most rollouts in dead groups", header, tuple(rows), "lrrr")
+def _mean(runs: Sequence[RunProfile]) -> str:
+    """Return what the mean of rewards is called: success if all are 0 or 1."""
+    return "success" if all(run.binary for run in runs) else "mean reward"
 
 
-def _series(runs: Styled, curves: Mapping[str, Curve]) -> tuple[ChartSeries, ...]:
-    styles = {run.name: style for style, run in runs}
-    return tuple(ChartSeries(name, styles[name], curve) for name, curve in curves.items() if curve.has_values)
+def _reward(run: RunProfile) -> str:
+    """Return the mean reward as text."""
+    mean = run.totals.success
+    return percent(mean) if _is_share(run) or mean is None else f"{mean:.3g}"
 
 
-def _ends(series: Sequence[ChartSeries], as_percent: bool = True) -> str:
+def _is_share(run: RunProfile) -> bool:
+    low, high = run.rewards
+    return low >= 0 and high <= 1
+
+
+def _ends(series: Sequence[ChartSeries], as_percent: bool) -> str:
     """Return where each curve begins and ends, in words."""
     parts = []
     for each in series:
@@ -285,29 +266,16 @@ def _ends(series: Sequence[ChartSeries], as_percent: bool = True) -> str:
     return " ".join(parts)
 
 
-def _unknown(series: Sequence[ChartSeries], name: str | None = None) -> tuple[str, ...]:
-    """Return a sentence for each cost that some curves are not known over."""
-    found = []
+def _unknown(series: Sequence[ChartSeries]) -> Iterator[str]:
+    """Yield a sentence for each cost that some curves are not known over."""
     for key, words in COSTS.items():
-        missing = [name or each.name for each in series if key not in each.curve.x]
+        missing = [each.name for each in series if key not in each.curve.x]
         if missing and len(missing) < len(series):
-            found.append(f"Not drawn over {words}, which were not recorded: {', '.join(missing)}.")
-    return tuple(found)
+            yield f"Not drawn over {words}, which were not recorded: {', '.join(missing)}."
 
 
 def _wasted_share(run: RunProfile) -> str:
-    totals = run.totals
-    if totals.dead_rollouts is not None and totals.arrived and totals.single < totals.groups:
-        return percent(sum(totals.dead_rollouts.values()) / totals.arrived)
-    if totals.dead_groups and totals.single < totals.groups:
-        return f"{percent(sum(totals.dead_groups.values()) / totals.groups)} of groups"
-    return "-"
-
-
-def _is_share(run: RunProfile) -> bool:
-    low, high = run.rewards
-    return low >= 0 and high <= 1
-
-
-def _number(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.3g}"
+    if run.totals.dead is None:
+        return "-"
+    unit, kinds, number = run.totals.dead
+    return percent(sum(kinds.values()) / number) + (" of groups" if unit == "groups" else "")
