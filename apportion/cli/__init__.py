@@ -10,13 +10,14 @@ from apportion.cli.diagnose import diagnosis
 from apportion.cli.errors import OneLineErrors
 from apportion.cli.evaluate import evaluate_command
 from apportion.cli.import_ import import_
+from apportion.cli.options import settings_command
 from apportion.cli.replay import replay_command
 from apportion.cli.report import report
-from apportion.cli.revote import RevoteCommand, revote
-from apportion.cli.serve import ServeCommand, serve
+from apportion.cli.revote import revote, revote_options
+from apportion.cli.serve import serve, serve_options
 from apportion.cli.simulate import simulation
 from apportion.cli.training import UnreadArguments, lab, trl, verl
-from apportion.cli.vote import VoteCommand, vote
+from apportion.cli.vote import vote, vote_options
 from apportion.cli.watch import watch
 
 app = typer.Typer(cls=OneLineErrors, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -47,16 +48,9 @@ app.command(cls=UnreadArguments)(verl)
 app.command()(watch)
 
 
-@app.command("revote", cls=RevoteCommand, help=revote.__doc__)
-def _revote() -> None:
-    """Stand in for ``revote``, whose options ``RevoteCommand`` makes when they are needed."""
+def _made_later() -> None:
+    """Stand in for a command whose options are made when they are needed."""
 
 
-@app.command("vote", cls=VoteCommand, help=vote.__doc__)
-def _vote() -> None:
-    """Stand in for ``vote``, whose options ``VoteCommand`` makes when they are needed."""
-
-
-@app.command("serve", cls=ServeCommand, help=serve.__doc__)
-def _serve() -> None:
-    """Stand in for ``serve``, whose options ``ServeCommand`` makes when they are needed."""
+for _command, _options in ((revote, revote_options), (vote, vote_options), (serve, serve_options)):
+    app.command(_command.__name__, cls=settings_command(_command, _options), help=_command.__doc__)(_made_later)

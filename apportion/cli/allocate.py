@@ -9,6 +9,7 @@ import typer
 from apportion.allocators.vip import GroupEstimator
 from apportion.cli.allocation_text import allocation_json, allocation_text
 from apportion.cli.errors import usage_errors
+from apportion.cli.options import AsJson
 from apportion.solve import METHODS, Method, solve
 from apportion.tables import read_columns, write_counts
 from apportion.untrusted import parse_number, shown
@@ -33,7 +34,7 @@ def allocate(
         ),
     ] = None,
     high: Annotated[int, typer.Option(help="Most rollouts of a prompt.")] = 64,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    as_json: AsJson = False,
     out: Annotated[Path | None, typer.Option(help="Write all counts to this .csv.")] = None,
 ) -> None:
     """Split a budget of rollouts over prompts.

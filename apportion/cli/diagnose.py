@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from apportion.cli.errors import usage_errors
-from apportion.cli.options import Columns, Rewards, pairs_of
+from apportion.cli.options import AsJson, Columns, Rewards, read_run
 from apportion.runs.json_text import json_text
 from apportion.runs.waiting import waiting
 from apportion.untrusted import one_line
@@ -30,7 +30,7 @@ def diagnosis(
         Path | None, typer.Option(help="JSON lines with id and rate: known success rates, such as another model's.")
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Print all tables, and not the first screen only.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say what a recorded run wasted and what would help.
 
@@ -42,11 +42,11 @@ def diagnosis(
     from apportion.cli.diagnosis_text import diagnosis_text  # noqa: PLC0415
     from apportion.diagnosis import diagnose, health_of  # noqa: PLC0415
     from apportion.diagnosis.given import embedder_of, rates_of  # noqa: PLC0415
-    from apportion.records import ScalarsOnlyError, open_run, scalars_at  # noqa: PLC0415
+    from apportion.records import ScalarsOnlyError, scalars_at  # noqa: PLC0415
 
     with usage_errors(ValueError, OSError, ImportError), waiting(f"diagnosing {one_line(str(log))}"):
         try:
-            record = open_run(log, None, reward or [], pairs_of(column, "--column"))
+            record = read_run(log, reward, column)
         except ScalarsOnlyError as error:
             scalars = error.scalars
             health = health_of(None, scalars)

@@ -82,6 +82,22 @@ def usage_errors(*kinds: type[Exception]) -> Iterator[None]:
         raise typer.Exit(fail(str(error))) from error
 
 
+@contextmanager
+def missing_extra(what: str, extra: str) -> Iterator[None]:
+    """End the command with code 2 and one line if a package that ``what`` needs cannot be imported in the block."""
+    try:
+        yield
+    except ImportError as error:
+        if str(error.name).startswith("apportion"):
+            raise
+        package = str(error.name).partition(".")[0]
+        missing = f"{what} needs {package}, which is not installed; pip install 'apportion[{extra}]'"
+        raise typer.Exit(fail(missing if error.name else str(error))) from error
+    except OSError as error:  # a library of it needs a folder for temporary files
+        problem = f"{what} cannot be loaded, got an error of the system ({error}); make room on the disk"
+        raise typer.Exit(fail(problem)) from error
+
+
 def fail(problem: str, code: int = USAGE) -> int:
     """Write the line to stderr; return the exit code, also if stderr cannot be written to."""
     try:

@@ -11,7 +11,7 @@ import typer
 
 from apportion.cli.errors import usage_errors
 from apportion.cli.lines import doubt_lines, wrapped
-from apportion.cli.options import Columns, Rewards, pairs_of, several
+from apportion.cli.options import AsJson, Columns, Rewards, read_run, several
 from apportion.runs.json_text import json_text
 from apportion.runs.text_table import text_table
 from apportion.runs.waiting import waiting
@@ -53,7 +53,7 @@ def evaluate_command(
     extract: Annotated[str | None, typer.Option(help="Another reading of the texts of a vote.")] = None,
     equivalence: Annotated[str | None, typer.Option(help="Another equivalence of the answers of a vote.")] = None,
     seed: Annotated[int, typer.Option(help="Of the intervals, and of the subsets behind maj@k.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print Mean@k, Pass@k and Maj@k of a run or a vote.
 
@@ -62,7 +62,6 @@ def evaluate_command(
     """
     from apportion.answers import AnswerFunctionError  # noqa: PLC0415 - slow to import
     from apportion.evaluation import evaluate  # noqa: PLC0415
-    from apportion.records import open_run  # noqa: PLC0415
 
     of_vote: dict[str, Any] = {"questions": questions, "labels": labels, "extract": extract, "equivalence": equivalence}
     with (
@@ -75,7 +74,7 @@ def evaluate_command(
             found = _of_vote(run, **of_vote)
         else:
             _refuse(of_vote, "the answers of a vote", "a recorded run")
-            found = _of_record(open_run(run, None, reward or [], pairs_of(column, "--column")), steps)
+            found = _of_record(read_run(run, reward, column), steps)
         scores = evaluate(found.rewards, found.answers, ks, seed)
     if as_json:
         about = {"name": found.name, "failed": found.failed, "doubts": list(found.doubts)}

@@ -11,7 +11,7 @@ import typer
 
 from apportion.cli.errors import usage_errors
 from apportion.cli.lines import doubt_lines
-from apportion.cli.options import Columns, Rewards, pairs_of
+from apportion.cli.options import AsJson, Columns, Rewards, pairs_of
 from apportion.runs.waiting import waiting
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def import_(
     ] = None,
     reward: Rewards = None,
     column: Columns = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a run of another tool as a rollout log.
 

@@ -1,17 +1,25 @@
-"""Options that several commands have, and options that are made from the fields of a dataclass."""
+"""Options that several commands have, and options that are made from the fields of dataclasses."""
 
-from collections.abc import Iterable, Mapping
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
-from inspect import Parameter
+from inspect import Parameter, signature
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
+from typer.core import TyperCommand
+from typer.main import get_command
 
 from apportion.described import described_fields
-from apportion.untrusted import shown
+from apportion.untrusted import parse_json, shown
 
+if TYPE_CHECKING:
+    from apportion.records import RunRecord
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting.")]
 Name = Annotated[str | None, typer.Option(help="The folder of the results under runs/.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue what was started.")]
@@ -46,39 +54,11 @@ def several(*given: Iterable[str] | None) -> list[str]:
     return [value for texts in given for text in texts or () for value in text.split(",") if value]
 
 
-PLAIN = (str, int, float, bool)
-WITHOUT = "no_"
-"""The prefix of the options that give a field the value None."""
+def read_run(path: Path, reward: list[str] | None, column: list[str] | None) -> RunRecord:
+    """Return the recorded run at ``path``, with its columns as ``Rewards`` and ``Columns`` say."""
+    from apportion.records import open_run  # noqa: PLC0415 - slow to import
 
-
-def options_of(
-    cls: type[Any], name: str, flag: str | None = None, choices: Iterable[str] = ()
-) -> tuple[Parameter, ...]:
-    """Return ``option_of`` these arguments, and ``--no-NAME`` if the field may be None and is not by default.
-
-    ``given_settings`` makes the values of fields of what the command line gives.
-    """
-    option = option_of(cls, name, flag, choices)
-    if NoneType not in get_args(get_type_hints(cls)[name]) or option.default in (None, Parameter.empty):
-        return (option,)
-    off = f"--no-{(flag or name).removeprefix('--').replace('_', '-')}"
-    kind = Annotated[bool, typer.Option(off, help=f"Leave {name} to the server.")]
-    return option, Parameter(f"{WITHOUT}{name}", Parameter.KEYWORD_ONLY, default=False, annotation=kind)
-
-
-def given_settings(options: Mapping[str, Any], cls: type[Any]) -> dict[str, Any]:
-    """Return the settings in ``options``, in which ``no_NAME`` makes None of the field NAME of the dataclass ``cls``.
-
-    Raises ValueError if a field is given a value that is not its default, and None at the same time.
-    """
-    defaults = {WITHOUT + field.name: field.default for field in fields(cls) if WITHOUT + field.name in options}
-    settings = {name: value for name, value in options.items() if name not in defaults}
-    for option, default in defaults.items():
-        name = option.removeprefix(WITHOUT)
-        if options[option] and settings[name] != default:
-            raise ValueError(f"{name} must be given once, got {shown(settings[name])} and --no-{name}; leave one out")
-        settings[name] = None if options[option] else settings[name]
-    return settings
+    return open_run(path, None, reward or [], pairs_of(column, "--column"))
 
 
 def pairs_of(texts: Iterable[str] | None, name: str) -> dict[str, str]:
@@ -100,32 +80,121 @@ def pairs_of(texts: Iterable[str] | None, name: str) -> dict[str, str]:
     return pairs
 
 
-def option_of(cls: type[Any], name: str, flag: str | None = None, choices: Iterable[str] = ()) -> Parameter:
-    """Return the option for the field ``name`` of the dataclass ``cls``: its type, default and help are the field's.
+def json_fields(text: str | None, name: str) -> dict[str, Any]:
+    """Return the JSON object in ``text``, the option ``name``. Raises ValueError for anything else."""
+    from apportion.endpoint.secrets import is_secret_name  # noqa: PLC0415
+
+    given = "a text that seems to hold a secret" if is_secret_name(text or "") else shown(text)
+    try:
+        found = parse_json(text or "{}")
+    except ValueError as error:
+        raise ValueError(f"{name} must be JSON, got {given} ({error}); quote it for the shell") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{name} must be a JSON object, got {given}; write '{{\"name\": value}}'")
+    return found
+
+
+def wave_of(text: str) -> int | str:
+    """Return the setting ``wave``: a number of samples, or a word."""
+    return int(text) if text.isdecimal() and len(text) < DIGITS else text
+
+
+PLAIN = (str, int, float, bool)
+DIGITS = 20
+WITHOUT = "no_"
+"""The prefix of the options that give a field the value None."""
+
+Parts = Iterable[tuple[type[Any], Iterable[str]]]
+"""Dataclasses, each with the names of its fields that are options."""
+
+
+def settings_command(
+    function: Callable[..., None], options: Callable[[list[Parameter]], Sequence[Parameter]]
+) -> type[TyperCommand]:
+    """Return a command of ``function`` that gets ``options`` at first use, because their classes are slow to import.
+
+    ``options`` takes the parameters of ``function`` without ``**settings``, and returns all. Required ones come first.
+    """
+
+    class SettingsCommand(TyperCommand):
+        def get_params(self, ctx: Any) -> list[Any]:
+            if not self.params:
+                app = typer.Typer(add_completion=False)
+                app.command()(with_settings())
+                command = get_command(app)
+                self.params, self.callback = command.params, command.callback
+            return super().get_params(ctx)
+
+    def with_settings() -> Callable[..., None]:
+        def run(**given: Any) -> None:
+            function(**given)
+
+        own = signature(function, eval_str=True)
+        named = [each for each in own.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+        keyword = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in options(named)]
+        keyword.sort(key=lambda each: each.default is not Parameter.empty)
+        run.__signature__ = own.replace(parameters=keyword)  # type: ignore[attr-defined]
+        return run
+
+    return SettingsCommand
+
+
+def settings_options(
+    parts: Parts, choices: Mapping[str, Iterable[str]], flags: Mapping[str, str] | None = None
+) -> list[Parameter]:
+    """Return an option for each field in ``parts``: its type, default and help are the field's.
 
     The option is text if the command line has no such type, and a list of NAME=VALUE for a mapping to texts, which
-    ``pairs_of`` reads. ``choices`` are listed in the help and completed by the
-    shell. ``flag`` is the option's name if it is not the field's.
+    ``pairs_of`` reads. The values that a field can have are ``choices``, which the help lists and the shell completes.
+    ``flags`` are the names of options that are not their field's. A field that may be None and is not by default has
+    ``--no-NAME``, too; ``given_settings`` reads it. A rule is None by default, because a target may name it.
     """
+    made: list[Parameter] = []
+    for cls, names in parts:
+        for name in names:
+            option = _option(cls, name, (flags or {}).get(name), list(choices.get(name, ())))
+            made.append(option.replace(default=None) if name == "rule" else option)
+            if NoneType in get_args(get_type_hints(cls)[name]) and option.default not in (None, Parameter.empty):
+                off = typer.Option(f"--no-{name.replace('_', '-')}", help=f"Leave {name} to the server.")
+                made.append(_keyword(f"{WITHOUT}{name}", False, Annotated[bool, off]))
+    return made
+
+
+def given_settings(options: Mapping[str, Any], cls: type[Any]) -> dict[str, Any]:
+    """Return the settings in ``options``, in which ``no_NAME`` makes None of the field NAME of the dataclass ``cls``.
+
+    Raises ValueError if a field is given a value that is not its default, and None at the same time.
+    """
+    defaults = {WITHOUT + field.name: field.default for field in fields(cls) if WITHOUT + field.name in options}
+    settings = {name: value for name, value in options.items() if name not in defaults}
+    for option, default in defaults.items():
+        name = option.removeprefix(WITHOUT)
+        if options[option] and settings[name] != default:
+            raise ValueError(f"{name} must be given once, got {shown(settings[name])} and --no-{name}; leave one out")
+        settings[name] = None if options[option] else settings[name]
+    return settings
+
+
+def _option(cls: type[Any], name: str, flag: str | None, choices: list[str]) -> Parameter:
     (field,) = (field for field in fields(cls) if field.name == name)
     default = field.default if field.default_factory is MISSING else field.default_factory()
     if not isinstance(default, (*PLAIN, NoneType)):
         default = Parameter.empty if default is MISSING else getattr(default, "name", None)
-    hint, help_text, listed = get_type_hints(cls)[name], described_fields(cls).get(name, ""), list(choices)
-    settings: dict[str, Any] = {"show_default": "\n" not in str(default)}
-    if listed:
-        help_text += f" One of {', '.join(listed)}."
-        settings["autocompletion"] = lambda incomplete: [each for each in listed if each.startswith(incomplete)]
+    hint, help_text = get_type_hints(cls)[name], described_fields(cls).get(name, "")
+    named = [flag] if flag else []
     if hint == Mapping[str, str]:
-        option = typer.Option(*([flag] if flag else []), help=f"{help_text} Repeatable.", metavar="NAME=VALUE")
-        return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[list[str] | None, option])
+        option = typer.Option(*named, help=f"{help_text} Repeatable.", metavar="NAME=VALUE")
+        return _keyword(name, None, Annotated[list[str] | None, option])
+    settings: dict[str, Any] = {"show_default": "\n" not in str(default)}
+    if choices:
+        help_text += f" One of {', '.join(choices)}."
+        settings["autocompletion"] = lambda incomplete: [each for each in choices if each.startswith(incomplete)]
     if get_origin(hint) in (Mapping, Literal):
         settings["metavar"] = "JSON" if get_origin(hint) is Mapping else "|".join(get_args(hint))
-    option = typer.Option(*([flag] if flag else []), help=help_text, **settings)
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[_plain_type(hint), option])
-
-
-def _plain_type(hint: Any) -> Any:
-    """Return ``hint`` if it is a plain type or one that may be None, else ``str``."""
     kinds = [kind for kind in get_args(hint) if kind is not NoneType] or [hint]
-    return hint if len(kinds) == 1 and kinds[0] in PLAIN else str
+    kind = hint if len(kinds) == 1 and kinds[0] in PLAIN else str
+    return _keyword(name, default, Annotated[kind, typer.Option(*named, help=help_text, **settings)])
+
+
+def _keyword(name: str, default: Any, annotation: Any) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

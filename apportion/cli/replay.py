@@ -10,7 +10,7 @@ import typer
 
 from apportion.allocators import ALLOCATORS
 from apportion.cli.errors import usage_errors
-from apportion.cli.options import Columns, Rewards, pairs_of, several
+from apportion.cli.options import AsJson, Columns, Rewards, read_run, several
 from apportion.runs.waiting import waiting
 from apportion.selection import SELECTORS
 from apportion.toml import load
@@ -49,7 +49,7 @@ def replay_command(
     batch: Annotated[int, typer.Option(help="Prompts in a batch, if the log does not say.")] = 128,
     seeds: Annotated[int, typer.Option(help="Number of seeds.")] = 1,
     full: Annotated[bool, typer.Option("--full", help="Print all columns, which need 160 columns.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say what other rules would have done.
 
@@ -57,7 +57,6 @@ def replay_command(
     """
     from apportion.cli.replay_rules import rules_of  # noqa: PLC0415 - what it needs is slow to import
     from apportion.cli.replay_text import replay_json, replay_text  # noqa: PLC0415
-    from apportion.records import open_run  # noqa: PLC0415
     from apportion.replay.allocating import Observe  # noqa: PLC0415
     from apportion.replay.choosing import Outcome  # noqa: PLC0415
     from apportion.replay.replaying import Outcomes, replay  # noqa: PLC0415
@@ -78,7 +77,7 @@ def replay_command(
         if not log.exists():
             raise ValueError(f"the log must exist, got {shown(str(log))}; give the log first, and then --rules")
         with waiting(f"replaying {one_line(str(log))}"):
-            record = open_run(log, None, reward or [], pairs_of(column, "--column"))
+            record = read_run(log, reward, column)
             size = round(float(record.asked.mean())) if len(record.asked) else 1
             made = rules_of(names, load(config, settings or []), rollouts or size)
             found = replay(

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from apportion.cli.errors import usage_errors
-from apportion.cli.options import Columns, Rewards, pairs_of, several
+from apportion.cli.options import AsJson, Columns, Rewards, read_run, several
 from apportion.toml import load
 
 LINE_EVERY_SECONDS = 15.0
@@ -58,14 +58,14 @@ def simulation(
     log: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write the run of one rule as a rollout log, and no table.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare rules where the truth is known.
 
     Prompts are drawn from a population with known success probabilities. Nothing is trained.
     """
     from apportion.cli.simulation_text import simulation_json, simulation_text  # noqa: PLC0415 - slow to import
-    from apportion.records import open_run, write_record  # noqa: PLC0415
+    from apportion.records import write_record  # noqa: PLC0415
     from apportion.simulation import Population, make_rule, named_shape, simulate, simulated_record  # noqa: PLC0415
 
     named = several(rules, further)
@@ -94,7 +94,7 @@ def simulation(
         if like is None:
             people = Population(shape=named_shape(population), **about)
         else:
-            people = Population.like(open_run(like, None, reward or [], pairs_of(column, "--column")), **about)
+            people = Population.like(read_run(like, reward, column), **about)
         if log is not None:
             if len(named) != 1:
                 raise ValueError(f"--log writes the run of one rule, got {len(named)}; name one with --rules")

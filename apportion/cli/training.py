@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from apportion.cli.errors import fail, usage_errors
+from apportion.cli.errors import missing_extra, usage_errors
 from apportion.cli.options import DryRun, Name, Overrides, Resume
 from apportion.toml import ConfigError
 
@@ -91,14 +91,5 @@ def _lab_source() -> ModelSource:
 
 def _import(command: str, module: str) -> Any:
     """Return the module; end the command with one line if an extra is missing."""
-    try:
+    with missing_extra(f"apportion {command}", command):
         return import_module(module)
-    except ImportError as error:
-        if str(error.name).startswith("apportion"):
-            raise
-        package = str(error.name).partition(".")[0]
-        missing = f"apportion {command} needs {package}, which is not installed; pip install 'apportion[{command}]'"
-        raise typer.Exit(fail(missing if error.name else str(error))) from error
-    except OSError as error:  # a library of it needs a folder for temporary files
-        problem = f"apportion {command} cannot be loaded, got an error of the system ({error}); make room on the disk"
-        raise typer.Exit(fail(problem)) from error

@@ -7,57 +7,36 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from inspect import Parameter, signature
+from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
-from typer.main import get_command
 
 from apportion.cli.errors import usage_errors
-from apportion.cli.options import Labels, RuleSettings, Target, given_settings, options_of, pairs_of
+from apportion.cli.options import (
+    AsJson,
+    Labels,
+    RuleSettings,
+    Target,
+    given_settings,
+    json_fields,
+    pairs_of,
+    settings_options,
+    wave_of,
+)
 from apportion.runs.signals import code_of, run_async
-from apportion.untrusted import one_line, parse_json, shown
+from apportion.untrusted import one_line
 
 if TYPE_CHECKING:
     from apportion.questions import Question
     from apportion.vote import Report
     from apportion.vote.setup import Setup
 
-MAX_SHOWN, DIGITS = 5, 20
-
-
-class VoteCommand(TyperCommand):
-    """The command, which gets its parameters and its function at first use because they are slow to import."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters of ``vote`` with all options."""
-        if not self.params:
-            app = typer.Typer(add_completion=False)
-            app.command()(self.make())
-            command = get_command(app)
-            self.params, self.callback = command.params, command.callback
-        return super().get_params(ctx)
-
-    def make(self) -> Callable[..., None]:
-        """Return ``vote`` with an option for each setting in place of ``**settings``."""
-        from apportion.vote.setup import SETTINGS  # noqa: PLC0415
-
-        made = [each for _, names in SETTINGS for name in names for each in options_of_vote(name)]
-        own = signature(vote, eval_str=True)
-        given = [each for each in own.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
-        ordered = (*made[:2], *given[:2], *made[2:], *given[2:])
-        keyword = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in ordered]
-
-        def vote_with_options(**options: Any) -> None:
-            vote(**options)
-
-        vote_with_options.__signature__ = own.replace(parameters=keyword)  # type: ignore[attr-defined]
-        return vote_with_options
+MAX_SHOWN = 5
 
 
 def vote(
@@ -79,7 +58,7 @@ def vote(
         bool, typer.Option("--resume", help="Count earlier samples again by this rule; sample only what is missing.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Estimate; contact nothing, write nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    as_json: AsJson = False,
     **settings: Any,
 ) -> None:
     """Vote on questions until a stopping rule is met."""
@@ -97,10 +76,7 @@ def vote(
     with usage_errors(ValueError, ImportError):
         prices = make_prices(price_input, price_output)
         settings = given_settings(settings, Endpoint)
-        wave = settings["wave"]
-        wave = int(wave) if wave.isdecimal() and len(wave) < DIGITS else wave
-        headers = pairs_of(settings["headers"], "--header")
-        settings |= {"wave": wave, "headers": headers}
+        settings |= {"wave": wave_of(settings["wave"]), "headers": pairs_of(settings["headers"], "--header")}
         settings |= {name: json_fields(settings[name], name) for name in ("extra_body", "equivalence_settings")}
         setup = make_setup(**settings, target=target, rule_settings=load(None, rule_settings or []))
         asked = read_questions(questions, limit)
@@ -115,41 +91,30 @@ def vote(
             result = estimate(asked, setup, finished, prices, kept)
             typer.echo(estimate_json(result) if as_json else estimate_text(result, sys.stdout.isatty()))
             return
-    report = _run(
-        asked,
-        setup,
-        out,
-        deadline_seconds=deadline,
-        max_unparsed=max_unparsed,
-        save_completions=save_completions,
-        overwrite=overwrite,
-        resume=resume,
-    )
-    summary, terminal = report.summary, sys.stdout.isatty()
+    running = {"deadline_seconds": deadline, "max_unparsed": max_unparsed, "save_completions": save_completions}
+    report = _run(asked, setup, out, overwrite=overwrite, resume=resume, **running)
+    summary = report.summary
     if any(ballot.id in golds for ballot in report.ballots):
         with usage_errors(AnswerFunctionError, JudgeError, ValueError):
             summary = replace(summary, right=count_right(report.ballots, golds, setup))
-    typer.echo(summary_json(summary, prices) if as_json else summary_text(summary, terminal, prices))
-    for ballot in report.refused[:MAX_SHOWN]:
-        typer.echo(one_line(f"{ballot.id} has no answer: {ballot.errors[-1]}"), err=True)
-    for ballot in report.unfinished[:MAX_SHOWN]:
-        typer.echo(one_line(f"{ballot.id} is not finished: {ballot.errors[-1]}"), err=True)
+    typer.echo(summary_json(summary, prices) if as_json else summary_text(summary, sys.stdout.isatty(), prices))
+    for state, ballots in (("has no answer", report.refused), ("is not finished", report.unfinished)):
+        for ballot in ballots[:MAX_SHOWN]:
+            typer.echo(one_line(f"{ballot.id} {state}: {ballot.errors[-1]}"), err=True)
     if not report.complete:
         typer.echo(_how_to_continue(len(report.ballots), report.questions), err=True)
         raise typer.Exit(1)
 
 
-def options_of_vote(name: str) -> tuple[Parameter, ...]:
-    """Return the options for the setting ``name`` of a vote."""
+def vote_options(own: list[Parameter]) -> list[Parameter]:
+    """Return an option for each setting of a vote, and then the parameters of ``vote`` itself."""
     from apportion.answers import EXTRACTORS, NAMES  # noqa: PLC0415
     from apportion.stopping import RULES  # noqa: PLC0415
     from apportion.vote.setup import SETTINGS  # noqa: PLC0415
 
+    choices = {"rule": RULES, "extract": EXTRACTORS, "equivalence": NAMES}
     flags = {"timeout_seconds": "--request-timeout", "headers": "--header"}
-    choices: dict[str, Iterable[str]] = {"rule": RULES, "extract": EXTRACTORS, "equivalence": NAMES}
-    (cls,) = (cls for cls, names in SETTINGS if name in names)
-    made = options_of(cls, name, flags.get(name), choices.get(name, ()))
-    return tuple(option.replace(default=None) for option in made) if name == "rule" else made
+    return [*settings_options(SETTINGS, choices, flags), *own]
 
 
 def _run(asked: list[Question], setup: Setup, out: Path, **running: Any) -> Report:
@@ -172,20 +137,6 @@ def _run(asked: list[Question], setup: Setup, out: Path, **running: Any) -> Repo
 
 def _how_to_continue(finished: int, questions: int) -> str:
     return f"{finished} of {questions} finished; run the same command again to continue"
-
-
-def json_fields(text: str | None, name: str) -> dict[str, Any]:
-    """Return the JSON object in ``text``, the option ``name``. Raises ValueError for anything else."""
-    from apportion.endpoint.secrets import is_secret_name  # noqa: PLC0415
-
-    given = "a text that seems to hold a secret" if is_secret_name(text or "") else shown(text)
-    try:
-        fields = parse_json(text or "{}")
-    except ValueError as error:
-        raise ValueError(f"{name} must be JSON, got {given} ({error}); quote it for the shell") from error
-    if not isinstance(fields, dict):
-        raise ValueError(f"{name} must be a JSON object, got {given}; write '{{\"name\": value}}'")
-    return fields
 
 
 @contextmanager
