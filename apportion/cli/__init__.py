@@ -15,7 +15,7 @@ from apportion.cli.replay import replay_command
 from apportion.cli.report import report
 from apportion.cli.revote import revote, revote_options
 from apportion.cli.serve import serve, serve_options
-from apportion.cli.simulate import simulation
+from apportion.cli.simulate import simulation, simulation_options
 from apportion.cli.training import UnreadArguments, lab, trl, verl
 from apportion.cli.vote import vote, vote_options
 from apportion.cli.watch import watch
@@ -42,7 +42,6 @@ app.command("import")(import_)
 app.command()(lab)
 app.command("replay")(replay_command)
 app.command()(report)
-app.command("simulate")(simulation)
 app.command()(trl)
 app.command(cls=UnreadArguments)(verl)
 app.command()(watch)
@@ -52,5 +51,10 @@ def _made_later() -> None:
     """Stand in for a command whose options are made when they are needed."""
 
 
-for _command, _options in ((revote, revote_options), (vote, vote_options), (serve, serve_options)):
-    app.command(_command.__name__, cls=settings_command(_command, _options), help=_command.__doc__)(_made_later)
+for _name, _command, _options in (
+    ("revote", revote, revote_options),
+    ("serve", serve, serve_options),
+    ("simulate", simulation, simulation_options),
+    ("vote", vote, vote_options),
+):
+    app.command(_name, cls=settings_command(_command, _options), help=_command.__doc__)(_made_later)

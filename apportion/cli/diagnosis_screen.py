@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
-
 from apportion.cli.diagnosis_text import span, told_head
 from apportion.cli.lines import WIDTH, doubt_lines, wrapped
 from apportion.diagnosis import Diagnosis
@@ -21,12 +19,8 @@ def screen(found: Diagnosis, texts: bool = False) -> str:
 
     ``texts`` says that the prompts have texts, which no predictor has read.
     """
-    lines = [
-        *wrapped(told_head(found)),
-        *doubt_lines(found.doubts, MOST_DOUBT_LINES),
-        *_health(found.health, full=False),
-    ]
-    waste = found.waste
+    waste, changes = found.waste, advice_statements(found.advice)
+    lines = [*wrapped(told_head(found)), *doubt_lines(found.doubts, MOST_DOUBT_LINES), *_health(found.health, False)]
     if waste.compared:
         lines += wrapped(
             f"Wasted: {span(waste.dead)} of the groups were dead (equal rewards). They took {span(waste.rollouts)} of "
@@ -37,7 +31,6 @@ def screen(found: Diagnosis, texts: bool = False) -> str:
     last = ["More: --full for all tables, --json for all numbers, docs/diagnose.md."]
     if texts:
         last.append("--embeddings minilm (apportion[embed]) shows whether the prompts' texts help.")
-    changes = advice_statements(found.advice)
     if not found.advice.recommended:
         return "\n".join([*lines, *wrapped(changes[0]), *last])
     code, told = _code(found.advice.recommended[0]), [ORDER]
@@ -56,7 +49,7 @@ def _health(found: RunHealth, full: bool) -> list[str]:
 def scalars_text(found: Scalars, health: RunHealth) -> str:
     """Return what the means of steps say of a run without rollouts."""
     steps = max(len(own[0]) for own in found.found.values())
-    lines = [f"{found.name} ({found.source}): means of {steps:,} steps, no rollouts", *_health(health, full=True)]
+    lines = [f"{found.name} ({found.source}): means of {steps:,} steps, no rollouts", *_health(health, True)]
     dead, reward, cut = (found.series(name) for name in ("dead", "reward", "cut"))
     if dead is not None:
         lines += wrapped(f"Wasted: {dead[1].mean():.2%} of the groups were dead, the mean over {len(dead[1]):,} steps.")
@@ -69,15 +62,6 @@ def scalars_text(found: Scalars, health: RunHealth) -> str:
 
 def _code(first: Advice) -> list[str]:
     """Return the code of the first change."""
-    whole = f"AllocatedGRPOTrainer(..., {first.code.trl})"
-    lines = textwrap.wrap(whole, WIDTH - 8, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
-    python = [("  TRL:  " if not place else "        ") + line for place, line in enumerate(lines)]
-    return ["The first as code (imports: --full):", *python, *_command(first.code.command)]
-
-
-def _command(command: str) -> list[str]:
-    lines = textwrap.wrap(command, WIDTH - 10, break_long_words=False, break_on_hyphens=False)
-    return [
-        ("  verl: " if not place else "        ") + line + (" \\" if place < len(lines) - 1 else "")
-        for place, line in enumerate(lines)
-    ]
+    python = wrapped(f"  TRL:  AllocatedGRPOTrainer(..., {first.code.trl})", " " * 12)
+    *begun, last = wrapped(f"  verl: {first.code.command}", " " * 8, WIDTH - 2)
+    return ["The first as code (imports: --full):", *python, *(f"{line} \\" for line in begun), last]

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
-from apportion.cli.lines import doubt_lines
+from apportion.cli.lines import doubt_lines, wrapped
 from apportion.diagnosis import Diagnosis
 from apportion.diagnosis.advice import LEAST_SAVING, AdviceList
 from apportion.diagnosis.assumptions import VipAssumptions
-from apportion.diagnosis.beliefs import VISITS, Foresight
+from apportion.diagnosis.beliefs import VISITS, Foresight, ForesightCell
 from apportion.diagnosis.bias import RuleBias
 from apportion.diagnosis.drift import RateDrift
-from apportion.diagnosis.health import RunHealth
 from apportion.diagnosis.statements import health_statements
 from apportion.diagnosis.waste import DEAD, KINDS, UNREWARDED, GroupTally, Waste
 from apportion.presets import ADVICE
@@ -22,6 +21,9 @@ from apportion.replay.intervals import Spanned
 from apportion.runs.text_table import text_table
 
 WIDTH = 118
+Table = Callable[..., str]
+"""What makes a table, as ``text_table``."""
+
 JOINED = "Steps were joined to 8 groups each, because a step has fewer. "
 CHANGES = (
     "Try one change at a time, beside a run without it. TRL: replace GRPOTrainer by AllocatedGRPOTrainer, keep its "
@@ -33,20 +35,21 @@ CHANGES = (
 
 def diagnosis_text(found: Diagnosis, terminal: bool = False) -> str:
     """Return the diagnosis as a text of sections, with drawn tables for a ``terminal``."""
-    parts = [
-        told_head(found),
-        "\n".join(doubt_lines(found.doubts)),
-        _health(found.health),
-        _advice(found.advice),
-        _waste(found.waste, found.visits, terminal),
-        _coverage(found),
-        _drift(found.drift),
-        _foresight(found.foresight, terminal),
-        _bias(found.bias, terminal),
-        _assumptions(found.assumptions, terminal),
-        _changes(found.advice),
+    table = partial(text_table, terminal=terminal)
+    sections = [
+        [told_head(found)],
+        doubt_lines(found.doubts),
+        [_wrapped(each, "   ") for each in health_statements(found.health)],
+        ["Advice", *_advice(found.advice)],
+        ["Dead groups", *_waste(found.waste, found.visits, table)],
+        ["Coverage", _wrapped(_coverage(found))],
+        ["Drift", _wrapped(_drift(found.drift))],
+        ["Foresight", *_foresight(found.foresight, table)],
+        ["Bias of the rule", *_bias(found.bias, table)] if found.bias else [],
+        ["VIP's assumptions", *_assumptions(found.assumptions, table)],
+        ["What to change", *_changes(found.advice)] if found.advice.recommended else [],
     ]
-    return "\n\n".join(part for part in parts if part)
+    return "\n\n".join("\n".join(lines) for lines in sections if lines)
 
 
 def share(value: float) -> str:
@@ -65,74 +68,62 @@ def told_head(found: Diagnosis) -> str:
     )
 
 
-def _health(found: RunHealth) -> str:
-    return "\n".join(_wrapped(each, "   ") for each in health_statements(found))
-
-
-def _advice(found: AdviceList) -> str:
+def _advice(found: AdviceList) -> Iterator[str]:
     if found.problem:
-        return f"Advice\n{_wrapped('No advice: ' + found.problem + '.')}"
-    lines = ["Advice"]
+        yield _wrapped(f"No advice: {found.problem}.")
+        return
     if not found.recommended:
-        lines.append("Nothing here would help this run.")
+        yield "Nothing here would help this run."
     told: dict[str, int] = {}
     for number, each in enumerate(found.recommended, 1):
         first = told.setdefault(each.condition, number)
         condition = each.condition if first == number else f"What is said of {first}. holds here, too."
-        said = f"{number}. {each.text} Learning: {each.learning.text}."
-        lines += [_wrapped(said, "   "), _wrapped(f"   {condition}", "   ")]
-    lines += [_wrapped(f"-  {each.text}", "   ") for each in found.considered]
-    lines.append(
-        _wrapped(
-            f"Measured on {'a random sample of ' * found.sampled}{found.prompts:,} prompts and {found.groups:,} "
-            "groups. Each decision knew only what came before, and its outcome is the recorded group. Intervals are "
-            f"{found.confidence:.1%}, by bootstrap over prompts. {JOINED * found.joined}A change is recommended if its "
-            f"interval is above {LEAST_SAVING:.0%}."
-        )
+        yield _wrapped(f"{number}. {each.text} Learning: {each.learning.text}.", "   ")
+        yield _wrapped(f"   {condition}", "   ")
+    for each in found.considered:
+        yield _wrapped(f"-  {each.text}", "   ")
+    yield _wrapped(
+        f"Measured on {'a random sample of ' * found.sampled}{found.prompts:,} prompts and {found.groups:,} "
+        "groups. Each decision knew only what came before, and its outcome is the recorded group. Intervals are "
+        f"{found.confidence:.1%}, by bootstrap over prompts. {JOINED * found.joined}A change is recommended if its "
+        f"interval is above {LEAST_SAVING:.0%}."
     )
-    lines.append(_wrapped(ADVICE))
-    return "\n".join(lines)
+    yield _wrapped(ADVICE)
 
 
-def _waste(found: Waste, visits: bool, terminal: bool) -> str:
-    tokens = "their tokens are unknown" if found.tokens is None else f"{span(found.tokens)} of the known tokens"
-    lines = [
-        "Dead groups",
-        _wrapped(
+def _waste(found: Waste, visits: bool, table: Table) -> Iterator[str]:
+    if found.compared:
+        tokens = "their tokens are unknown" if found.tokens is None else f"{span(found.tokens)} of the known tokens"
+        yield _wrapped(
             f"{span(found.dead)} of the groups with two rewards or more had equal rewards. They took "
             f"{span(found.rollouts)} of the rollouts; {tokens}."
-            if found.compared
-            else "No group has two rewards or more, so none can be said to be dead."
-        ),
-        _tallies(found.over_time, "visits" if visits else "steps", terminal),
-    ]
-    if found.by_difficulty:
-        lines.append(_tallies(found.by_difficulty, "mean reward of the prompt", terminal))
-    if found.compared:
-        lines.append(
-            _wrapped(
-                f"{found.never_mixed:,} of {found.compared:,} prompts never had a mixed group. They took "
-                f"{found.never_mixed_rollouts:,} rollouts."
-            )
         )
-    return "\n".join(lines)
+    else:
+        yield "No group has two rewards or more, so none can be said to be dead."
+    yield _tallies(found.over_time, "visits" if visits else "steps", table)
+    if found.by_difficulty:
+        yield _tallies(found.by_difficulty, "mean reward of the prompt", table)
+    if found.compared:
+        yield _wrapped(
+            f"{found.never_mixed:,} of {found.compared:,} prompts never had a mixed group. They took "
+            f"{found.never_mixed_rollouts:,} rollouts."
+        )
 
 
-def _tallies(parts: Sequence[GroupTally], label: str, terminal: bool) -> str:
+def _tallies(parts: Sequence[GroupTally], label: str, table: Table) -> str:
     kinds = [kind for kind in range(len(KINDS)) if any(part.groups[kind] for part in parts)]
-    known = any(part.tokens is not None for part in parts)
     header = [label, "groups", *(KINDS[kind] for kind in kinds), "dead", "rollouts in dead"]
-    header += ["tokens in dead"] * known
+    header += ["tokens in dead"] * any(part.tokens is not None for part in parts)
     rows = []
     for part in parts:
-        dead = sum(part.rollouts[kind] for kind in DEAD)
         row = [part.label, f"{sum(part.groups):,}", *(f"{part.groups[kind]:,}" for kind in kinds)]
-        row += [share(part.dead_share), f"{dead:,}"]
-        if known:
-            total = None if part.tokens is None else sum(part.tokens[kind] for kind in DEAD)
-            row.append("unknown" if total is None else f"{total:,.0f}{'+' * bool(part.lengths_unknown)}")
-        rows.append(row)
-    return text_table(rows, header, align="l" + "r" * (len(header) - 1), terminal=terminal)
+        row += [share(part.dead_share), f"{sum(part.rollouts[kind] for kind in DEAD):,}"]
+        if part.tokens is None:
+            row.append("unknown")
+        else:
+            row.append(f"{sum(part.tokens[kind] for kind in DEAD):,.0f}{'+' * bool(part.lengths_unknown)}")
+        rows.append(row[: len(header)])
+    return table(rows, header, align="l" + "r" * (len(header) - 1))
 
 
 def _coverage(found: Diagnosis) -> str:
@@ -148,19 +139,19 @@ def _coverage(found: Diagnosis) -> str:
         )
     if held.never_right is not None:
         text += f" {held.never_right:,} prompts were never answered right, {held.always_right:,} always."
-    lost = held.asked - held.arrived
-    text += f" {lost:,} of {held.asked:,} rollouts did not arrive" if lost else ""
-    text += "." if lost else ""
-    unrewarded = found.waste.whole.groups[UNREWARDED]
-    text += f" {unrewarded:,} groups have no reward." if unrewarded else ""
-    text += f" {held.arrived - held.kept:,} rollouts were not in the loss." if held.kept < held.arrived else ""
-    return f"Coverage\n{_wrapped(text)}"
+    if lost := held.asked - held.arrived:
+        text += f" {lost:,} of {held.asked:,} rollouts did not arrive."
+    if unrewarded := found.waste.whole.groups[UNREWARDED]:
+        text += f" {unrewarded:,} groups have no reward."
+    if held.kept < held.arrived:
+        text += f" {held.arrived - held.kept:,} rollouts were not in the loss."
+    return text
 
 
 def _drift(found: RateDrift) -> str:
     text = "" if found.means is None else f"The mean reward went from {found.means[0]:.3f} to {found.means[1]:.3f}. "
     if found.problem:
-        return f"Drift\n{_wrapped(text + found.problem[0].upper() + found.problem[1:] + '.')}"
+        return text + _sentence(found.problem)
     if found.ratio is not None:
         text += (
             f"The squared change between neighbouring visits is {found.ratio.value:.2f} "
@@ -177,109 +168,81 @@ def _drift(found: RateDrift) -> str:
     elif found.lags:
         last = found.lags[-1]
         text += f"After {last.lag} visits {last.kept:.0%} of what was known about a prompt is left."
-    return f"Drift\n{_wrapped(text.strip())}"
+    return text
 
 
-def _foresight(found: Foresight, terminal: bool) -> str:
+def _foresight(found: Foresight, table: Table) -> Iterator[str]:
     if found.problem:
-        return f"Foresight\n{_wrapped(found.problem[0].upper() + found.problem[1:] + '.')}"
+        yield _wrapped(_sentence(found.problem))
+        return
     visits = [cell.visit for cell in max(found.predictors, key=lambda each: len(each.cells)).cells]
     names = ["all" if visit is None else f"visit {visit}" for visit in visits]
-
-    def table(title: str, form: str) -> str:
-        rows = []
-        for each in found.predictors:
-            cells = {cell.visit: cell for cell in each.cells}
-            row = [each.predictor]
-            for visit in visits:
-                cell = cells.get(visit)
-                together = "-" if cell is None or cell.correlation is None else f"{cell.correlation:.3f}"
-                if cell is None:
-                    row.append("-")
-                elif form == "error":
-                    row.append(f"{cell.error.value:.3f} [{cell.error.low:.3f}, {cell.error.high:.3f}]")
-                else:
-                    row.append(f"{together}, {cell.calibration:.3f}")
-            rows.append(row)
-        return text_table(rows, [title, *names], align="l" + "r" * len(names), terminal=terminal)
-
+    seeds = f"; the first {VISITS} visits at most, mean over {found.seeds} random orders of the prompts"
     notes = (
         f"Squared error of the predicted mean reward of the next group, whose own noise is in it. {found.prompts:,} "
+        f"prompts, {found.groups:,} groups{', a random sample' * found.sampled}{seeds * (found.seeds > 1)}."
     )
-    notes += f"prompts, {found.groups:,} groups{', a random sample' * found.sampled}"
-    notes += (
-        f"; the first {VISITS} visits at most, mean over {found.seeds} random orders of the prompts."
-        if found.seeds > 1
-        else "."
-    )
-    notes += " Neighbouring steps are put into one batch, because there are very many." if found.merged else ""
-    notes += " The control shuffles over steps joined to 8 groups, because a step has fewer." if found.joined else ""
-    return "\n".join(
-        [
-            "Foresight",
-            _wrapped(notes),
-            table("squared error", "error"),
-            table("correlation, calibration error", "quality"),
-            *(_wrapped(each) for each in _no_better(found)),
-        ]
-    )
-
-
-def _no_better(found: Foresight) -> list[str]:
-    """Return a sentence for each predictor whose shuffled control is as good over all visits."""
+    notes += " Neighbouring steps are put into one batch, because there are very many." * found.merged
+    notes += " The control shuffles over steps joined to 8 groups, because a step has fewer." * found.joined
+    yield _wrapped(notes)
+    for title, shown in (("squared error", _error), ("correlation, calibration error", _quality)):
+        rows = []
+        for each in found.predictors:
+            cells = {cell.visit: shown(cell) for cell in each.cells}
+            rows.append([each.predictor, *(cells.get(visit, "-") for visit in visits)])
+        yield table(rows, [title, *names], align="l" + "r" * len(names))
     errors = {each.predictor: each.cells[-1].error for each in found.predictors if each.cells}
-    return [
-        f"{name} knows nothing about single prompts here: its shuffled control is as good."
-        for name, error in errors.items()
-        if (control := errors.get(f"{name}, shuffled")) is not None and control.low <= error.value
-    ]
+    for name, error in errors.items():
+        control = errors.get(f"{name}, shuffled")
+        if control is not None and control.low <= error.value:
+            yield _wrapped(f"{name} knows nothing about single prompts here: its shuffled control is as good.")
 
 
-def _bias(found: Sequence[RuleBias], terminal: bool) -> str:
-    if not found:
-        return ""
+def _error(cell: ForesightCell) -> str:
+    return f"{cell.error.value:.3f} [{cell.error.low:.3f}, {cell.error.high:.3f}]"
+
+
+def _quality(cell: ForesightCell) -> str:
+    return f"{'-' if cell.correlation is None else f'{cell.correlation:.3f}'}, {cell.calibration:.3f}"
+
+
+def _bias(found: Sequence[RuleBias], table: Table) -> list[str]:
     rates = found[0].rates
     header = ["rule, RLOO's expected estimate / truth at p", *(f"{each.rate:g}" for each in rates), "cosine"]
     rows = [[each.rule, *(f"{cell.ratio:.2f}" for cell in each.rates), f"{each.cosine:.3f}"] for each in found]
     rows.append(["share of your prompts", *(share(each.share) for each in rates), ""])
-    lines = ["Bias of the rule", text_table(rows, header, align="l" + "r" * (len(header) - 1), terminal=terminal)]
+    lines = [table(rows, header, align="l" + "r" * (len(header) - 1))]
     for each in found:
         if each.fixed:
             lines.append(f"{each.rule}: counts are fixed by earlier batches, so it has no bias.")
         elif each.remedy:
             lines.append(_wrapped(f"{each.rule}: {each.remedy}."))
-    lines.append("From docs/allocators.md; not measured on this run.")
-    return "\n".join(dict.fromkeys(lines))
+    return list(dict.fromkeys([*lines, "From docs/allocators.md; not measured on this run."]))
 
 
-def _assumptions(found: VipAssumptions, terminal: bool) -> str:
+def _assumptions(found: VipAssumptions, table: Table) -> Iterator[str]:
     if found.problem:
-        return f"VIP's assumptions\n{_wrapped(found.problem + '.')}"
+        yield _wrapped(f"{found.problem}.")
+        return
     rows = [
         [each.name, each.part, f"{each.groups:,}", f"{each.statistic:.4g}", f"{each.p_value:.2g}", f"{each.effect:.2f}"]
         for each in found.tests
     ]
-    lines = [
-        "VIP's assumptions",
-        text_table(rows, ["test", "part", "groups", "statistic", "p", "effect"], align="llrrrr", terminal=terminal),
-    ]
-    lines += [
-        _wrapped(f"{each.name}: {each.meaning} (Tested: {each.null}.)") for each in found.tests if each.part == "all"
-    ]
-    return "\n".join(lines)
+    yield table(rows, ["test", "part", "groups", "statistic", "p", "effect"], align="llrrrr")
+    for each in found.tests:
+        if each.part == "all":
+            yield _wrapped(f"{each.name}: {each.meaning} (Tested: {each.null}.)")
 
 
-def _changes(found: AdviceList) -> str:
-    """Return each recommended change as code, last on the page, where a reader of a terminal looks first."""
-    if not found.recommended:
-        return ""
-    lines = ["What to change", _wrapped(CHANGES)]
+def _changes(found: AdviceList) -> Iterator[str]:
+    """Yield each recommended change as code, last on the page, where a reader of a terminal looks first."""
+    yield _wrapped(CHANGES)
     for number, each in enumerate(found.recommended, 1):
         first, *rest = [*each.code.imports, each.code.trainer]
-        lines += [f"{number}. {each.change}", f"   TRL:  {first}", *(f"         {line}" for line in rest)]
-        lines += [f"   verl: {each.code.command}"]
-        lines += [_wrapped(f"   {each.code.note}", "   ")] if each.code.note else []
-    return "\n".join(lines)
+        yield from (f"{number}. {each.change}", f"   TRL:  {first}", *(f"         {line}" for line in rest))
+        yield f"   verl: {each.code.command}"
+        if each.code.note:
+            yield _wrapped(f"   {each.code.note}", "   ")
 
 
 def span(found: Spanned) -> str:
@@ -288,5 +251,9 @@ def span(found: Spanned) -> str:
     return f"{share(found.value)}{interval}"
 
 
+def _sentence(problem: str) -> str:
+    return f"{problem[0].upper()}{problem[1:]}."
+
+
 def _wrapped(text: str, indent: str = "") -> str:
-    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(wrapped(text, indent, WIDTH))

@@ -19,6 +19,6 @@ def doubt_lines(doubts: Sequence[str], most: int | None = None) -> list[str]:
     return lines
 
 
-def wrapped(text: str, indent: str = "") -> list[str]:
+def wrapped(text: str, indent: str = "", width: int = WIDTH) -> list[str]:
     """Return ``text`` in lines. Words are not broken, because people copy flags and paths."""
-    return textwrap.wrap(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

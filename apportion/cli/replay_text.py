@@ -15,56 +15,36 @@ from apportion.replay.results import AllocatorReplay, Replay, SelectorReplay
 from apportion.runs.json_text import json_text
 from apportion.runs.text_table import text_table
 
-COLUMNS = (
-    "rule",
-    "outcomes",
-    "rollouts",
-    "tokens",
-    "mixed",
-    "variance",
-    "signal",
-    "hits",
-    "dead",
-    "coverage",
-    "even's",
-)
-DEAD = COLUMNS.index("dead")
-FIRST = (0, 2, 5, 6, DEAD)
-"""The columns that fit 80 columns: the rule, its rollouts, variance, signal, and dead rollouts."""
+FIRST = ("rule", "rollouts", "variance", "signal", "dead")
+FIRST_OF_CHOICES = ("choice", "mixed share", "above shuffled", "dead", "coverage")
+"""The columns that fit 80 columns."""
+
+LEFT = ("rule", "choice", "outcomes")
+"""The columns of texts."""
 
 
 def replay_text(found: Replay, terminal: bool = False, full: bool = False) -> str:
     """Return the tables of a replay, and what they cannot say. ``full`` has all columns, which are wide."""
-    columns = range(len(COLUMNS)) if full else FIRST
-    rows = [_allocator_row(each, full) for each in (found.run, *found.allocators)]
-    if not full:
-        rows = [
-            [cell.partition(" [")[0] if column == DEAD else cell for column, cell in enumerate(row)] for row in rows
-        ]
+
+    def table(rows: list[dict[str, str]], first: tuple[str, ...]) -> str:
+        header = tuple(rows[0]) if full else first
+        align = "".join("l" if name in LEFT else "r" for name in header)
+        return text_table([[row[name] for name in header] for row in rows], header, align=align, terminal=terminal)
+
+    about = (
+        "Ratios are over an even split of the same rollouts, with 95% intervals over prompts"
+        f"{' and seeds' * (found.seeds > 1)}. Variance: of RLOO under a loss that is a mean over prompts; less is "
+        "better. Signal: of a rollout under a loss that weighs rollouts or tokens equally (TRL's dapo, verl's "
+        f"token-mean); more is better.{' All columns: --full, --json.' * (not full)}"
+    )
     parts = [
-        *(["\n".join(doubt_lines(found.doubts))] if found.doubts else []),
-        "\n".join(
-            wrapped(
-                "Ratios are over an even split of the same rollouts, with 95% intervals over prompts"
-                f"{' and seeds' if found.seeds > 1 else ''}. Variance: of RLOO under a loss that is a mean over "
-                "prompts; less is better. Signal: of a rollout under a loss that weighs rollouts or tokens equally "
-                f"(TRL's dapo, verl's token-mean); more is better.{'' if full else ' All columns: --full, --json.'}"
-            )
-        ),
-        text_table(
-            [[row[column] for column in columns] for row in rows],
-            [COLUMNS[column] for column in columns],
-            align="l" + ("l" if full else "r") + "r" * (len(columns) - 2),
-            terminal=terminal,
-        ),
+        "\n".join(doubt_lines(found.doubts)),
+        "\n".join(wrapped(about)),
+        table([_allocator_row(each, full) for each in (found.run, *found.allocators)], FIRST),
+        table([_selector_row(each) for each in found.selectors], FIRST_OF_CHOICES) if found.selectors else "",
+        "\n".join(line for note in notes(found) for line in wrapped(note, "  ")),
     ]
-    if found.selectors:
-        header = ("choice", "mixed share", "above shuffled", "hits share", "dead", "coverage", "never", "longest wait")
-        shown = range(len(header)) if full else (0, 1, 2, 4, 5)
-        chosen = [[row[column] for column in shown] for row in map(_selector_row, found.selectors)]
-        names = [header[column] for column in shown]
-        parts.append(text_table(chosen, names, align="l" + "r" * (len(names) - 1), terminal=terminal))
-    return "\n\n".join([*parts, "\n".join(line for note in notes(found) for line in wrapped(note, "  "))])
+    return "\n\n".join(part for place, part in enumerate(parts) if part or place == len(parts) - 1)
 
 
 def replay_json(found: Replay) -> str:
@@ -79,42 +59,42 @@ def replay_json(found: Replay) -> str:
         "allocators": [_allocator_json(each) for each in found.allocators],
         "selectors": [_selector_json(each) for each in found.selectors],
         "notes": notes(found),
-        "dropped": list(found.dropped),
-        "doubts": list(found.doubts),
+        "dropped": found.dropped,
+        "doubts": found.doubts,
     }
     return json_text(content)
 
 
-def _allocator_row(each: AllocatorReplay, full: bool) -> list[str]:
+def _allocator_row(each: AllocatorReplay, full: bool) -> dict[str, str]:
     cells = each.cells
-    total = f"{cells.total('rollouts'):,.0f}" + ("" if each.same_total else f" (x{each.of_budget:.2f})")
-    ratios = [
-        _shown(each.ratios[name], 3 if full else 2) if name in each.ratios else "-"
-        for name in ("mixed", "variance", "signal", "hits", "dead")
-    ]
-    return [
-        "as recorded" if each.source == "recorded" else each.name,
-        each.source,
-        total,
-        _whole(cells.total("tokens")),
-        *ratios,
-        f"{_whole(cells.coverage())} of {cells.prompts:,}",
-        _whole(cells.coverage(even=True)),
-    ]
+    names = ("mixed", "variance", "signal", "hits", "dead")
+    ratios = {name: _shown(each.ratios[name], 3 if full else 2) if name in each.ratios else "-" for name in names}
+    if not full:
+        ratios["dead"] = ratios["dead"].partition(" [")[0]
+    return {
+        "rule": "as recorded" if each.source == "recorded" else each.name,
+        "outcomes": each.source,
+        "rollouts": f"{cells.total('rollouts'):,.0f}" + ("" if each.same_total else f" (x{each.of_budget:.2f})"),
+        "tokens": _whole(cells.total("tokens")),
+        **ratios,
+        "coverage": f"{_whole(cells.coverage())} of {cells.prompts:,}",
+        "even's": _whole(cells.coverage(even=True)),
+    }
 
 
-def _selector_row(each: SelectorReplay) -> list[str]:
+def _selector_row(each: SelectorReplay) -> dict[str, str]:
     above = each.above_shuffled
-    return [
-        each.name,
-        f"{np.nanmean(each.mixed):.3f}",
-        f"{above.value:+.3f}" + ("" if math.isnan(above.low) else f" [{above.low:+.3f}, {above.high:+.3f}]"),
-        "-" if np.isnan(each.hits).any() else f"{each.hits.mean():.3f}",
-        f"{each.dead.sum() / max(1.0, each.rollouts.sum()):.1%}",
-        f"{each.coverage:,.0f} of {each.choices[0].prompts:,}",
-        str(max(own.never for own in each.choices)),
-        str(max(own.longest_wait for own in each.choices)),
-    ]
+    return {
+        "choice": each.name,
+        "mixed share": f"{np.nanmean(each.mixed):.3f}",
+        "above shuffled": f"{above.value:+.3f}"
+        + ("" if math.isnan(above.low) else f" [{above.low:+.3f}, {above.high:+.3f}]"),
+        "hits share": "-" if np.isnan(each.hits).any() else f"{each.hits.mean():.3f}",
+        "dead": f"{each.dead.sum() / max(1.0, each.rollouts.sum()):.1%}",
+        "coverage": f"{each.coverage:,.0f} of {each.choices[0].prompts:,}",
+        "never": str(max(own.never for own in each.choices)),
+        "longest wait": str(max(own.longest_wait for own in each.choices)),
+    }
 
 
 def _allocator_json(each: AllocatorReplay) -> dict[str, Any]:
@@ -127,7 +107,7 @@ def _allocator_json(each: AllocatorReplay) -> dict[str, Any]:
         "coverage": each.cells.coverage(),
         "even": {name: each.cells.total(name, even=True) for name in MEASURES}
         | {"coverage": each.cells.coverage(True)},
-        "ratios": dict(each.ratios),
+        "ratios": each.ratios,
         "missing": None if each.missing is None else vars(each.missing),
     }
 

@@ -1,7 +1,7 @@
 """``apportion simulate``: rules on populations of prompts whose truth is known."""
 
-import math
 import sys
+from inspect import Parameter
 from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any
@@ -9,13 +9,27 @@ from typing import Annotated, Any
 import typer
 
 from apportion.cli.errors import usage_errors
-from apportion.cli.options import AsJson, Columns, Rewards, read_run, several
+from apportion.cli.options import AsJson, Columns, Rewards, read_run, settings_options, several
 from apportion.toml import load
 
 LINE_EVERY_SECONDS = 15.0
 MOST_SEEDS = 1000
 MOST_STEPS = 1_000_000
 POPULATIONS = ("bimodal", "easy", "hard", "like-the-run", "uniform")
+PEOPLE = (
+    "prompts",
+    "drift",
+    "half_life",
+    "trend",
+    "embedding_size",
+    "embedding_signal",
+    "rate_correlation",
+    "false_positive",
+    "false_negative",
+    "failures",
+)
+"""The settings of a population that are options."""
+
 USUAL_RULES = ("vip", "hora", "uniform+mixed", "vip+mixed")
 
 
@@ -39,26 +53,15 @@ def simulation(
     ] = None,
     reward: Rewards = None,
     column: Columns = None,
-    prompts: Annotated[int, typer.Option(help="Prompts of the population.")] = 10_000,
     steps: Annotated[int, typer.Option(help="Steps.")] = 50,
     prompts_per_step: Annotated[int, typer.Option(help="Prompts of a batch.")] = 128,
     rollouts: Annotated[int, typer.Option(help="Rollouts per prompt, on average, of rules that take a budget.")] = 8,
     seeds: Annotated[int, typer.Option(help="Number of populations; two or more give intervals.")] = 3,
-    drift: Annotated[float, typer.Option(help="Standard deviation of one step of a prompt's log-odds.")] = 0.0,
-    half_life: Annotated[float, typer.Option(help="Steps after which half of a drift has gone.")] = math.inf,
-    trend: Annotated[float, typer.Option(help="Change of all log-odds in one step.")] = 0.0,
-    embedding_size: Annotated[int, typer.Option(help="Dimensions of the embeddings; 0 is none.")] = 0,
-    embedding_signal: Annotated[float, typer.Option(help="Variance of signal over noise in one direction.")] = 0.25,
-    rate_correlation: Annotated[
-        float | None, typer.Option(help="Correlation of known rates with the log-odds; none are known by default.")
-    ] = None,
-    false_positive: Annotated[float, typer.Option(help="Share of wrong completions with a reward.")] = 0.0,
-    false_negative: Annotated[float, typer.Option(help="Share of right completions without one.")] = 0.0,
-    failures: Annotated[float, typer.Option(help="Share of rollouts without a result.")] = 0.0,
     log: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write the run of one rule as a rollout log, and no table.")
     ] = None,
     as_json: AsJson = False,
+    **people: Any,
 ) -> None:
     """Compare rules where the truth is known.
 
@@ -69,18 +72,6 @@ def simulation(
     from apportion.simulation import Population, make_rule, named_shape, simulate, simulated_record  # noqa: PLC0415
 
     named = several(rules, further)
-    about: dict[str, Any] = {
-        "prompts": prompts,
-        "drift": drift,
-        "half_life": half_life,
-        "trend": trend,
-        "embedding_size": embedding_size,
-        "embedding_signal": embedding_signal,
-        "rate_correlation": rate_correlation,
-        "false_positive": false_positive,
-        "false_negative": false_negative,
-        "failures": failures,
-    }
     with usage_errors(ValueError):
         if not 1 <= seeds <= MOST_SEEDS:
             raise ValueError(f"seeds must be 1 to {MOST_SEEDS:,}, got {seeds:,}; three give an interval")
@@ -92,21 +83,29 @@ def simulation(
         if like is None and (reward or column):
             raise ValueError("--reward and --column are about the run of --like, got none; leave them out")
         if like is None:
-            people = Population(shape=named_shape(population), **about)
+            drawn = Population(shape=named_shape(population), **people)
         else:
-            people = Population.like(read_run(like, reward, column), **about)
+            drawn = Population.like(read_run(like, reward, column), **people)
         if log is not None:
             if len(named) != 1:
                 raise ValueError(f"--log writes the run of one rule, got {len(named)}; name one with --rules")
-            rule = make_rule(named[0], people, rollouts, tables.get(named[0]))
-            record = simulated_record(people, rule, steps, prompts_per_step)
+            rule = make_rule(named[0], drawn, rollouts, tables.get(named[0]))
+            record = simulated_record(drawn, rule, steps, prompts_per_step)
             write_record(record, log)
             typer.echo(f"{len(record.step):,} groups and {len(record.reward):,} rollouts are in {log}", err=as_json)
             return
         found = simulate(
-            people, named or USUAL_RULES, steps, prompts_per_step, range(seeds), rollouts, tables, _Progress()
+            drawn, named or USUAL_RULES, steps, prompts_per_step, range(seeds), rollouts, tables, _Progress()
         )
     typer.echo(simulation_json(found) if as_json else simulation_text(found, sys.stdout.isatty()))
+
+
+def simulation_options(own: list[Parameter]) -> list[Parameter]:
+    """Return the parameters of ``simulation`` itself, and an option for what a population can be."""
+    from apportion.simulation import Population  # noqa: PLC0415 - slow to import
+
+    made = settings_options([(Population, PEOPLE)], {})
+    return [*own[:-2], made[0].replace(default=10_000), *made[1:], *own[-2:]]
 
 
 class _Progress:
