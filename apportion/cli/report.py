@@ -58,7 +58,7 @@ def report(
     """
     from apportion.records import open_run  # noqa: PLC0415 - slow to import
     from apportion.report import follow, json_of, page_of, read_sources, report_of, text_of  # noqa: PLC0415
-    from apportion.report.writing import check_place, write_page  # noqa: PLC0415
+    from apportion.report.following import check_place, write_page  # noqa: PLC0415
 
     with usage_errors(ValueError, OSError):
         if as_text and as_json:

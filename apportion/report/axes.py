@@ -21,8 +21,7 @@ class Scale:
 
     def of(self, values: Floats | float) -> Floats:
         """Return the places of ``values``, at the nearer end for values beyond."""
-        share = (np.clip(values, self.low, self.high) - self.low) / (self.high - self.low)
-        return np.asarray(self.start + share * (self.end - self.start))
+        return np.asarray(np.interp(values, (self.low, self.high), (self.start, self.end)))
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:

@@ -1,10 +1,11 @@
-"""A report that is made again while its runs go on."""
+"""Where a page may be written, and how it is made again while its runs go on."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from apportion.records import open_run
@@ -12,7 +13,7 @@ from apportion.report.page import page_of
 from apportion.report.profile import Replayer
 from apportion.report.report import RunReport, report_of
 from apportion.report.sources import Opener, read_sources
-from apportion.report.writing import check_place, write_page
+from apportion.runs.whole_files import write_whole
 
 MOST_SECONDS = 86400.0
 """The longest pause between two looks, a day."""
@@ -72,3 +73,39 @@ def stamp(paths: Sequence[Path]) -> Stamp:
                 continue  # replaced or removed since it was listed
             found.append((str(each), status.st_size, status.st_mtime_ns))
     return tuple(found)
+
+
+def check_place(out: Path, runs: Sequence[Path]) -> None:
+    """Raise ValueError if a page at ``out`` would replace something else than a page, or has no folder.
+
+    ``runs`` are the runs on the page. A device and a named pipe would be replaced by a file.
+    """
+    with _named(out):
+        if out.is_symlink():
+            raise ValueError(f"the page must be a file, got the link {out}; name the file that it leads to by --out")
+        if out.exists() and not out.is_file():
+            kind = "folder" if out.is_dir() else "device or pipe"
+            raise ValueError(f"the page must be a file, got the {kind} {out}; name a file by --out")
+        if not out.parent.is_dir():
+            raise ValueError(
+                f"the folder of the page must exist, got {out.parent}; create it, or name another by --out"
+            )
+        if any(run.exists() and out.exists() and run.samefile(out) for run in runs):
+            raise ValueError(f"the page must be another file than the runs, got {out} for both; name another by --out")
+
+
+def write_page(out: Path, page: str) -> None:
+    """Write the page in one step. Raises ValueError, with a remedy, if that fails."""
+    with _named(out):
+        write_whole(out, page)
+
+
+@contextmanager
+def _named(out: Path) -> Iterator[None]:
+    """Raise ValueError, which names the page and not its draft, in place of an OSError in the block."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(
+            f"the page cannot be written to {out} ({error.strerror or error}); name another by --out"
+        ) from error

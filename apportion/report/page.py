@@ -14,7 +14,7 @@ from apportion.report.report import RunReport
 from apportion.report.style import stylesheet
 from apportion.report.svg import NARROW, WIDE, draw, patterns, swatch
 
-LONG = 60
+LONG, LONG_CELL = 60, ' class="long"'
 """A cell with more letters than this may take several lines."""
 
 THEMES = {"auto": "as the system", "light": "light", "dark": "dark"}
@@ -75,27 +75,23 @@ def _costs(report: RunReport, known: tuple[str, ...]) -> str:
     """Return the switch between costs. Unknown ones are shown and cannot be chosen."""
     if not any(chart.form in ("lines", "stack") for chart in report.charts):
         return ""
-    choices = []
-    for key, words in COSTS.items():
-        if key in known:
-            checked = " checked" if key == known[0] else ""
-            choices.append(
-                f'<label><input type="radio" name="cost" id="cost-{key}" value="{key}"{checked}>{words}</label>'
-            )
-        else:
-            choices.append(
-                f'<label class="off"><input type="radio" name="cost" disabled>{words} (not recorded)</label>'
-            )
+    choices = [
+        _choice("cost", key, words, key == known[0])
+        if key in known
+        else f'<label class="off"><input type="radio" name="cost" disabled>{words} (not recorded)</label>'
+        for key, words in COSTS.items()
+    ]
     return f"<fieldset><legend>Against</legend>{''.join(choices)}</fieldset>"
 
 
 def _themes() -> str:
-    choices = "".join(
-        f'<label><input type="radio" name="theme" id="theme-{key}" value="{key}"{" checked" if key == "auto" else ""}>'
-        f"{words}</label>"
-        for key, words in THEMES.items()
-    )
+    choices = "".join(_choice("theme", key, words, key == "auto") for key, words in THEMES.items())
     return f"<fieldset><legend>Colours</legend>{choices}</fieldset>"
+
+
+def _choice(name: str, key: str, words: str, chosen: bool) -> str:
+    checked = " checked" if chosen else ""
+    return f'<label><input type="radio" name="{name}" id="{name}-{key}" value="{key}"{checked}>{words}</label>'
 
 
 def _figure(chart: Chart, number: int) -> str:
@@ -128,18 +124,18 @@ def _table(table: ReportTable, name: str, kind: str = "", marks: list[str] | Non
     head = "".join(
         f'<th scope="col"{_side(side)}>{_text(cell)}</th>' for cell, side in zip(table.header, table.align, strict=True)
     )
-    named = [f' data-name="{escape(each)}"' if "stacks" in kind else "" for each in table.header]
+    named = [
+        f' data-name="{escape(each)}"' if place and "stacks" in kind else "" for place, each in enumerate(table.header)
+    ]
     rows = []
     for number, row in enumerate(table.rows):
-        first = f"{marks[number]}{_text(row[0])}" if marks else _text(row[0])
-        tag = (
-            f'<th scope="row" class="run">{first}</th>' if marks else f"<td{_kind(row[0], table.align[0])}>{first}</td>"
-        )
-        rest = (
-            f"<td{_kind(cell, side)}{name}>{_text(cell)}</td>"
-            for cell, side, name in zip(row[1:], table.align[1:], named[1:], strict=True)
-        )
-        rows.append(f"<tr>{tag}{''.join(rest)}</tr>")
+        cells = [
+            f"<td{LONG_CELL if len(cell) > LONG else _side(side)}{name}>{_text(cell)}</td>"
+            for cell, side, name in zip(row, table.align, named, strict=True)
+        ]
+        if marks:
+            cells[0] = f'<th scope="row" class="run">{marks[number]}{_text(row[0])}</th>'
+        rows.append(f"<tr>{''.join(cells)}</tr>")
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(name)}"><table class="{kind}">'
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
@@ -148,10 +144,6 @@ def _table(table: ReportTable, name: str, kind: str = "", marks: list[str] | Non
 
 def _side(side: str) -> str:
     return ' class="r"' if side == "r" else ""
-
-
-def _kind(cell: str, side: str) -> str:
-    return ' class="long"' if len(cell) > LONG else _side(side)
 
 
 def _text(text: str) -> str:

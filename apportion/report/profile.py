@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -137,24 +137,26 @@ def profile_of(record: RunRecord, name: str, advice: bool = False, replayed: Rep
 
     ``replayed`` replays rules along the record.
     """
-    stretch, count = _stretches(record.step)
-    ends, places = _costs(record, stretch, count)
-    dead = dead_kinds(record)
+    stretch = _stretches(record.step)
+    count = int(stretch.max(initial=-1)) + 1
+    ends, middles = _costs(record, stretch, count)
     groups = np.bincount(stretch[record.trials > 1], minlength=count).astype(float)
-    kinds = {kind: np.bincount(stretch[mask], minlength=count).astype(float) for kind, mask in dead.items()}
-    shown = {
-        kind: share_curve(places, number, groups)
-        for kind, number in kinds.items()
-        if number.any() or (record.binary and kind != ALL_EQUAL)
+    dead = {
+        kind: np.bincount(stretch[mask], minlength=count).astype(float) for kind, mask in dead_kinds(record).items()
     }
     health = health_of(record)
+    known = record.reward[~np.isnan(record.reward)]
     return RunProfile(
         name=name,
         source=record.source,
         totals=_totals(record, dead, ends),
-        success=_success(record, stretch, count, places),
-        rewards=_rewards(record),
-        dead=shown,
+        success=_success(record, stretch, count, middles),
+        rewards=(float(known.min()), float(known.max())) if len(known) else (0.0, 1.0),
+        dead={
+            kind: share_curve(middles, number, groups)
+            for kind, number in dead.items()
+            if number.any() or (record.binary and kind != ALL_EQUAL)
+        },
         places=ends,
         bands=_bands(record, stretch, count),
         difficulty=(
@@ -165,7 +167,7 @@ def profile_of(record: RunRecord, name: str, advice: bool = False, replayed: Rep
         foreseen=bool(np.isnan(record.predicted).all()),
         advice=advice_of(record, health=health) if advice else None,
         replay=None if replayed is None else replayed(record),
-        wasted=wasted_prompts(record, np.any(list(dead.values()), axis=0)),
+        wasted=wasted_prompts(record),
         binary=record.binary,
         health=health,
         notes=tuple(_notes(record, ends)),
@@ -207,11 +209,10 @@ def stretches_of(sizes: Counts) -> Counts:
     return np.unique((middles * count / max(total, 1)).astype(int), return_inverse=True)[1].reshape(-1)
 
 
-def _stretches(step: Counts) -> tuple[Counts, int]:
-    """Return the stretch of each group [N], and how many stretches there are."""
+def _stretches(step: Counts) -> Counts:
+    """Return the stretch of each group [N]."""
     _, at, sizes = np.unique(step, return_inverse=True, return_counts=True)
-    stretch = stretches_of(sizes)
-    return stretch[at.reshape(-1)], int(stretch[-1]) + 1 if len(stretch) else 0
+    return stretches_of(sizes)[at.reshape(-1)]
 
 
 def _costs(record: RunRecord, stretch: Counts, count: int) -> tuple[dict[str, Floats], dict[str, Floats]]:
@@ -242,11 +243,6 @@ def _success(record: RunRecord, stretch: Counts, count: int, places: Mapping[str
     return Curve(places, mean, low, high)
 
 
-def _rewards(record: RunRecord) -> tuple[float, float]:
-    known = record.reward[~np.isnan(record.reward)]
-    return (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
-
-
 def _bands(record: RunRecord, stretch: Counts, count: int) -> Floats | None:
     if not record.binary or not len(record.step):
         return None
@@ -266,7 +262,8 @@ def _calibration(record: RunRecord) -> Calibration | None:
     return calibrate(predicted, record.totals, record.trials, record.prompt)
 
 
-def _totals(record: RunRecord, dead: Mapping[str, Mask], ends: Mapping[str, Floats]) -> RunTotals:
+def _totals(record: RunRecord, dead: Mapping[str, Floats], ends: Mapping[str, Floats]) -> RunTotals:
+    """Return the totals, given ``dead`` groups by kind and the costs at the ``ends`` of the stretches [B]."""
     waste = waste_of(record)
     lost = dict(zip(KINDS, waste.whole.rollouts, strict=True))
     return RunTotals(
@@ -279,7 +276,7 @@ def _totals(record: RunRecord, dead: Mapping[str, Mask], ends: Mapping[str, Floa
         tokens=int(ends["tokens"][-1]) if "tokens" in ends else None,
         hours=float(ends["hours"][-1]) if "hours" in ends else None,
         success=float(np.nanmean(record.shares)) if (record.trials > 0).any() else None,
-        dead_groups={kind: int(mask.sum()) for kind, mask in dead.items()},
+        dead_groups={kind: int(number.sum()) for kind, number in dead.items()},
         dead_rollouts={kind: lost[name] for kind, name in DEAD_KINDS.items()},
         dead_share=waste.rollouts,
         dead_tokens=waste.tokens.value if "tokens" in ends and waste.tokens is not None else None,
@@ -288,19 +285,18 @@ def _totals(record: RunRecord, dead: Mapping[str, Mask], ends: Mapping[str, Floa
     )
 
 
-def _notes(record: RunRecord, ends: Mapping[str, Floats]) -> list[str]:
-    notes = [f"{doubt[:1].upper()}{doubt[1:]}." for doubt in record.doubts]
+def _notes(record: RunRecord, ends: Mapping[str, Floats]) -> Iterator[str]:
+    yield from (f"{doubt[:1].upper()}{doubt[1:]}." for doubt in record.doubts)
     if record.visits:
-        notes.append("Steps are visits of each prompt, because the batches of training were not recorded.")
+        yield "Steps are visits of each prompt, because the batches of training were not recorded."
     if "tokens" not in ends:
-        notes.append("Tokens were not recorded.")
+        yield "Tokens were not recorded."
     if "hours" not in ends:
-        notes.append("The time of the steps was not recorded.")
-    if not record.kept.all():
-        notes.append(
-            f"{np.count_nonzero(~record.kept):,} of {len(record.kept):,} rollouts were not in the loss. They are "
-            "counted by the rewards of their group, like the others."
+        yield "The time of the steps was not recorded."
+    if left := np.count_nonzero(~record.kept):
+        yield (
+            f"{left:,} of {len(record.kept):,} rollouts were not in the loss. They are counted by the rewards of their "
+            "group, like the others."
         )
     if not record.binary:
-        notes.append("Rewards are graded, so neither difficulty nor predicted success is shown.")
-    return notes
+        yield "Rewards are graded, so neither difficulty nor predicted success is shown."

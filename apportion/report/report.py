@@ -52,12 +52,12 @@ def report_of(profiles: Sequence[RunProfile | VoteProfile], price_per_hour: floa
     votes = [(place, each) for place, each in enumerate(profiles) if isinstance(each, VoteProfile)]
     overviews = [runs_table([run for _, run in runs])] if runs else []
     overviews += [votes_table([vote for _, vote in votes])] if votes else []
+    summaries = {place: summary_of(run) for place, run in runs} | {place: vote_summary(vote) for place, vote in votes}
+    decisions = {place: tuple(_decisions(run, price_per_hour)) for place, run in runs}
     return RunReport(
         names=tuple(each.name for each in profiles),
-        summaries=tuple(summary_of(each) if isinstance(each, RunProfile) else vote_summary(each) for each in profiles),
-        decisions=tuple(
-            tuple(_decisions(each, price_per_hour)) if isinstance(each, RunProfile) else () for each in profiles
-        ),
+        summaries=tuple(summaries[place] for place in range(len(profiles))),
+        decisions=tuple(decisions.get(place, ()) for place in range(len(profiles))),
         notes=tuple(_notes([run for _, run in runs])),
         overviews=tuple(overviews),
         charts=tuple(chart for chart in (*training_charts(runs), *vote_charts(votes)) if chart.series),

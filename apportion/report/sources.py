@@ -38,38 +38,30 @@ def read_sources(
     """
     found: list[RunProfile | VoteProfile] = []
     for path in paths:
-        found += _profiles(path, len(paths) > 1, advice, replayed, opened)
+        answers = path / ANSWERS_OF_VOTE if path.is_dir() else path
+        if not (path.exists() or is_vote(path)):
+            raise ValueError(f"a run must be a file or a folder that exists, got {path}; check the path")
+        name = _name(path)
+        if path.is_dir() and is_study(path):
+            head = f"{name}: " if len(paths) > 1 else ""
+            found += [replace(each, name=f"{head}{each.name}") for each in study_profiles(path)]
+        elif is_vote(answers):
+            found.append(vote_profile(answers, name if path.is_dir() else _name(answers)))
+        else:
+            record = opened(path / LOG_OF_JOB if (path / LOG_OF_JOB).is_dir() else path)
+            if not len(record.step):
+                raise ValueError(f"a run must have groups to be shown, got {path} without any; wait for its first step")
+            found.append(profile_of(record, name, advice, replayed))
     if len(found) > MOST_RUNS:
         raise ValueError(f"at most {MOST_RUNS} runs are shown side by side, got {len(found)}; name fewer")
     return _with_distinct_names(found)
 
 
-def _profiles(
-    path: Path, several: bool, advice: bool, replayed: Replayer | None, opened: Opener
-) -> Sequence[RunProfile | VoteProfile]:
-    answers = path / ANSWERS_OF_VOTE if path.is_dir() else path
-    if not (path.exists() or is_vote(path)):
-        raise ValueError(f"a run must be a file or a folder that exists, got {path}; check the path")
-    name = _name(path)
-    if path.is_dir() and is_study(path):
-        return [replace(each, name=f"{name}: {each.name}" if several else each.name) for each in study_profiles(path)]
-    if is_vote(answers):
-        return [vote_profile(answers, name if path.is_dir() else _name(answers))]
-    record = opened(path / LOG_OF_JOB if (path / LOG_OF_JOB).is_dir() else path)
-    if not len(record.step):
-        raise ValueError(f"a run must have groups to be shown, got {path} without any; wait for its first step")
-    return [profile_of(record, name, advice, replayed)]
-
-
 def _name(path: Path) -> str:
     whole = path.resolve()
-    stem = (
-        whole.parent.name
-        if whole.name == LOG_OF_JOB
-        else whole.name
-        if whole.is_dir()
-        else whole.name.partition(".")[0]
-    )
+    if whole.name == LOG_OF_JOB:
+        whole = whole.parent
+    stem = whole.name if whole.is_dir() else whole.name.partition(".")[0]
     return one_line(stem)[:NAME_LETTERS] or "run"
 
 

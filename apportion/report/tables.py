@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import math
 from typing import Any
 
 import numpy as np
 
-from apportion.report.charts import Chart, ReportTable
+from apportion.report.charts import Chart, ChartSeries, ReportTable
 from apportion.report.report import RunReport
+from apportion.runs.json_text import json_text
 from apportion.runs.text_table import text_table
 from apportion.untrusted import one_line
 
@@ -28,17 +27,20 @@ def text_of(report: RunReport, terminal: bool = False) -> str:
 
 def json_of(report: RunReport) -> str:
     """Return the report as one JSON object, with null for unknown values."""
-    runs = [
-        {"name": name, "summary": summary, "decisions": list(decisions)}
-        for name, summary, decisions in zip(report.names, report.summaries, report.decisions, strict=True)
-    ]
-    tables = {table.caption: _rows(table) for table in (*report.overviews, *report.tables)}
-    charts = {
-        chart.key: {"title": chart.title, "series": [_series(each) for each in chart.series]} for chart in report.charts
+    entries = zip(report.names, report.summaries, report.decisions, strict=True)
+    content = {
+        "runs": [{"name": name, "summary": words, "decisions": decisions} for name, words, decisions in entries],
+        "notes": report.notes,
+        "tables": {
+            table.caption: [dict(zip(table.header, row, strict=True)) for row in table.rows]
+            for table in (*report.overviews, *report.tables)
+        },
+        "charts": {
+            chart.key: {"title": chart.title, "series": [_series(each) for each in chart.series]}
+            for chart in report.charts
+        },
     }
-    return json.dumps(
-        {"runs": runs, "notes": report.notes, "tables": tables, "charts": charts}, allow_nan=False, ensure_ascii=False
-    )
+    return json_text(content)
 
 
 def _summary(report: RunReport) -> str:
@@ -68,21 +70,8 @@ def _thinned(rows: tuple[tuple[str, ...], ...]) -> list[tuple[str, ...]]:
     return kept
 
 
-def _rows(table: ReportTable) -> list[dict[str, str]]:
-    return [dict(zip(table.header, row, strict=True)) for row in table.rows]
-
-
-def _series(series: Any) -> dict[str, Any]:
+def _series(series: ChartSeries) -> dict[str, Any]:
     curve = series.curve
-    places = {key or "x": _numbers(values) for key, values in curve.x.items()}
-    return {
-        "name": series.name,
-        **places,
-        "y": _numbers(curve.y),
-        "low": _numbers(curve.low),
-        "high": _numbers(curve.high),
-    }
-
-
-def _numbers(values: Any) -> list[float | None]:
-    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]
+    columns = {key or "x": values for key, values in curve.x.items()}
+    columns |= {"y": curve.y, "low": curve.low, "high": curve.high}
+    return {"name": series.name} | {key: [float(f"{each:.6g}") for each in own] for key, own in columns.items()}

@@ -70,18 +70,24 @@ def vote_profile(path: Path, name: str) -> VoteProfile:
     record = read_recorded(path)
     ballots = list(record.ballots.values())
     waiting = [samples for id, samples in record.samples.items() if id not in record.ballots]
+
+    def column(field: str) -> Floats:
+        found = [getattr(ballot, field) for ballot in ballots]
+        return np.array([np.nan if value is None else float(value) for value in found])
+
+    def counts(field: str) -> Counts:
+        return np.array([getattr(ballot, field) for ballot in ballots], np.int64)
+
     return VoteProfile(
         name=name,
         max_samples=_max_samples(path, ballots),
-        samples=np.array([ballot.samples for ballot in ballots], np.int64),
-        share=np.array([np.nan if ballot.share is None else ballot.share for ballot in ballots]),
-        correct=np.array([np.nan if ballot.correct is None else float(ballot.correct) for ballot in ballots]),
-        tokens=np.array(
-            [np.nan if ballot.completion_tokens is None else ballot.completion_tokens for ballot in ballots]
-        ),
-        failed=np.array([ballot.failed for ballot in ballots], np.int64),
-        unparsed=np.array([ballot.unparsed for ballot in ballots], np.int64),
-        truncated=np.array([ballot.truncated for ballot in ballots], np.int64),
+        samples=counts("samples"),
+        share=column("share"),
+        correct=column("correct"),
+        tokens=column("completion_tokens"),
+        failed=counts("failed"),
+        unparsed=counts("unparsed"),
+        truncated=counts("truncated"),
         open_questions=len(waiting),
         open_samples=sum(map(len, waiting)),
     )

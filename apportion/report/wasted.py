@@ -9,7 +9,6 @@ import numpy as np
 
 from apportion.records import RunRecord
 from apportion.report.curves import ratio
-from apportion.types import Mask
 from apportion.untrusted import one_line, parse_json
 
 LONGEST_CHAT = 100_000
@@ -27,10 +26,10 @@ class WastedPrompt:
     success: float
 
 
-def wasted_prompts(record: RunRecord, dead: Mask) -> tuple[WastedPrompt, ...]:
-    """Return the prompts with the most rollouts in the ``dead`` groups [N], most first."""
+def wasted_prompts(record: RunRecord) -> tuple[WastedPrompt, ...]:
+    """Return the prompts with the most rollouts in dead groups, most first."""
     size = len(record.ids)
-    lost = np.bincount(record.prompt[dead], record.asked[dead], minlength=size)
+    lost = np.bincount(record.prompt, record.asked * record.dead, minlength=size)
     spent = np.bincount(record.prompt, record.asked, minlength=size)
     success = ratio(
         np.bincount(record.prompt, record.totals, minlength=size),

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from apportion.cli import app
 from apportion.records import write_record
-from apportion.report import follow, writing
+from apportion.report import follow, following
 from tests.report.builders import make_record, make_study, make_vote, write_run
 
 pytest.importorskip("pyarrow")
@@ -162,11 +162,11 @@ def test_a_page_that_cannot_be_written_is_refused_without_the_name_of_its_draft(
     def fail(path, content):
         raise PermissionError(errno.EACCES, "Permission denied", str(path.with_name(".draft.unfinished")))
 
-    monkeypatch.setattr(writing, "write_whole", fail)
+    monkeypatch.setattr(following, "write_whole", fail)
     with pytest.raises(
         ValueError, match=r"the page cannot be written to .*page.html \(Permission denied\); name another"
     ):
-        writing.write_page(tmp_path / "page.html", "")
+        following.write_page(tmp_path / "page.html", "")
 
 
 def test_a_run_without_two_rewards_in_a_group_is_not_said_to_waste_nothing(tmp_path):
