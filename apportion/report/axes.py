@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +20,9 @@ class Scale:
     start: float
     end: float
 
-    def of(self, values: Floats | float) -> Floats:
-        """Return the places of ``values``, at the nearer end for values beyond."""
-        return np.asarray(np.interp(values, (self.low, self.high), (self.start, self.end)))
+    def of(self, values: Floats | float) -> Any:
+        """Return the place of a value, or the places of ``values``, at the nearer end for values beyond."""
+        return np.interp(values, (self.low, self.high), (self.start, self.end))
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:

@@ -2,52 +2,33 @@
 
 from __future__ import annotations
 
-LIGHT = {
-    "ground": "#ffffff",
-    "panel": "#ffffff",
-    "text": "#1b1f24",
-    "quiet": "#59626c",
-    "rule": "#d9dee3",
-    "focus": "#0b57d0",
-    "c0": "#0a5ea8",
-    "c1": "#b03a06",
-    "c2": "#0c7050",
-    "c3": "#8a3385",
-    "c4": "#5f5a00",
-    "c5": "#54606c",
-    "c6": "#a8234f",
-    "c7": "#1b1f24",
-    "l0": "#3a4654",
-    "l1": "#6d8299",
-    "l2": "#5b9bd0",
-    "l3": "#9cc7e8",
-    "l4": "#d6e2c4",
-    "l5": "#f1ead2",
-    "hatch": "#ffffff",
+COLOURS = {
+    "ground": ("#ffffff", "#14171a"),
+    "panel": ("#ffffff", "#14171a"),
+    "text": ("#1b1f24", "#e8eaed"),
+    "quiet": ("#59626c", "#a6afb8"),
+    "rule": ("#d9dee3", "#33393f"),
+    "focus": ("#0b57d0", "#8ab4f8"),
+    "c0": ("#0a5ea8", "#6cb2f0"),
+    "c1": ("#b03a06", "#f29a6b"),
+    "c2": ("#0c7050", "#5fcfa4"),
+    "c3": ("#8a3385", "#d79ad3"),
+    "c4": ("#5f5a00", "#d6c94f"),
+    "c5": ("#54606c", "#a9b4bf"),
+    "c6": ("#a8234f", "#f08aa9"),
+    "c7": ("#1b1f24", "#e8eaed"),
+    "l0": ("#3a4654", "#aebccb"),
+    "l1": ("#6d8299", "#7f95ab"),
+    "l2": ("#5b9bd0", "#3f81b8"),
+    "l3": ("#9cc7e8", "#2b5a80"),
+    "l4": ("#d6e2c4", "#46543a"),
+    "l5": ("#f1ead2", "#5a5238"),
+    "hatch": ("#ffffff", "#14171a"),
 }
-DARK = {
-    "ground": "#14171a",
-    "panel": "#14171a",
-    "text": "#e8eaed",
-    "quiet": "#a6afb8",
-    "rule": "#33393f",
-    "focus": "#8ab4f8",
-    "c0": "#6cb2f0",
-    "c1": "#f29a6b",
-    "c2": "#5fcfa4",
-    "c3": "#d79ad3",
-    "c4": "#d6c94f",
-    "c5": "#a9b4bf",
-    "c6": "#f08aa9",
-    "c7": "#e8eaed",
-    "l0": "#aebccb",
-    "l1": "#7f95ab",
-    "l2": "#3f81b8",
-    "l3": "#2b5a80",
-    "l4": "#46543a",
-    "l5": "#5a5238",
-    "hatch": "#14171a",
-}
+"""The colours by their names, on a light and on a dark ground."""
+
+LIGHT, DARK = ({name: pair[at] for name, pair in COLOURS.items()} for at in range(2))
+
 STYLES = 8
 """Colours and markers. Further series begin again, with other dashes."""
 

@@ -60,14 +60,13 @@ NARROW = Canvas(width=340, height=270, right=84, x_ticks=4)
 
 def draw(chart: Chart, cost: str, canvas: Canvas, id: str) -> str:
     """Return the chart over one of its costs as an SVG element, whose title and description have ids from ``id``."""
-    height = _row_height(chart) * len(chart.series) + 52 if chart.form == "bars" else canvas.height
-    body = "".join(_bars(chart, canvas, height - 38) if chart.form == "bars" else _plot(chart, cost, canvas))
+    height, parts = _bars(chart, canvas) if chart.form == "bars" else (canvas.height, _plot(chart, cost, canvas))
     over = f", over {COSTS[cost]}" if cost else ""
     return (
         f'<svg role="img" aria-labelledby="{id}-t {id}-d" viewBox="0 0 {canvas.width:g} {height:g}" '
         f'width="{canvas.width:g}" height="{height:g}">'
         f'<title id="{id}-t">{escape(chart.title + over)}</title>'
-        f'<desc id="{id}-d">{escape(f"{chart.text} {chart.detail}".strip())}</desc>{body}</svg>'
+        f'<desc id="{id}-d">{escape(f"{chart.text} {chart.detail}".strip())}</desc>{"".join(parts)}</svg>'
     )
 
 
@@ -150,11 +149,11 @@ def _plot(chart: Chart, cost: str, canvas: Canvas) -> Iterator[str]:
 def _grid(plot: _Plot, canvas: Canvas) -> Iterator[str]:
     chart, x, y = plot.chart, plot.x, plot.y
     for value in ticks(y.low, y.high, 6):
-        height = float(y.of(value))
+        height = y.of(value)
         yield _path("grid", f"M{x.start:g} {height:.1f}H{x.end:g}")
         yield _words("tick", x.start - 6, height + 4, _short(value, chart.percent), "end")
     for value in ticks(x.low, x.high, canvas.x_ticks):
-        place = float(x.of(value))
+        place = x.of(value)
         yield _path("axis", f"M{place:.1f} {y.start:g}v4")
         yield _words("tick", place, y.start + 17, _short(value, chart.x_percent), "middle")
     yield _path("axis", f"M{x.start:g} {y.start:g}H{x.end:g}")
@@ -175,7 +174,7 @@ def _stack(plot: _Plot) -> Iterator[str]:
         outline = _through(np.r_[at, at[::-1]], np.r_[y.of(top), y.of(floor)[::-1]])
         title = f"<title>{escape(layer.name)}</title>"
         yield f'<path class="layer" fill="url(#layer-{layer.style})" d="{outline}Z">{title}</path>'
-        ends.append(float(y.of((top[-1] + floor[-1]) / 2)))
+        ends.append(y.of((top[-1] + floor[-1]) / 2))
         floor = top
     yield _words("label", x.end + 11, 12, plot.chart.layer_label)
     for layer, height, label in zip(plot.shown, ends, _apart(ends, y), strict=True):
@@ -210,7 +209,7 @@ def _marks(plot: _Plot, each: ChartSeries) -> Iterator[str]:
         where = f"{x[at]:.1%}" if plot.chart.x_percent else f"{x[at]:,.4g}" if x[at] < 1000 else f"{x[at]:,.0f}"
         value = f"{y[at]:.1%}" if plot.chart.percent else f"{y[at]:.4g}"
         text = f"{each.name}: {value} at {where} {COSTS.get(plot.cost, plot.chart.x_label)}"
-        yield _marker(each.style, float(plot.x.of(x[at])), float(plot.y.of(y[at])), text)
+        yield _marker(each.style, plot.x.of(x[at]), plot.y.of(y[at]), text)
 
 
 def _end_labels(plot: _Plot) -> Iterator[str]:
@@ -219,7 +218,7 @@ def _end_labels(plot: _Plot) -> Iterator[str]:
     for each, name in zip(plot.shown, short_names([each.name for each in plot.shown]), strict=True):
         known = np.flatnonzero(np.isfinite(each.curve.y))
         if len(known):
-            height = float(plot.y.of(each.curve.y[known[-1]]))
+            height = plot.y.of(each.curve.y[known[-1]])
             found.append((height, plot.places(each)[known[-1]], each.style % STYLES, name))
     end = plot.x.end
     for (height, place, style, name), label in zip(found, _apart([row[0] for row in found], plot.y), strict=True):
@@ -227,38 +226,34 @@ def _end_labels(plot: _Plot) -> Iterator[str]:
         yield _words(f"name t{style}", end + 11, label + 4, _cut(name, plot.letters))
 
 
-def _bars(chart: Chart, canvas: Canvas, bottom: float) -> Iterator[str]:
-    """Yield a row for each series: its name, a dot, its interval, and its value as text."""
+def _bars(chart: Chart, canvas: Canvas) -> tuple[float, list[str]]:
+    """Return the height, and a row for each series: its name, a dot, its interval, and its value as text."""
     values = np.concatenate([np.r_[0.0, each.curve.y, each.curve.low, each.curve.high] for each in chart.series])
     low, high = span(values)
     names = short_names([each.name for each in chart.series])
-    beside = not _has_long_names(chart)
-    margin = min(max(map(len, names)) * LETTER + 16, 0.45 * canvas.width) if beside else 12.0
+    longest = max(map(len, names))
+    beside = longest <= 24  # else names have lines of their own
+    row_height = 26.0 if beside else 44.0
+    bottom = row_height * len(names) + 14
+    margin = min(longest * LETTER + 16, 0.45 * canvas.width) if beside else 12.0
+    letters = int(((margin - 12) if beside else canvas.width - 20) / LETTER)
     x = Scale(low, max(high, low + 1e-9), margin, canvas.width - 60)
+    drawn = []
     for value in ticks(x.low, x.high, canvas.x_ticks - 1):
-        place = float(x.of(value))
-        yield _path("axis" if value == 0 else "grid", f"M{place:.1f} 6V{bottom:g}")
-        yield _words("tick", place, bottom + 16, _short(value, chart.percent), "middle")
-    letters = int(((x.start - 12) if beside else canvas.width - 20) / LETTER)
+        place = x.of(value)
+        drawn.append(_path("axis" if value == 0 else "grid", f"M{place:.1f} 6V{bottom:g}"))
+        drawn.append(_words("tick", place, bottom + 16, _short(value, chart.percent), "middle"))
     for row, (each, name) in enumerate(zip(chart.series, names, strict=True), start=1):
-        height, curve = _row_height(chart) * row - 8, each.curve
-        yield _words("name", *((2, height + 4) if beside else (16, height - 14)), _cut(name, letters))
-        if np.isfinite(curve.low[0]):
-            ends = x.of(np.array([curve.low[0], curve.high[0]]))
-            yield _path(f"whisker {_classes(each.style)}", f"M{ends[0]:.1f} {height}H{ends[1]:.1f}")
-        yield _marker(each.style, float(x.of(curve.y[0])), height)
-        value = float(round(curve.y[0], 3) if chart.percent else curve.y[0])
-        yield _words("tick", canvas.width - 4, height + 4, _short(value, chart.percent), "end")
-    yield _words("label", (x.start + x.end) / 2, bottom + 33, chart.x_label, "middle")
-
-
-def _row_height(chart: Chart) -> float:
-    return 44.0 if _has_long_names(chart) else 26.0
-
-
-def _has_long_names(chart: Chart) -> bool:
-    """Return whether the names of bars need lines of their own."""
-    return max(len(name) for name in short_names([each.name for each in chart.series])) > 24
+        height, value = row_height * row - 8, float(each.curve.y[0])
+        drawn.append(_words("name", *((2, height + 4) if beside else (16, height - 14)), _cut(name, letters)))
+        if np.isfinite(each.curve.low[0]):
+            ends = x.of(each.curve.low[0]), x.of(each.curve.high[0])
+            drawn.append(_path(f"whisker {_classes(each.style)}", f"M{ends[0]:.1f} {height}H{ends[1]:.1f}"))
+        drawn.append(_marker(each.style, x.of(value), height))
+        text = _short(round(value, 3) if chart.percent else value, chart.percent)
+        drawn.append(_words("tick", canvas.width - 4, height + 4, text, "end"))
+    drawn.append(_words("label", (x.start + x.end) / 2, bottom + 33, chart.x_label, "middle"))
+    return bottom + 38, drawn
 
 
 def _marker(style: int, x: float, y: float, text: str = "") -> str:
