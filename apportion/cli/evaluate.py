@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -77,10 +77,10 @@ def evaluate_command(
             found = _of_record(read_run(run, reward, column), steps)
         scores = evaluate(found.rewards, found.answers, ks, seed)
     if as_json:
-        about = {"name": found.name, "failed": found.failed, "doubts": list(found.doubts)}
+        about = {"name": found.name, "failed": found.failed, "doubts": found.doubts}
         typer.echo(json_text({**about, **vars(scores)}))
     else:
-        typer.echo(_text(found, scores, sys.stdout.isatty()))
+        typer.echo("\n".join(_lines(found, scores, sys.stdout.isatty())))
 
 
 def _is_vote(run: Path) -> bool:
@@ -150,27 +150,31 @@ def _of_record(record: RunRecord, steps: str | None) -> Rollouts:
     )
 
 
-def _text(found: Rollouts, scores: Evaluation, terminal: bool) -> str:
-    """Return the scores as lines and a table, drawn if it is for a ``terminal``."""
+def _lines(found: Rollouts, scores: Evaluation, terminal: bool) -> Iterator[str]:
+    """Yield the scores as lines and a table, drawn if it is for a ``terminal``."""
     each = f"{scores.least:,}" if scores.least == scores.most else f"{scores.least:,} to {scores.most:,}"
-    lines = wrapped(
+    yield from wrapped(
         f"{one_line(found.name)}: {scores.rollouts:,} rollouts of {scores.problems:,} problems, {each} of each"
     )
     if found.failed:
-        lines += wrapped(f"{found.failed:,} rollouts without a reward are left out")
-    lines += doubt_lines(found.doubts)
+        yield from wrapped(f"{found.failed:,} rollouts without a reward are left out")
+    yield from doubt_lines(found.doubts)
+    mean = scores.mean
     if not scores.at:
-        mean = scores.mean
-        return "\n".join([*lines, f"mean@k {mean.mean:.4g} ({mean.low:.4g} to {mean.high:.4g})", *wrapped(GRADED)])
-    lines.append(f"mean@k {_cell(scores.mean)} for every k")
-    width = 3 if found.answers is None else 4
+        yield f"mean@k {mean.mean:.4g} ({mean.low:.4g} to {mean.high:.4g})"
+        yield from wrapped(GRADED)
+        return
+    yield f"mean@k {_cell(mean)} for every k"
     rows = [
-        [f"{at.k:,}", f"{at.problems:,} of {scores.problems:,}", _cell(at.passed), _cell(at.majority)][:width]
+        [f"{at.k:,}", f"{at.problems:,} of {scores.problems:,}", _cell(at.passed), _cell(at.majority)]
         for at in scores.at
     ]
-    lines.append(text_table(rows, ["k", "problems", "pass@k", "maj@k"][:width], align="r" * width, terminal=terminal))
-    lines += wrapped("in brackets 95% intervals, which resample problems and not rollouts")
-    return "\n".join(lines if found.answers is not None else [*lines, *wrapped(WITHOUT_ANSWERS)])
+    width = 3 if found.answers is None else 4
+    header = ["k", "problems", "pass@k", "maj@k"][:width]
+    yield text_table([row[:width] for row in rows], header, align="r" * width, terminal=terminal)
+    yield from wrapped("in brackets 95% intervals, which resample problems and not rollouts")
+    if found.answers is None:
+        yield from wrapped(WITHOUT_ANSWERS)
 
 
 def _cell(score: Score | None) -> str:

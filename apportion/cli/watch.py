@@ -19,20 +19,12 @@ if TYPE_CHECKING:
     from apportion.records import LogNews
     from apportion.records.step_summary import StepSummary
 
-HEADER = (
-    "step",
-    "success",
-    "rollouts",
-    "tokens",
-    "all right",
-    "all wrong",
-    "mixed",
-    "hard",
-    "middle",
-    "easy",
-    "per hour",
-)
-WIDTHS = (7, 7, 8, 10, 9, 9, 6, 6, 6, 6, 10)
+COLUMNS = {
+    **{"step": 7, "success": 7, "rollouts": 8, "tokens": 10, "all right": 9, "all wrong": 9},
+    **{"mixed": 6, "hard": 6, "middle": 6, "easy": 6, "per hour": 10},
+}
+"""The columns with their widths."""
+
 MOST_WAIT_SECONDS = 600.0
 """How long a log without a step is waited for, if no timeout is given."""
 SILENT_SECONDS, SILENT_STEPS = 60.0, 5.0
@@ -57,7 +49,7 @@ def watch(
 
     started, seen, said = time.monotonic(), _Seen(), ""
     bound = MOST_WAIT_SECONDS if timeout is None else timeout
-    with usage_errors(RecordError), LiveTable(HEADER, WIDTHS) as table:
+    with usage_errors(RecordError), LiveTable(tuple(COLUMNS), tuple(COLUMNS.values())) as table:
         for news in follow(log, every_seconds=every, timeout_seconds=timeout, until_step=until_step):
             if news.removed_from is not None and not as_json:
                 table.say(
