@@ -3,7 +3,7 @@
 All raise ValueError, also for a wrong type, because the loader of TOML files turns that into a message for the user.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import cache
@@ -15,6 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from apportion.untrusted import shown
+
+LONGEST_WORD = 80
+"""Characters of an unknown word that are compared with the known ones."""
 
 LARGEST_INTEGER = 2**63 - 1
 """The largest integer that an array of counts holds."""
@@ -63,10 +66,19 @@ def make_named(where: str, name: str, registry: Mapping[str, Callable[[], Any]])
     Raises ValueError for an unknown name.
     """
     if name not in registry:
-        close = get_close_matches(name, registry, n=1)
-        remedy = f"did you mean {close[0]!r}?" if close else "check the spelling"
-        raise ValueError(f"{where} must be one of {', '.join(registry)}, got {shown(name)}; {remedy}")
+        raise ValueError(f"{where} must be known, got {shown(name)}; {choices(name, registry)}")
     return registry[name]()
+
+
+def choices(word: str, words: Iterable[str]) -> str:
+    """Return the remedy for an unknown ``word``: the most similar of ``words``, if any is similar, and all of them.
+
+    >>> choices("vpi", ["uniform", "vip"]), choices("x", ["uniform", "vip"])
+    ("did you mean 'vip'? There are uniform, vip", 'use one of uniform, vip')
+    """
+    words = list(words)
+    close = get_close_matches(word[:LONGEST_WORD], words, n=1)
+    return f"did you mean {close[0]!r}? There are {', '.join(words)}" if close else f"use one of {', '.join(words)}"
 
 
 def check_integer(name: str, value: Any, least: int | None = None, remedy: str | None = None) -> int:

@@ -2,21 +2,20 @@
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from apportion.checks import choices
 from apportion.untrusted import MAX_DEPTH, check_depth, read_config, shown
+
+__all__ = ["ConfigError", "check_folder_name", "choices", "load", "to_toml"]
 
 _TEXT = re.compile(r'''"""(?s:.*?)"""|\'{3}(?s:.*?)\'{3}|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|#[^\n]*''')
 _LONG_KEY = re.compile(rf"(?:\.[ \t]*[\w-]+[ \t]*){{{MAX_DEPTH}}}")
 
 NAME_BYTES = 200
 """The longest name of a run's folder. File systems have 255, and suffixes are added to it."""
-
-LONGEST_WORD = 80
-"""Characters of an unknown word that are compared with the known ones."""
 
 
 class ConfigError(ValueError):
@@ -150,14 +149,3 @@ def _without_none(value: Any) -> Any:
     if isinstance(value, (str, int, float)):
         return value
     raise ConfigError(f"TOML holds strings, numbers, booleans, lists and tables, got {shown(value)}; convert it")
-
-
-def choices(word: str, words: Iterable[str]) -> str:
-    """Return the remedy for an unknown ``word``: the most similar of ``words``, if any is similar, and all of them.
-
-    >>> choices("vpi", ["uniform", "vip"]), choices("x", ["uniform", "vip"])
-    ("did you mean 'vip'? There are uniform, vip", 'use one of uniform, vip')
-    """
-    words = list(words)
-    close = get_close_matches(word[:LONGEST_WORD], words, n=1)
-    return f"did you mean {close[0]!r}? There are {', '.join(words)}" if close else f"use one of {', '.join(words)}"

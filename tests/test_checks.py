@@ -32,5 +32,5 @@ def test_lone_surrogates_become_question_marks():
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
     assert make_named("rule", "list", {"list": list, "dict": dict}) == []
-    with pytest.raises(ValueError, match="rule must be one of list, dict, got 'lst'; did you mean 'list'"):
+    with pytest.raises(ValueError, match="rule must be known, got 'lst'; did you mean 'list'"):
         make_named("rule", "lst", {"list": list, "dict": dict})

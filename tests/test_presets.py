@@ -79,7 +79,7 @@ def test_every_preset_has_its_name():
     assert presets.PRESETS.keys() == made - {"Preset", "preset_of"}
     assert all(name == each.__name__ and presets.preset_of(name) for name, each in presets.PRESETS.items())
     with pytest.raises(
-        ValueError, match=r"^preset must be one of .*, got 'hora_printed'; did you mean 'hora_as_printed'\?"
+        ValueError, match=r"^preset must be known, got 'hora_printed'; did you mean 'hora_as_printed'\?"
     ):
         presets.preset_of("hora_printed")
 
@@ -106,7 +106,7 @@ def test_what_a_preset_leaves_open_may_be_given_beside_it():
 def test_a_preset_that_does_not_fit_is_refused():
     beside = "{} must be left out beside a preset whose own is {}, got '{}'; leave out the preset".format
     wrong = [
-        ({"preset": "vip_as_pinted"}, "preset must be one of .*; did you mean 'vip_as_printed'"),
+        ({"preset": "vip_as_pinted"}, "preset must be known, .*; did you mean 'vip_as_printed'"),
         ({}, "allocator must be given, or a preset, which has one, got neither; name one"),
         ({"preset": "vip_as_printed", "allocator": HORA()}, beside("allocator", "vip", "hora")),
         ({"preset": "vip_as_printed", "estimator": "dr_grpo"}, beside("estimator", "rloo", "dr_grpo")),

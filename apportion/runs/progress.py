@@ -4,8 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -13,38 +12,26 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 LINE_EVERY_SECONDS = 15.0
 
 
-class Bars:
+class Bars(Progress):
     """Bars on ``console`` if that is a terminal; elsewhere lines for ``say``, at most one every 15 seconds."""
 
     def __init__(self, console: Console, say: Callable[[str], None]) -> None:
+        bar, note = BarColumn(), TextColumn("{task.fields[note]}")
+        columns = (TextColumn("{task.description}"), bar, MofNCompleteColumn(), note, TimeRemainingColumn())
+        super().__init__(*columns, console=console, disable=not console.is_terminal)
         self._say = say
-        self._terminal = console.is_terminal
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
-        )
-        self._progress = Progress(*columns, TimeRemainingColumn(), console=console, disable=not self._terminal)
-        self._tasks: dict[str, TaskID] = {}
+        self._named: dict[str, TaskID] = {}
         self._last_line = time.monotonic()
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._progress.stop()
 
     def show(self, name: str, done: int, total: int, note: str = "", *, hide: bool = False) -> None:
         """Draw the bar ``name`` at ``done`` of ``total``, or ``hide`` it."""
-        if name not in self._tasks:
-            self._tasks[name] = self._progress.add_task(name, total=total, note=note)
-        self._progress.update(self._tasks[name], completed=done, total=total, note=note, visible=not hide)
+        if name not in self._named:
+            self._named[name] = self.add_task(name, total=total, note=note)
+        self.update(self._named[name], completed=done, total=total, note=note, visible=not hide)
 
     def say(self, line: str, *, always: bool = False) -> None:
         """Say ``line`` if there is no terminal and a line is due, or ``always`` is set."""
-        if not self._terminal and (always or time.monotonic() - self._last_line > LINE_EVERY_SECONDS):
+        if self.disable and (always or time.monotonic() - self._last_line > LINE_EVERY_SECONDS):
             self._last_line = time.monotonic()
             self._say(line)
 
