@@ -6,15 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from apportion.report.charts import (
-    Chart,
-    ChartSeries,
-    ReportTable,
-    calibration_chart,
-    count,
-    percent,
-    table_of,
-)
+from apportion.report.charts import Chart, ChartSeries, ReportTable, calibration_chart, count, percent, table_of
 from apportion.report.curves import Curve, plain_curve, wilson
 from apportion.report.votes import VoteProfile
 from apportion.types import Floats
