@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, cast, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 
-from apportion.allocators import ALLOCATORS
+from apportion.allocators import ALLOCATORS, Allocator
 from apportion.cli.errors import usage_errors
 from apportion.cli.options import AsJson, Columns, Rewards, read_run, several
+from apportion.predictors import Predictor
 from apportion.runs.waiting import waiting
-from apportion.selection import SELECTORS
-from apportion.toml import load
+from apportion.selection import SELECTORS, Selector
+from apportion.toml import ConfigError, load
 from apportion.untrusted import one_line, shown
+
+MOST_ROLLOUTS = 10_000
+"""The most rollouts per prompt, because rules that choose prompts hold a number for each."""
 
 
 def replay_command(
@@ -55,19 +60,15 @@ def replay_command(
 
     Outcomes are those of a recorded run. Nothing is sampled.
     """
-    from apportion.cli.replay_rules import rules_of  # noqa: PLC0415 - what it needs is slow to import
     from apportion.cli.replay_text import replay_json, replay_text  # noqa: PLC0415
     from apportion.replay.allocating import Observe  # noqa: PLC0415
     from apportion.replay.choosing import Outcome  # noqa: PLC0415
     from apportion.replay.replaying import Outcomes, replay  # noqa: PLC0415
 
     names = several(rules, more)
+    chosen: dict[str, Any] = {"outcomes": outcomes, "observe": observe, "outcome": outcome}
     with usage_errors(ValueError, OSError, ImportError):
-        for option, value, known in (
-            ("outcomes", outcomes, Outcomes),
-            ("observe", observe, Observe),
-            ("outcome", outcome, Outcome),
-        ):
+        for (option, value), known in zip(chosen.items(), (Outcomes, Observe, Outcome), strict=True):
             if value not in get_args(known):
                 raise ValueError(
                     f"--{option} must be one of {', '.join(get_args(known))}, got {shown(value)}; choose one"
@@ -83,13 +84,46 @@ def replay_command(
             found = replay(
                 record,
                 made,
-                outcomes=cast(Outcomes, outcomes),
+                seeds=range(seeds),
                 window=window,
                 rollouts=rollouts,
-                observe=cast(Observe, observe),
-                outcome=cast(Outcome, outcome),
                 batch=batch,
-                seeds=range(seeds),
                 allow_missing=allow_missing,
+                **chosen,
             )
     typer.echo(replay_json(found) if as_json else replay_text(found, sys.stdout.isatty(), full))
+
+
+def rules_of(names: Sequence[str], tables: Mapping[str, Any], group_size: int) -> dict[str, Allocator | Selector]:
+    """Return the rules with these ``names``, in their order, each as ``read_rule`` reads it with its table.
+
+    ``group_size`` is that of rules that choose prompts, if their settings leave it open. Raises ValueError for an
+    unknown rule, a wrong setting, and an allocator together with a selection.
+
+    >>> rules_of(["vip:counts", "wide"], {"wide": {"name": "vip", "high": 16}}, 8)["wide"].high
+    16
+    """
+    if group_size > MOST_ROLLOUTS:
+        raise ConfigError(f"rollouts must be at most {MOST_ROLLOUTS:,} a prompt, got {group_size:,}; lower --rollouts")
+    unused = [name for name in tables if name not in names]
+    if unused:
+        raise ConfigError(f"settings must be of a rule that is replayed, got {shown(unused[0])}; name it in --rules")
+    return {name: _rule(name, tables.get(name), group_size) for name in dict.fromkeys(names)}
+
+
+def _rule(name: str, table: Any, group_size: int) -> Allocator | Selector:
+    from apportion.config import build  # noqa: PLC0415 - slow to import
+    from apportion.simulation.rules import read_rule  # noqa: PLC0415
+
+    def predictor(known: str) -> Predictor:
+        made: Predictor = build(Predictor, {"name": known}, f"{name}.predictor")  # type: ignore[type-abstract]
+        return made
+
+    allocator, selector = read_rule(name, table, predictor, {"group_size": max(2, group_size)})
+    if allocator and selector:
+        raise ConfigError(f"a replay plays an allocator or a selection, got both in {shown(name)}; replay each alone")
+    if (size := getattr(selector, "group_size", 0)) > MOST_ROLLOUTS:
+        raise ConfigError(f"{name}.group_size must be at most {MOST_ROLLOUTS:,}, got {size:,}; lower it")
+    rule = allocator or selector
+    assert rule  # a text without either is no rule
+    return rule

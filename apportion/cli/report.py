@@ -12,6 +12,7 @@ import typer
 from apportion.allocators import ALLOCATORS
 from apportion.cli.errors import usage_errors
 from apportion.cli.options import Columns, Rewards, pairs_of, several
+from apportion.cli.replay import rules_of
 from apportion.runs.waiting import waiting
 from apportion.selection import SELECTORS
 from apportion.untrusted import one_line
@@ -92,8 +93,7 @@ def report(
 
 
 def _replayed(names: list[str], record: RunRecord) -> Replay:
-    from apportion.cli.replay_rules import rules_of  # noqa: PLC0415 - what it needs is slow to import
-    from apportion.replay import replay  # noqa: PLC0415
+    from apportion.replay import replay  # noqa: PLC0415 - slow to import
 
     size = max(1, round(float(record.asked.mean())))
     return replay(record, rules_of(names, {}, size))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from apportion.diagnosis.statements import advice_statements, health_statements
 from apportion.report.charts import Chart, ReportTable, hours
-from apportion.report.profile import RunProfile
+from apportion.report.profile import RunProfile, RunTotals
 from apportion.report.training_charts import runs_table, summary_of, training_charts, wasted_table
 from apportion.report.vote_charts import vote_charts, vote_summary, votes_table
 from apportion.report.votes import VoteProfile
@@ -52,12 +52,10 @@ def report_of(profiles: Sequence[RunProfile | VoteProfile], price_per_hour: floa
     votes = [(place, each) for place, each in enumerate(profiles) if isinstance(each, VoteProfile)]
     overviews = [runs_table([run for _, run in runs])] if runs else []
     overviews += [votes_table([vote for _, vote in votes])] if votes else []
-    summaries = {place: summary_of(run) for place, run in runs} | {place: vote_summary(vote) for place, vote in votes}
-    decisions = {place: tuple(_decisions(run, price_per_hour)) for place, run in runs}
     return RunReport(
         names=tuple(each.name for each in profiles),
-        summaries=tuple(summaries[place] for place in range(len(profiles))),
-        decisions=tuple(decisions.get(place, ()) for place in range(len(profiles))),
+        summaries=tuple(summary_of(each) if isinstance(each, RunProfile) else vote_summary(each) for each in profiles),
+        decisions=tuple(tuple(_decisions(each, price_per_hour)) for each in profiles),
         notes=tuple(_notes([run for _, run in runs])),
         overviews=tuple(overviews),
         charts=tuple(chart for chart in (*training_charts(runs), *vote_charts(votes)) if chart.series),
@@ -66,18 +64,19 @@ def report_of(profiles: Sequence[RunProfile | VoteProfile], price_per_hour: floa
     )
 
 
-def _decisions(run: RunProfile, price: float | None) -> Iterator[str]:
+def _decisions(profile: RunProfile | VoteProfile, price: float | None) -> Iterator[str]:
+    if isinstance(profile, VoteProfile):
+        return
     if price is not None:
-        yield _cost(run, price)
-    if run.health is not None:
-        yield from health_statements(run.health)
-    if run.advice is not None:
-        yield from advice_statements(run.advice)
+        yield _cost(profile.totals, price)
+    if profile.health is not None:
+        yield from health_statements(profile.health)
+    if profile.advice is not None:
+        yield from advice_statements(profile.advice)
 
 
-def _cost(run: RunProfile, price: float) -> str:
+def _cost(totals: RunTotals, price: float) -> str:
     """Return what a run cost, and what of that went into dead groups."""
-    totals = run.totals
     if totals.hours is None or totals.steps < 2:
         return "Cost: unknown, because the time of the steps was not recorded."
     spent = totals.hours * totals.steps / (totals.steps - 1)  # the log has the ends of steps
