@@ -75,10 +75,6 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"the configuration must be UTF-8, got {path} ({error.reason}); save it as UTF-8") from error
     except ValueError as error:
         raise ConfigError(f"the configuration must be TOML, got {path}: {error}; correct that line") from error
-    except RecursionError as error:
-        raise ConfigError(
-            f"the configuration must be TOML, got {path} with too many levels; make it flatter"
-        ) from error
 
 
 def _parse(text: str) -> dict[str, Any]:

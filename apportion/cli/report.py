@@ -78,18 +78,19 @@ def report(
             for found in follow(runs, out, refresh, until_step, timeout, advice, replayed, opened):
                 typer.echo(f"{out}: step {found.last_step}" if found.last_step >= 0 else f"{out}")
             return
-        if not (as_text or as_json):
+        is_page = not (as_text or as_json)
+        if is_page:
             check_place(out, runs)
         with waiting("reading the runs"):
             shown = report_of(read_sources(runs, advice, replayed, opened), price_per_hour)
-        if not (as_text or as_json):
+        if is_page:
             write_page(out, page_of(shown))
-    if as_text or as_json:
+    if is_page:
+        for name, summary in zip(shown.names, shown.summaries, strict=True):
+            typer.echo(one_line(f"{name}: {summary}"))
+        typer.echo(f"Written to {out}")
+    else:
         typer.echo(json_of(shown) if as_json else text_of(shown, sys.stdout.isatty()))
-        return
-    for name, summary in zip(shown.names, shown.summaries, strict=True):
-        typer.echo(one_line(f"{name}: {summary}"))
-    typer.echo(f"Written to {out}")
 
 
 def _replayed(names: list[str], record: RunRecord) -> Replay:

@@ -32,11 +32,6 @@ class Curve:
     low: Floats
     high: Floats
 
-    @property
-    def has_values(self) -> bool:
-        """Whether any value is known."""
-        return bool(np.isfinite(self.y).any())
-
 
 def plain_curve(x: Mapping[str, Floats], y: Floats) -> Curve:
     """Return a curve without intervals."""

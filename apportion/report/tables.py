@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -62,10 +63,9 @@ def _table(table: ReportTable, terminal: bool) -> str:
 
 def _thinned(rows: tuple[tuple[str, ...], ...]) -> list[tuple[str, ...]]:
     """Return at most 6 rows of each run, by the first column; tables of one run have numbers there."""
-    whose = [row[0] if not row[0].replace(",", "").isdigit() else "" for row in rows]
     kept: list[tuple[str, ...]] = []
-    for name in dict.fromkeys(whose):
-        own = [row for row, each in zip(rows, whose, strict=True) if each == name]
+    for _, group in groupby(rows, key=lambda row: "" if row[0].replace(",", "").isdigit() else row[0]):
+        own = list(group)
         kept += [own[at] for at in np.unique(np.linspace(0, len(own) - 1, min(len(own), TEXT_ROWS)).astype(int))]
     return kept
 

@@ -135,7 +135,7 @@ def _over_costs(
     series = [
         ChartSeries(run.name, style, curve)
         for (style, run), curve in zip(runs, curves, strict=True)
-        if curve is not None and curve.has_values
+        if curve is not None and np.isfinite(curve.y).any()
     ]
     return Chart(
         key, title, text, "lines", tuple(series), curve_table(title, series, label, shares), y_label=label,
