@@ -30,7 +30,7 @@ def screen(found: Diagnosis, texts: bool = False) -> str:
         lines += wrapped("Wasted: no group has two rewards or more, so nothing can be compared.")
     last = ["More: --full for all tables, --json for all numbers, docs/diagnose.md."]
     if texts:
-        last.append("--embeddings minilm (apportion[embed]) shows whether the prompts' texts help.")
+        last.append("--embeddings minilm (the extra embed) shows whether the prompts' texts help.")
     if not found.advice.recommended:
         return "\n".join([*lines, *wrapped(changes[0]), *last])
     code, told = _code(found.advice.recommended[0]), [ORDER]

@@ -160,7 +160,7 @@ def curve_table(caption: str, series: Sequence[ChartSeries], name: str, as_perce
     rows = []
     for each in series:
         curve = each.curve
-        for place in np.flatnonzero(np.isfinite(curve.y)):
+        for place in np.flatnonzero(np.isfinite(curve.y)).tolist():
             values = [curve.y[place], *((curve.low[place], curve.high[place]) if has_interval else ())]
             shown = [percent(value, 1) if as_percent else f"{value:.4g}" for value in values]
             rows.append((each.name, *costs_at(curve.x, place), *shown))

@@ -45,21 +45,18 @@ def follow(
     if timeout is not None and not 0 <= timeout <= math.inf:
         raise ValueError(f"timeout must be a number of seconds of at least 0, got {timeout}; 3600 is an hour")
     check_place(out, paths)
-    ends = None if timeout is None else time.monotonic() + timeout
+    ends = time.monotonic() + (math.inf if timeout is None else timeout)
     seen: Stamp | None = None
-    report: RunReport | None = None
     while True:
-        now = stamp(paths)
-        if report is None or now != seen:
+        if (now := stamp(paths)) != seen:
             seen, report = now, report_of(read_sources(paths, advice, replayed, opened))
             write_page(out, page_of(report, refresh))
             yield report
-        reached = until_step is not None and report.last_step >= until_step
-        left = None if ends is None else ends - time.monotonic()
-        if reached or (left is not None and left <= 0):
+        left = ends - time.monotonic()
+        if left <= 0 or (until_step is not None and report.last_step >= until_step):
             write_page(out, page_of(report))
             return
-        wait(refresh if left is None else min(refresh, left))
+        wait(min(refresh, left))
 
 
 def stamp(paths: Sequence[Path]) -> Stamp:

@@ -86,7 +86,6 @@ class _Runs:
 
     def __init__(self, bars: Bars, length: int, unit: str, runs: Sequence[str]) -> None:
         self.bars, self.length, self.unit = bars, length, unit
-        self.spent = dict.fromkeys(runs, 0)
         self.latest: dict[str, dict[str, Any]] = {run: {} for run in runs}
         self.started = time.monotonic()
         self.resumed = 0
@@ -97,23 +96,21 @@ class _Runs:
             run, record = message
             if not self.latest[run]:
                 self.resumed += record[self.unit]
-            self.spent[run] = record[self.unit]
             self.latest[run] |= record
-            self._show(run)
+            note, done = self._note(run), self.latest[run][self.unit]
+            finished = done >= self.length
+            self.bars.show(run, done, self.length, note, hide=finished)
+            self.bars.say(f"{self._show_all()}; {run}: {'finished, ' * finished}{note}", always=finished)
 
-    def _show(self, run: str) -> None:
-        note, finished = self._note(run), self.spent[run] >= self.length
-        self.bars.show(run, self.spent[run], self.length, note, hide=finished)
-        spent, total, units = self._show_all()
-        line = f"{spent:,} of {total:,} {units}, {self._time_left(spent, total)}; {run}: "
-        self.bars.say(f"{line}{'finished, ' if finished else ''}{note}", always=finished)
-
-    def _show_all(self) -> tuple[int, int, str]:
-        """Draw the bar of all runs; return what they have spent, their length in all, and its unit."""
-        spent, total = sum(self.spent.values()), self.length * len(self.spent)
+    def _show_all(self) -> str:
+        """Draw the bar of all runs; return what they have spent, and the time that is left."""
+        spent = sum(record.get(self.unit, 0) for record in self.latest.values())
+        total, new = self.length * len(self.latest), spent - self.resumed
         units = "steps" if self.unit == "step" else self.unit
         self.bars.show("all runs", spent, total, units)
-        return spent, total, units
+        minutes = (time.monotonic() - self.started) / new * (total - spent) / 60 if new else 0.0
+        left = f"about {max(0.0, minutes):.1f} minutes left" if new else "starting"
+        return f"{spent:,} of {total:,} {units}, {left}"
 
     def _note(self, run: str) -> str:
         record = self.latest[run]
@@ -121,10 +118,3 @@ class _Runs:
         if "counts" in record:
             parts.append(f"{min(record['counts'])} to {max(record['counts'])} rollouts a prompt")
         return ", ".join(parts)
-
-    def _time_left(self, spent: int, total: int) -> str:
-        new = spent - self.resumed
-        if not new:
-            return "starting"
-        minutes = (time.monotonic() - self.started) / new * (total - spent) / 60
-        return f"about {max(0.0, minutes):.1f} minutes left"
