@@ -10,7 +10,6 @@ from apportion.cli.errors import usage_errors
 from apportion.cli.options import AsJson, Columns, Rewards, read_run
 from apportion.runs.json_text import json_text
 from apportion.runs.waiting import waiting
-from apportion.untrusted import one_line
 
 
 def diagnosis(
@@ -44,7 +43,7 @@ def diagnosis(
     from apportion.diagnosis.given import embedder_of, rates_of  # noqa: PLC0415
     from apportion.records import ScalarsOnlyError, scalars_at  # noqa: PLC0415
 
-    with usage_errors(ValueError, OSError, ImportError), waiting(f"diagnosing {one_line(str(log))}"):
+    with usage_errors(ValueError, OSError, ImportError), waiting(f"diagnosing {log}"):
         try:
             record = read_run(log, reward, column)
         except ScalarsOnlyError as error:

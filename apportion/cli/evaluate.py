@@ -66,7 +66,7 @@ def evaluate_command(
     of_vote: dict[str, Any] = {"questions": questions, "labels": labels, "extract": extract, "equivalence": equivalence}
     with (
         usage_errors(ValueError, ImportError, OSError, AnswerFunctionError),
-        waiting(f"evaluating {one_line(str(run))}"),
+        waiting(f"evaluating {run}"),
     ):
         ks = [_integer("k", text) for text in several(k, more)]
         if _is_vote(run):

@@ -42,6 +42,10 @@ Labels = Annotated[
     Path | None,
     typer.Option(help="Right answers of a random draw of the questions, by id or prompt: a bound on right winners."),
 ]
+SettingsOfRules = Annotated[
+    list[str] | None, typer.Option("--set", metavar="RULE.KEY=VALUE", help="A setting of a rule, such as vip.low=4.")
+]
+FurtherRules = Annotated[list[str] | None, typer.Argument(metavar="[RULE]...", help="Further rules.")]
 RuleSettings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the rule.")]
 
 

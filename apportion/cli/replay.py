@@ -11,12 +11,12 @@ import typer
 
 from apportion.allocators import ALLOCATORS, Allocator
 from apportion.cli.errors import usage_errors
-from apportion.cli.options import AsJson, Columns, Rewards, read_run, several
+from apportion.cli.options import AsJson, Columns, FurtherRules, Rewards, SettingsOfRules, read_run, several
 from apportion.predictors import Predictor
 from apportion.runs.waiting import waiting
 from apportion.selection import SELECTORS, Selector
 from apportion.toml import ConfigError, load
-from apportion.untrusted import one_line, shown
+from apportion.untrusted import shown
 
 MOST_ROLLOUTS = 10_000
 """The most rollouts per prompt, because rules that choose prompts hold a number for each."""
@@ -24,17 +24,14 @@ MOST_ROLLOUTS = 10_000
 
 def replay_command(
     log: Annotated[Path, typer.Argument(help="A rollout log, or a file of group counts.")],
-    more: Annotated[list[str] | None, typer.Argument(metavar="[RULE]...", help="Further rules.")] = None,
+    more: FurtherRules = None,
     reward: Rewards = None,
     column: Columns = None,
     rules: Annotated[
         list[str] | None,
         typer.Option("--rules", metavar="RULE...", help=f"Any of {', '.join([*ALLOCATORS, *SELECTORS])}."),
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="RULE.KEY=VALUE", help="A setting of a rule, such as vip.low=4."),
-    ] = None,
+    settings: SettingsOfRules = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file with a table of settings for each rule.")] = None,
     rollouts: Annotated[
         int | None, typer.Option(help="Rollouts per prompt of rules that leave it open; by default the run's.")
@@ -77,7 +74,7 @@ def replay_command(
             raise ValueError(f"--seeds must be 1 to 100, got {seeds}; 3 are enough for most rules")
         if not log.exists():
             raise ValueError(f"the log must exist, got {shown(str(log))}; give the log first, and then --rules")
-        with waiting(f"replaying {one_line(str(log))}"):
+        with waiting(f"replaying {log}"):
             record = read_run(log, reward, column)
             size = round(float(record.asked.mean())) if len(record.asked) else 1
             made = rules_of(names, load(config, settings or []), rollouts or size)

@@ -9,7 +9,16 @@ from typing import Annotated, Any
 import typer
 
 from apportion.cli.errors import usage_errors
-from apportion.cli.options import AsJson, Columns, Rewards, read_run, settings_options, several
+from apportion.cli.options import (
+    AsJson,
+    Columns,
+    FurtherRules,
+    Rewards,
+    SettingsOfRules,
+    read_run,
+    settings_options,
+    several,
+)
 from apportion.toml import load
 
 LINE_EVERY_SECONDS = 15.0
@@ -34,7 +43,7 @@ USUAL_RULES = ("vip", "hora", "uniform+mixed", "vip+mixed")
 
 
 def simulation(
-    further: Annotated[list[str] | None, typer.Argument(metavar="[RULE]...", help="Further rules.")] = None,
+    further: FurtherRules = None,
     rules: Annotated[
         list[str] | None,
         typer.Option(
@@ -43,10 +52,7 @@ def simulation(
             show_default=False,
         ),
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="RULE.KEY=VALUE", help="A setting of a rule, such as vip.low=4."),
-    ] = None,
+    settings: SettingsOfRules = None,
     population: Annotated[str, typer.Option(help=f"One of {', '.join(POPULATIONS)}.")] = "like-the-run",
     like: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Or success probabilities as in the first groups of this run.")

@@ -4,6 +4,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from apportion.untrusted import one_line
+
 
 @contextmanager
 def waiting(doing: str) -> Iterator[None]:
@@ -14,5 +16,5 @@ def waiting(doing: str) -> Iterator[None]:
     from rich.console import Console  # noqa: PLC0415 - slow to import
     from rich.text import Text  # noqa: PLC0415
 
-    with Console(stderr=True).status(Text(doing)):
+    with Console(stderr=True).status(Text(one_line(doing))):
         yield
