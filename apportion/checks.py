@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import cache
+from math import inf
 from numbers import Integral, Real
 from types import NoneType
 from typing import Any, get_args, get_type_hints
@@ -96,18 +97,40 @@ def check_integer(name: str, value: Any, least: int | None = None, remedy: str |
     return int(value)
 
 
-def check_least(settings: Any, remedy: str, **least: float) -> None:
-    """Raise ValueError for a setting that is below its ``least`` value. None passes, and nan does not.
+def check_least(settings: Any, remedy: str = "", **least: float) -> None:
+    """Raise ValueError unless these fields of a dataclass are None, or finite and not below their ``least`` value.
+
+    Without a ``remedy`` the default of the field is named.
 
     >>> from types import SimpleNamespace
-    >>> check_least(SimpleNamespace(name="dapo", target=0), "leave it out", target=1)
+    >>> check_least(SimpleNamespace(target=0), "leave it out", target=1)
     Traceback (most recent call last):
-    ValueError: target must be at least 1 for dapo, got 0; leave it out
+    ValueError: target must be at least 1, got 0; leave it out
     """
     for name, low in least.items():
         value = getattr(settings, name)
-        if value is not None and not low <= value:
-            raise ValueError(f"{name} must be at least {low} for {settings.name}, got {shown(value)}; {remedy}")
+        if value is not None and not low <= value < inf:
+            said = f"{name} must be at least {low}{_of_rule(settings)}, got {shown(value)}"
+            raise ValueError(f"{said}; {remedy or _usual(settings, name)}")
+
+
+def check_positive(settings: Any, *names: str) -> None:
+    """Raise ValueError unless these fields of a dataclass are None, or above 0 and finite."""
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not 0 < value < inf:
+            said = f"{name} must be above 0 and finite{_of_rule(settings)}, got {shown(value)}"
+            raise ValueError(f"{said}; {_usual(settings, name)}")
+
+
+def _of_rule(settings: Any) -> str:
+    """Return " for NAME" for a rule of a registry, which has a name."""
+    name = getattr(type(settings), "name", None)
+    return f" for {name}" if isinstance(name, str) else ""
+
+
+def _usual(settings: Any, name: str) -> str:
+    return f"{type(settings).__dataclass_fields__[name].default} is usual"
 
 
 def check_choice(name: str, value: Any, choices: Collection[str], remedy: str = "check the spelling") -> None:

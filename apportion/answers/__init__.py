@@ -6,17 +6,11 @@ find them by the names in a configuration. ``AnswerReader`` does both for traine
 """
 
 from apportion.answers.embedding import EmbeddingMatch
-from apportion.answers.equivalence import (
-    EQUIVALENCES,
-    AnswerClasses,
-    Equivalence,
-    ExactMatch,
-    is_correct,
-    merge_answers,
-)
+from apportion.answers.equivalence import AnswerClasses, Equivalence, ExactMatch, is_correct, merge_answers
 from apportion.answers.extraction import EXTRACTORS, Extractor, extract
 from apportion.answers.judge import JudgeEquivalence, JudgeError, JudgeUsage, JudgeVerdict
 from apportion.answers.making import (
+    EQUIVALENCES,
     NAMES,
     check_equivalence,
     for_question,

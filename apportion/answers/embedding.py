@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from apportion.answers.equivalence import Equivalence
 from apportion.answers.phrase import phrase_form
 from apportion.answers.user_code import in_thread
 from apportion.predictors.embeddings import Embedder, SentenceTransformerEmbedder, embed
@@ -29,7 +30,7 @@ REMEMBERED = 2**14
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
-class EmbeddingMatch:
+class EmbeddingMatch(Equivalence):
     """Answers are equal if the cosine similarity of their embeddings is at least ``threshold``.
 
     An answer joins the most similar class above the threshold. The same words (``PhraseMatch``) are always equal, and
@@ -72,9 +73,6 @@ class EmbeddingMatch:
         similarities = vectors[1:] @ vectors[0]
         best = int(similarities.argmax())
         return rivals[best] if similarities[best] >= self.threshold else None
-
-    async def aclose(self) -> None:
-        """Do nothing, because there is nothing to free."""
 
     def _unit_vectors(self, texts: Sequence[str]) -> Floats:
         """Return the embeddings [P, d] of ``texts``, each of length 1, in one call for those that are not in memory."""

@@ -5,13 +5,9 @@ new class. The order matters if an equivalence is not transitive.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
-
-from apportion.answers.embedding import EmbeddingMatch
-from apportion.answers.mathematics import MathVerify
-from apportion.answers.phrase import PhraseMatch
 
 T = TypeVar("T")
 
@@ -23,7 +19,7 @@ class Equivalence(Protocol):
         """Return the index of the first of ``known`` that means the same as ``answer``; None if none does."""
 
     async def aclose(self) -> None:
-        """Free all resources. Nothing can be compared afterwards."""
+        """Free all resources, if there are any. Nothing can be compared afterwards."""
 
 
 class ExactMatch(Equivalence):
@@ -33,18 +29,6 @@ class ExactMatch(Equivalence):
         """Return the index of the first of ``known`` with the same text; None if none has it."""
         texts = [other.strip() for other in known]
         return texts.index(answer.strip()) if answer.strip() in texts else None
-
-    async def aclose(self) -> None:
-        """Do nothing, because there is nothing to free."""
-
-
-EQUIVALENCES: dict[str, Callable[..., Equivalence]] = {
-    "exact": ExactMatch,
-    "math": MathVerify,
-    "phrase": PhraseMatch,
-    "embedding": EmbeddingMatch,
-}
-"""Every equivalence by name that needs no server. ``make_equivalence`` has also "judge"."""
 
 
 class AnswerClasses:

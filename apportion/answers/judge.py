@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from apportion.answers.equivalence import Equivalence
 from apportion.answers.extraction import after_reasoning
 from apportion.answers.normal_form import equal_by_text, normal_form
 from apportion.answers.phrase import phrase_form
@@ -96,7 +97,7 @@ class JudgeVerdict:
     same: bool
 
 
-class JudgeEquivalence:
+class JudgeEquivalence(Equivalence):
     """Answers are equal if a model says so. ``for_question`` must name the question before answers are compared.
 
     Args:
@@ -149,9 +150,6 @@ class JudgeEquivalence:
     async def find_equal(self, answer: str, known: Sequence[str]) -> int | None:
         """Raise RuntimeError, because the judge must know the question."""
         raise RuntimeError("a judge must know the question, got none; compare with for_question(text)")
-
-    async def aclose(self) -> None:
-        """Do nothing, because whoever gave ``ask`` closes its connection."""
 
     async def same(self, question: str, answer: str, other: str) -> bool:
         """Return whether the answers to ``question`` mean the same. Raises JudgeError if the judge does not reply."""
@@ -219,7 +217,7 @@ class JudgeEquivalence:
 
 
 @dataclass(frozen=True)
-class JudgeOfQuestion:
+class JudgeOfQuestion(Equivalence):
     """The equivalence of answers to ``question``, made by ``JudgeEquivalence.for_question``."""
 
     judge: JudgeEquivalence
@@ -237,9 +235,6 @@ class JudgeOfQuestion:
             if await self.judge.same(self.question, answer, other):
                 return index
         return None
-
-    async def aclose(self) -> None:
-        """Do nothing, because the judge belongs to all questions."""
 
 
 def same_by_words(answer: str, other: str) -> bool | None:

@@ -9,12 +9,23 @@ from collections.abc import Callable, Container
 from functools import partial
 from typing import Any
 
-from apportion.answers.equivalence import EQUIVALENCES, Equivalence
+from apportion.answers.embedding import EmbeddingMatch
+from apportion.answers.equivalence import Equivalence, ExactMatch
 from apportion.answers.extraction import EXTRACTORS, Extractor
 from apportion.answers.judge import Ask, JudgeEquivalence
+from apportion.answers.mathematics import MathVerify
+from apportion.answers.phrase import PhraseMatch
 from apportion.answers.user_code import UserEquivalence, UserExtractor
 from apportion.untrusted import shown
 from apportion.user_functions import import_named
+
+EQUIVALENCES: dict[str, Callable[..., Equivalence]] = {
+    "exact": ExactMatch,
+    "math": MathVerify,
+    "phrase": PhraseMatch,
+    "embedding": EmbeddingMatch,
+}
+"""Every equivalence by name that needs no server. ``make_equivalence`` has also "judge"."""
 
 JUDGE = "judge"
 """The equivalence that asks a model."""

@@ -15,6 +15,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
+from apportion.answers.equivalence import Equivalence
 from apportion.answers.normal_form import LONGEST, REMEMBERED
 
 ARTICLES = ("a", "an", "the")
@@ -35,7 +36,7 @@ SMALL = {word: value for value, word in enumerate(ONES)} | {word: 10 * n for n, 
 SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9}
 
 
-class PhraseMatch:
+class PhraseMatch(Equivalence):
     """Answers are equal if their words are, apart from case, punctuation, accents and articles; "two" is 2.
 
     It needs no model and no process. Answers of more than 1,000 characters are compared as text.
@@ -45,9 +46,6 @@ class PhraseMatch:
         """Return the index of the first of ``known`` with the same words; None if none has them."""
         phrase, phrases = phrase_form(answer), [phrase_form(other) for other in known]
         return phrases.index(phrase) if phrase and phrase in phrases else None
-
-    async def aclose(self) -> None:
-        """Do nothing, because there is nothing to free."""
 
 
 @lru_cache(REMEMBERED)

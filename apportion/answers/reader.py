@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from apportion.answers.equivalence import EQUIVALENCES, AnswerClasses, Equivalence, run_coroutine
+from apportion.answers.equivalence import AnswerClasses, Equivalence, run_coroutine
 from apportion.answers.extraction import extract
+from apportion.answers.making import EQUIVALENCES
 
 
 @dataclass

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from apportion.answers.equivalence import Equivalence
 from apportion.untrusted import shown
 
 T = TypeVar("T")
@@ -73,7 +74,7 @@ class UserExtractor:
 
 
 @dataclass
-class UserEquivalence:
+class UserEquivalence(Equivalence):
     """Answers are equal if ``same(answer, other)`` is true, where ``other`` came first. Equal texts are not compared.
 
     ``same`` may be async. If it is not, it runs in threads, for several questions at once. Its verdicts are remembered.
@@ -99,9 +100,6 @@ class UserEquivalence:
             if self._verdicts[pair]:
                 return index
         return None
-
-    async def aclose(self) -> None:
-        """Do nothing, because there is nothing to free."""
 
     async def _compare(self, answer: str, other: str) -> bool:
         what = f"{self.name} must return True or False for {shown(answer)} and {shown(other)}"

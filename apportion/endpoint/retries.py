@@ -13,9 +13,11 @@ import math
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from email.utils import mktime_tz, parsedate_tz
-from random import Random
+from random import uniform
+
+from apportion.endpoint.completion import Fault
 
 FIRST_WAIT, LONGEST_WAIT, LONGEST_BUSY_WAIT = 0.5, 8.0, 30.0
 BUSY_SECONDS = 600.0
@@ -31,7 +33,6 @@ class Patience:
     """How often one request has been sent again, and how long it has waited for a busy server."""
 
     max_retries: int
-    random: Random = field(default_factory=Random)
     retries: int = 0
     _waits: int = 0
     _busy_since: float | None = None
@@ -41,34 +42,35 @@ class Patience:
         """How long the server has been busy for this request."""
         return 0.0 if self._busy_since is None else time.monotonic() - self._busy_since
 
-    def pause(self, busy: bool, asked: float | None = None) -> float | None:
-        """Return the seconds to wait before the request is sent again; None if it is given up.
+    def pause(self, fault: Fault) -> float | None:
+        """Return the seconds to wait before the request is sent again after ``fault``; None if it is given up.
 
         >>> patience = Patience(max_retries=1)
-        >>> patience.pause(busy=True, asked=40), patience.pause(busy=True, asked=3600), patience.retries
-        (40, None, 0)
-        >>> 0.375 <= patience.pause(busy=False) <= 0.5, patience.pause(busy=False)
+        >>> [patience.pause(Fault("is busy", busy=True, wait=wait)) for wait in (40, 3600)], patience.retries
+        ([40, None], 0)
+        >>> 0.375 <= patience.pause(Fault("failed")) <= 0.5, patience.pause(Fault("failed"))
         (True, None)
         """
-        if busy and self.max_retries:
-            now = time.monotonic()
-            self._busy_since = now if self._busy_since is None else self._busy_since
-            wait = asked or backoff_seconds(self._waits, self.random, LONGEST_BUSY_WAIT)
+        if not fault.again:
+            return None
+        if fault.busy and self.max_retries:
+            self._busy_since = self._busy_since or time.monotonic()
             self._waits += 1
-            return wait if now - self._busy_since + wait <= BUSY_SECONDS else None
+            wait = fault.wait or backoff_seconds(self._waits, LONGEST_BUSY_WAIT)
+            return wait if self.busy_seconds + wait <= BUSY_SECONDS else None
         self.retries += 1
         if self.retries > self.max_retries:
             return None
-        return asked or backoff_seconds(self.retries - 1, self.random, LONGEST_WAIT)
+        return fault.wait or backoff_seconds(self.retries, LONGEST_WAIT)
 
 
-def backoff_seconds(retry: int, random: Random, longest: float) -> float:
-    """Return the wait before the retry with this number, from 0, of at most ``longest`` seconds.
+def backoff_seconds(retry: int, longest: float) -> float:
+    """Return the wait before the retry with this number, from 1, of at most ``longest`` seconds.
 
-    >>> 0.375 <= backoff_seconds(0, Random(), 8.0) <= 0.5, 6 <= backoff_seconds(10**6, Random(), 8.0) <= 8
+    >>> 0.375 <= backoff_seconds(1, 8.0) <= 0.5, 6 <= backoff_seconds(10**6, 8.0) <= 8
     (True, True)
     """
-    return min(FIRST_WAIT * 2.0 ** min(retry, 10), longest) * random.uniform(0.75, 1.0)
+    return min(FIRST_WAIT * 2.0 ** min(retry - 1, 10), longest) * uniform(0.75, 1.0)
 
 
 def asked_wait(status: int, headers: Mapping[str, str], said: str) -> tuple[bool, float | None]:

@@ -11,7 +11,6 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from random import Random
 from typing import Any
 
 from apportion.endpoint.client import PLAIN_PROMPT
@@ -54,7 +53,6 @@ class Server:
         self._seconds = seconds
         self._max_retries = max_retries
         self._has_key = has_key
-        self._random = Random()
         self._health = Health()
         self._checking = False
         self._dead = ""
@@ -66,39 +64,40 @@ class Server:
 
         Raises EndpointError or Failure; a Refusal if the server refuses the content of the request.
         """
-        patience, sent = Patience(self._max_retries, self._random), 0
+        patience = Patience(self._max_retries)
         while True:
             if self._dead:
                 raise EndpointError(self._dead)
-            found = await self._attempt(prompt, n, seed, sent)
+            found = await self._attempt(prompt, n, seed)
             if not isinstance(found, Fault):
                 return found
             problem = self._problem(found)
             if isinstance(problem, EndpointError):
                 raise problem
             await self._check_health(found, seed)
-            sent += 1
-            pause = patience.pause(found.busy, found.wait) if found.again else None
+            pause = patience.pause(found)
             if pause is None or (n > 1 and patience.retries > 1):  # one long sample may fail all n
                 problem.of_sample = not found.busy
                 raise problem
             if found.busy and patience.busy_seconds >= SILENT_SECONDS:
                 self._say_busy(problem)
             await asyncio.sleep(pause)
+            self._usage.retries += 1
 
     async def _check_health(self, last: Fault, seed: int | None) -> None:
         """Send a plain prompt if the server is suspected to be dead or another one. Raise EndpointError if it fails."""
-        astray = last.kind == "astray" and not self._health.answered
-        if self._checking or not (astray or self._health.is_suspect):
+        health = self._health
+        astray = last.kind == "astray" and not health.answered
+        if self._checking or not (astray or health.is_suspect):
             return
-        failures, seconds = self._health.failures, self._health.failing_seconds
+        failures, seconds = health.failures, health.failing_seconds
         self._checking = True
         try:
-            found = await self._attempt(PLAIN_PROMPT, 1, seed, 0)
+            found = await self._attempt(PLAIN_PROMPT, 1, seed)
         finally:
             self._checking = False
         if isinstance(found, Fault) and (found.kind == "astray" if astray else _outcome(found) != "busy"):
-            since = "since its last answer" if self._health.answered else "and never an answer"
+            since = "since its last answer" if health.answered else "and never an answer"
             silent = (
                 f"{self._http.url} must answer, got {failures} failures within {seconds:.0f} s {since} "
                 f"({self._problem(last)}), and for a plain prompt too ({self._problem(found)}); check the server and "
@@ -107,8 +106,8 @@ class Server:
             self._dead = str(self._problem(last)) if astray else silent
             raise EndpointError(self._dead)
 
-    async def _attempt(self, prompt: str | Messages, n: int, seed: int | None, retry: int) -> list[Completion] | Fault:
-        """Return the completions of one request, or what came in their place."""
+    async def _attempt(self, prompt: str | Messages, n: int, seed: int | None) -> list[Completion] | Fault:
+        """Return the completions of one request, or what came in their place: no error of ours shall carry it."""
         try:
             path, body = self._request(prompt, n, seed)
         except ValueError as error:
@@ -117,19 +116,17 @@ class Server:
         outcome: Outcome = "unknown"
         silence = asyncio.get_running_loop().call_later(SILENT_SECONDS, self._say_silent)
         self._usage.requests += 1
-        self._usage.retries += retry > 0
         try:
             found = read_reply(await self._http.send("POST", path, self._seconds, body))
+            outcome, self._said_busy = "answered", False
+            self._usage.add(found)
+            return found
         except Fault as fault:
             outcome = _outcome(fault)
             return fault
         except asyncio.CancelledError:
             self._usage.cancelled += 1
             raise
-        else:
-            outcome, self._said_busy = "answered", False
-            self._usage.add(found)
-            return found
         finally:
             silence.cancel()
             self._silent_since = time.monotonic()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
-from apportion.checks import check_numbers, encodable
+from apportion.checks import check_least, check_numbers, check_positive, encodable
 from apportion.endpoint.client import Client
 from apportion.endpoint.completion import EndpointError, Usage
 from apportion.endpoint.secrets import hide_secrets, secret_texts
@@ -79,18 +79,10 @@ class Endpoint:
             raise ValueError("model must be named, got none; give the name under which the server offers it")
         if self.api not in ("chat", "completions"):
             raise ValueError(f'api must be "chat" or "completions", got {self.api!r}; "chat" is usual')
-        if self.temperature is not None and not 0 <= self.temperature < float("inf"):
-            raise ValueError(f"temperature must be at least 0, got {self.temperature}; 0.6 is usual")
+        check_least(self, temperature=0, max_tokens=1, concurrency=1, max_retries=0)
+        check_positive(self, "timeout_seconds")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ValueError(f"top_p must be above 0 and at most 1, got {self.top_p}; 0.95 is usual")
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}; None leaves it to the server")
-        if self.concurrency < 1:
-            raise ValueError(f"concurrency must be at least 1, got {self.concurrency}; 32 is usual")
-        if not 0 < self.timeout_seconds < float("inf"):
-            raise ValueError(f"timeout_seconds must be above 0 and finite, got {self.timeout_seconds}; 600 is usual")
-        if self.max_retries < 0:
-            raise ValueError(f"max_retries must be at least 0, got {self.max_retries}; 5 is usual")
         for name in ("max_tokens", "concurrency", "max_retries"):
             if (getattr(self, name) or 0) > LARGEST:
                 raise ValueError(f"{name} must be at most {LARGEST}, got {shown(getattr(self, name))}; lower it")

@@ -24,9 +24,6 @@ from apportion.gateway.settings import GatewaySettings
 from apportion.stopping import RULES, TARGETS, Fixed, Rule
 from apportion.untrusted import parse_json, shown
 
-GATEWAY_FIELDS = ("n", "seed", "stream", "stream_options", "apportion")
-"""Fields of a request that do not go upstream as they are."""
-
 Unvoted = Literal["greedy", "off"]
 """Why a request is not voted on: its temperature is 0, or it says so."""
 
@@ -71,57 +68,51 @@ def read_request(body: bytes, settings: GatewaySettings) -> VoteRequest:
         raise GatewayError(400, "the body must be a JSON object, got another value; send one with messages")
     if not isinstance(given.get("messages"), list) or not given["messages"]:
         raise _wrong("messages", "must be a list of at least one message", given.get("messages"), "send messages")
-    n = _integer(given, "n", 1)
-    if not 1 <= n <= settings.voting.max_samples:
-        raise _wrong("n", f"must be from 1 to {settings.voting.max_samples}", n, "ask for fewer choices")
-    options = given.get("stream_options") or {}
+    n, most = _taken(given, "n", 1), settings.voting.max_samples
+    if not 1 <= n <= most:
+        raise _wrong("n", f"must be from 1 to {most}", n, "ask for fewer choices")
+    options = given.pop("stream_options", None) or {}
     if not isinstance(options, dict):
         raise _wrong("stream_options", "must be an object", options, 'send {"include_usage": true}')
-    sent = {name: value for name, value in given.items() if name not in GATEWAY_FIELDS}
-    voted, extractor = _voting(given.get("apportion"), n, settings)
+    voted, extractor = _voting(given.pop("apportion", None), n, settings)
     unvoted: Unvoted | None = None if voted else "off"
-    greedy, temperature = voted and given.get("temperature") == 0, None
-    if greedy and settings.greedy_temperature is not None:
-        sent["temperature"] = temperature = settings.greedy_temperature
-    elif greedy:
-        unvoted = "greedy"
+    temperature = None
+    if voted and given.get("temperature") == 0:
+        temperature = settings.greedy_temperature
+        if temperature is None:
+            unvoted = "greedy"
+        else:
+            given["temperature"] = temperature
     return VoteRequest(
-        fields=sent,
         n=n,
-        seed=None if given.get("seed") is None else _integer(given, "seed", 0),
-        stream=_flag(given, "stream", False),
-        include_usage=_flag(options, "include_usage", False, "stream_options.include_usage"),
+        seed=_taken(given, "seed", None),
+        stream=_taken(given, "stream", False),
+        include_usage=_taken(options, "include_usage", False, "stream_options."),
         voting=voted if voted and not unvoted else Voting(Fixed(), n, n, wave=n, curtail=False),
         extractor=extractor,
         unvoted=unvoted,
         temperature=temperature,
+        fields=given,
     )
 
 
 def _voting(given: Any, n: int, settings: GatewaySettings) -> tuple[Voting | None, Extractor]:
     """Return how to vote, or None if the request is not to be voted on, and the extractor."""
-    if given is None:
-        given = {}
+    given = {} if given is None else given
     if not isinstance(given, dict):
         raise _wrong("apportion", "must be an object", given, 'send one such as {"max_samples": 16}')
-    of_rule = dict(given)
-    vote, extract = _flag(of_rule, "vote", True, "apportion.vote"), of_rule.pop("extract", None)
-    of_rule.pop("vote", None)
+    vote, extract = _taken(given, "vote", True, "apportion."), given.pop("extract", None)
     if extract is not None and (not isinstance(extract, str) or extract not in EXTRACTORS):  # no code of the client's
         raise _wrong("apportion.extract", f"must be one of {', '.join(EXTRACTORS)}", extract, "choose one")
-    most = settings.voting.max_samples
-    taken: dict[str, Any] = {"max_samples": _integer(of_rule, "max_samples", most, "apportion.max_samples")}
-    if not n <= taken["max_samples"] <= most:
-        raise _wrong(
-            "apportion.max_samples", f"must be from n to {most}", taken["max_samples"], "the gateway has that bound"
-        )
-    for name in ("wave", "curtail"):
-        if name in of_rule:
-            taken[name] = of_rule.pop(name)
-    of_rule.pop("max_samples", None)
+    own = settings.voting
+    most = _taken(given, "max_samples", own.max_samples, "apportion.")
+    if not n <= most <= own.max_samples:
+        must = f"must be from n to {own.max_samples}"
+        raise _wrong("apportion.max_samples", must, most, "the gateway has that bound")
+    waves = {name: given.pop(name) for name in ("wave", "curtail") if name in given}
+    least = max(n, min(own.min_samples, most))
     try:
-        voting = replace(settings.voting, rule=_rule(of_rule, settings.voting.rule), **taken)
-        voting = replace(voting, min_samples=max(n, min(voting.min_samples, voting.max_samples)))
+        voting = replace(own, rule=_rule(given, own.rule), max_samples=most, min_samples=least, **waves)
     except ValueError as error:
         raise GatewayError(400, f"apportion: {error}", param="apportion") from None
     return voting if vote else None, settings.extractor if extract is None else EXTRACTORS[extract]
@@ -149,23 +140,17 @@ def _rule(given: dict[str, Any], own: Rule) -> Rule:
     return build(RULES[name], before | given, "") if given or not before else own
 
 
-def _integer(given: Mapping[str, Any], name: str, default: int, param: str | None = None) -> int:
-    value = given.get(name)
+def _taken(given: dict[str, Any], name: str, default: Any, where: str = "") -> Any:
+    """Take an integer, or a flag as its ``default`` is, out of ``given``. Raise GatewayError for anything else."""
+    value, param = given.pop(name, None), f"{where}{name}"
     if value is None:
         return default
+    if isinstance(default, bool) and not isinstance(value, bool):
+        raise _wrong(param, "must be true or false", value, "choose one")
     try:
-        return check_integer(param or name, value)
+        return value if isinstance(default, bool) else check_integer(param, value)
     except ValueError as error:
-        raise GatewayError(400, str(error), param=param or name) from None
-
-
-def _flag(given: Mapping[str, Any], name: str, default: bool, param: str | None = None) -> bool:
-    value = given.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise _wrong(param or name, "must be true or false", value, "choose one")
-    return value
+        raise GatewayError(400, str(error), param=param) from None
 
 
 def _wrong(param: str, must: str, value: Any, remedy: str) -> GatewayError:

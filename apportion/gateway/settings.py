@@ -9,7 +9,7 @@ from typing import Any
 
 from apportion.allocators import Voting
 from apportion.answers import EQUIVALENCES, Extractor, check_equivalence, make_extractor
-from apportion.checks import check_numbers
+from apportion.checks import check_least, check_numbers, check_positive
 from apportion.endpoint.settings import check_url
 
 MEBIBYTE = 2**20
@@ -41,8 +41,8 @@ class UpstreamSettings:
     def __post_init__(self) -> None:
         check_numbers(self)
         check_url("upstream", self.upstream, query=False)
-        _check_least(self, connections=1, max_retries=0, max_reply_bytes=1)
-        _check_seconds(self, "request_seconds")
+        check_least(self, connections=1, max_retries=0, max_reply_bytes=1)
+        check_positive(self, "request_seconds")
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class GatewayLimits:
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        _check_least(self, max_votes=1, max_queue=0, max_body_bytes=1)
-        _check_seconds(
+        check_least(self, max_votes=1, max_queue=0, max_body_bytes=1)
+        check_positive(
             self, "queue_seconds", "deadline_seconds", "body_seconds", "keep_alive_seconds", "shutdown_seconds"
         )
 
@@ -108,24 +108,10 @@ class GatewaySettings:
         if self.equivalence == "judge":
             raise ValueError(f"equivalence must be one of {', '.join(EQUIVALENCES)} here, got 'judge'; choose one")
         check_equivalence(self.equivalence, **self.equivalence_settings)
-        _check_least(self, give_up=1)
-        warm = self.greedy_temperature
-        if warm is not None and not 0 < warm < float("inf"):
-            raise ValueError(f"greedy_temperature must be above 0, got {warm}; leave it out to pass requests through")
+        check_least(self, give_up=1)
+        check_positive(self, "greedy_temperature")
 
     @cached_property
     def extractor(self) -> Extractor:
         """The function that reads the answer of a text."""
         return make_extractor(self.extract)
-
-
-def _check_least(settings: object, **least: int) -> None:
-    for name, bound in least.items():
-        if getattr(settings, name) < bound:
-            raise ValueError(f"{name} must be at least {bound}, got {getattr(settings, name)}; raise it")
-
-
-def _check_seconds(settings: object, *names: str) -> None:
-    for name in names:
-        if not 0 < getattr(settings, name) < float("inf"):
-            raise ValueError(f"{name} must be positive and finite, got {getattr(settings, name)}; 60 is a minute")

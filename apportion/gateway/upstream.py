@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any
 
 from apportion.endpoint.completion import BadReply, Fault
@@ -54,7 +53,6 @@ class Upstream:
         self._key = key
         self._slots = asyncio.Semaphore(settings.connections)
         self._counts_streams = True
-        self._random = Random()
         self._http = Http(
             settings.upstream,
             settings.connections,
@@ -78,13 +76,12 @@ class Upstream:
 
     async def sample(self, body: Mapping[str, Any], headers: Mapping[str, bytes], bill: Bill) -> dict[str, Any]:
         """Return a reply with exactly one choice, which has a message. Raises UpstreamError."""
-        patience = Patience(self._settings.max_retries, self._random)
+        patience = Patience(self._settings.max_retries)
         while True:
             try:
                 return await self._attempt(body, headers, bill)
             except Fault as fault:
-                pause = patience.pause(fault.busy, fault.wait) if fault.again else None
-                if pause is None:
+                if (pause := patience.pause(fault)) is None:
                     raise self._error(fault) from None
             await asyncio.sleep(pause)
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +20,14 @@ from apportion.gateway.body import VoteRequest
 from apportion.gateway.errors import SERVER, GatewayError, UpstreamError
 from apportion.gateway.upstream import Bill
 from apportion.questions import Question
-from apportion.vote.count import Count, expected_disagreement
+from apportion.vote.count import Count
 from apportion.vote.sample import Sample
 
 MAX_FAILURES = 3
 """Samples that may fail in a row, each after its retries, before a vote ends."""
+
+FROM_BALLOT = ["answer", "share", "samples", "unparsed", "failed", "cancelled", "waves", "texts"]
+"""Fields of ``Ballot`` that the ballot of a reply has too."""
 
 Draw = Callable[[int], Awaitable[dict[str, Any]]]
 """The number of a sample -> the reply with its completion. Raises UpstreamError."""
@@ -48,34 +50,40 @@ class RunningVote:
 
     def __init__(self, request: VoteRequest, draw: Draw, equivalence: Equivalence, give_up: int) -> None:
         self.request = request
-        self.samples: list[VotedSample] = []
         self.errors: list[UpstreamError] = []
-        self.cancelled = 0
-        self.ended: str | None = None
+        self.ended: str = "deadline"
         silent = request.voting.max_samples + 1 if request.unvoted else max(give_up, request.n)
         question = Question("request", encodable(request.question).strip() or "?")
         self.count = Count(question, "", request.voting, silent, equivalence, max_failures=MAX_FAILURES)
         self._draw = draw
-        self._started = time.monotonic()
+        self._replies: dict[int, dict[str, Any]] = {}
 
     async def run(self, seconds: float) -> None:
         """Sample until the vote ends, after at most ``seconds``. Raise GatewayError if no sample arrived."""
         try:
             async with asyncio.timeout(seconds):
-                while self.ended is None and (wave := self.count.next_wave()):
-                    await self._wave(wave)
-        except TimeoutError:
-            self.ended = "deadline"
-        stopped = self.count.stopped
-        if self.ended is None:
-            self.ended = "failures" if stopped == "refused" else stopped
+                whole = await self.count.run(self._samples)
+            self.ended = self.count.stopped if whole and not self.count.refused else "failures"
             if self.request.unvoted and self.ended in ("rule", "max_samples"):
                 self.ended = self.request.unvoted
+        except TimeoutError:
+            pass  # the best answer so far is returned
+        self._ballot = await self.count.ballot()
         if not self.samples:
             if self.errors:
                 raise self.errors[-1]
             said = f"no completion arrived within {seconds:g} s; try again, or raise --deadline-seconds"
             raise GatewayError(504, said, kind=SERVER, code="deadline")
+
+    @property
+    def samples(self) -> list[VotedSample]:
+        """The samples that arrived, in order. The first of each answer and the first n have their replies."""
+        made: list[VotedSample] = []
+        for sample, counted in zip(self.count.arrived, self.count.batch.rollouts[0], strict=True):
+            needed = len(made) < self.request.n or all(each.answer != counted.answer for each in made)
+            reply = self._replies[sample.number] if needed else None
+            made.append(VotedSample(sample.number, counted.answer, reply))
+        return made
 
     @property
     def answer(self) -> str | None:
@@ -84,86 +92,65 @@ class RunningVote:
 
     def votes(self) -> dict[str, int]:
         """Return the votes for each answer, the winner first and then by votes."""
-        counts = dict(self.count.batch.votes[0])
-        order = sorted(counts, key=lambda answer: (answer != self.answer, -counts[answer]))
-        return {answer: counts[answer] for answer in order}
+        counts = self.count.batch.votes[0]
+        return {answer: counts[answer] for answer in sorted(counts, key=lambda x: (x != self.answer, -counts[x]))}
 
     def chosen(self) -> list[VotedSample]:
         """Return the samples of the choices: the first of each of the best answers, then others in order."""
+        samples, n = self.samples, self.request.n
         if self.request.unvoted:
-            return self.samples[: self.request.n]
-        firsts = {sample.answer: sample for sample in reversed(self.samples)}
-        best = [firsts[answer] for answer in self.votes()][: self.request.n]
-        others = [sample for sample in self.samples if sample.reply is not None and sample not in best]
-        return (best + others)[: self.request.n]
+            return samples[:n]
+        firsts = {sample.answer: sample for sample in reversed(samples)}
+        best = [firsts[answer] for answer in self.votes()][:n]
+        return (best + [each for each in samples if each.reply is not None and each not in best])[:n]
 
     def ballot(self, bill: Bill) -> dict[str, Any]:
         """Return the ballot of the ended vote, as JSON."""
-        votes, voting, unvoted = self.votes(), self.request.voting, self.request.unvoted
-        expected = (
-            None if self.answer is None or unvoted else expected_disagreement(voting, self.count.batch, self.answer)
-        )
-        return {
-            "answer": self.answer,
-            "share": votes[self.answer] / sum(votes.values()) if self.answer is not None else None,
-            "votes": votes,
-            "samples": len(self.count.samples),
-            "unparsed": sum(sample.answer is None for sample in self.samples),
-            "failed": len(self.errors),
-            "cancelled": self.cancelled,
+        counted, voting, unvoted = self._ballot, self.request.voting, self.request.unvoted
+        return {name: getattr(counted, name) for name in FROM_BALLOT} | {
+            "votes": self.votes(),
             "stopped": self.ended,
-            "disagreement": expected,
+            "disagreement": None if counted.answer is None or unvoted else counted.disagreement,
             "rule": None if unvoted else voting.rule.name,
             "max_samples": voting.max_samples,
-            "waves": self.count.batch.round,
-            "texts": len({sample.text_hash for sample in self.count.arrived}),
             "chosen": [{"sample": each.number, "answer": each.answer} for each in self.chosen()],
             "temperature": self.request.temperature,
             "requests": bill.requests,
             "uncounted": bill.uncounted,
-            "seconds": round(time.monotonic() - self._started, 3),
-            "errors": list(dict.fromkeys(str(error) for error in self.errors)),
+            "seconds": round(counted.seconds, 3),
+            "errors": list(counted.errors),
         }
 
-    async def _wave(self, wave: range) -> None:
-        """Take the samples of ``wave`` at once and count them in order, until the vote ends."""
-        tasks = [asyncio.ensure_future(self._draw(number)) for number in wave]
-        counted = 0
+    async def _samples(self, numbers: Sequence[int]) -> AsyncGenerator[Sample, None]:
+        """Draw the samples of a wave at once, and yield them in order until one fails as all others would."""
+        self._replies = {each.number: each.reply for each in self.samples if each.reply is not None}
+        tasks = [asyncio.ensure_future(self._draw(number)) for number in numbers]
         try:
-            for number, task in zip(wave, tasks, strict=True):
-                ended = await self._add(number, task)
-                counted += 1
-                if ended or self.ended:
-                    break
+            for number, task in zip(numbers, tasks, strict=True):
+                try:
+                    reply = await task
+                except UpstreamError as error:
+                    self.errors.append(error)
+                    yield Sample.of("request", "", number, None, Completion.failed(str(error)))
+                    if not (error.again or error.refused):
+                        return
+                else:
+                    self._replies[number] = reply
+                    yield await self._read(number, reply["choices"][0])
         finally:
-            self.cancelled += len(wave) - counted
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _add(self, number: int, task: Awaitable[dict[str, Any]]) -> bool:
-        """Count the sample that ``task`` takes. Return whether the vote has ended."""
-        try:
-            reply = await task
-        except UpstreamError as error:
-            self.errors.append(error)
-            if not (error.again or error.refused):
-                self.ended = "failures"
-            failed = Completion.failed(str(error), refused=False)
-            return await self.count.add(Sample.of("request", "", number, None, failed))
-        choice = reply["choices"][0]
+    async def _read(self, number: int, choice: Mapping[str, Any]) -> Sample:
+        """Return the sample in a choice, with its answer and without its text."""
         text, reasoning = choice_text(choice)
         completion = Completion(text, None, None, choice.get("finish_reason"), reasoning=reasoning)
         sample = Sample.of("request", "", number, None, completion)
         answer = calls_of(choice["message"])
         if answer is None and not sample.cut_while_thinking:
             answer = await read_answer(self.request.extractor, text)
-        ended = await self.count.add(sample.with_answer(answer).without_text())
-        joined = self.count.batch.rollouts[0][-1].answer
-        known = any(each.answer == joined for each in self.samples)
-        kept = not known or len(self.samples) < self.request.n
-        self.samples.append(VotedSample(number, joined, reply if kept else None))
-        return ended
+        return sample.with_answer(answer).without_text()
 
 
 def calls_of(message: Mapping[str, Any]) -> str | None:

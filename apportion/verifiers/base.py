@@ -93,6 +93,10 @@ class StatedAnswer(Verifier):
         answer = self.answer(text)
         return float(answer is not None and self._same(answer, gold))
 
+    def check(self, questions: Sequence[Question]) -> None:
+        offenders = [question for question in questions if not (question.gold or "").strip()]
+        refuse_questions(offenders, "a text", "add it, or drop those questions")
+
     @abstractmethod
     def _same(self, answer: str, gold: str) -> bool:
         """Return whether the two answers mean the same."""
@@ -100,9 +104,7 @@ class StatedAnswer(Verifier):
 
 def refuse_questions(offenders: Iterable[Question], wanted: str, remedy: str) -> None:
     """Raise TableError if there are ``offenders``: questions whose gold answers are not what is ``wanted``."""
-    offenders = list(offenders)
-    if not offenders:
-        return
-    named = [f"{offender.gold!r} for {offender.id!r}" for offender in offenders[:NAMED_OFFENDERS]]
-    more = f" and {len(offenders) - NAMED_OFFENDERS} more" if len(offenders) > NAMED_OFFENDERS else ""
-    raise TableError(f"each gold answer must be {wanted}, got {', '.join(named)}{more}; {remedy}")
+    named = [f"{offender.gold!r} for {offender.id!r}" for offender in offenders]
+    more = f" and {len(named) - NAMED_OFFENDERS} more" if len(named) > NAMED_OFFENDERS else ""
+    if named:
+        raise TableError(f"each gold answer must be {wanted}, got {', '.join(named[:NAMED_OFFENDERS])}{more}; {remedy}")

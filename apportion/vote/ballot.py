@@ -1,7 +1,7 @@
 """The result of one question: the answer, its votes, and what they cost."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
 from apportion.runs.declared_types import check_fields
@@ -95,16 +95,11 @@ class Ballot:
     @classmethod
     def from_json(cls, line: str) -> Self:
         """Return the ballot that ``to_json`` wrote. Raises ValueError for anything else."""
-        record = unsealed(line)
-        known = {field.name for field in fields(cls)}
-        if not known - OPTIONAL.keys() <= record.keys() <= known | {"completions"}:
-            raise ValueError("not a finished question")
-        whole = OPTIONAL | {key: value for key, value in record.items() if key in known}
-        for name in ("errors", "aliases"):
-            if isinstance(whole[name], list):
-                whole[name] = tuple(whole[name])
-        check_fields(cls, whole)
-        ballot = cls(**whole)
+        record = OPTIONAL | unsealed(line)
+        record.pop("completions", None)
+        record |= {name: tuple(record[name]) for name in ("errors", "aliases") if isinstance(record[name], list)}
+        check_fields(cls, record)
+        ballot = cls(**record)
         if not _is_possible(ballot):
             raise ValueError("counts that no vote has")
         return ballot

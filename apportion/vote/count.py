@@ -6,6 +6,8 @@ first, so a vote in the order of arrival would favour their answers.
 
 import time
 from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -50,14 +52,15 @@ class Count:
     cancelled: int = 0
 
     def __post_init__(self) -> None:
-        self._classes = AnswerClasses(for_question(self.equivalence, prompt_text(self.question.prompt)))
+        self.equivalence = for_question(self.equivalence, prompt_text(self.question.prompt))
+        self._classes = AnswerClasses(self.equivalence)
         self.batch = self._before = self.voting.start([Prompt("", id=self.question.id)])
         self._rollouts: list[Rollout] = []
         self._started = time.monotonic()
 
     def next_wave(self) -> range:
         """Return the numbers of the next samples, none if the question has ended. The wave before it is over."""
-        if self._left_over or self.refused:
+        if self._given_up:
             return range(0)
         self._before, self._rollouts = self.batch, []
         wanted = self.voting.plan(self.batch)
@@ -67,6 +70,28 @@ class Count:
         """Return the numbers of the samples that the rule needs at least from here, whatever their answers."""
         counts = replace(self.voting, wave="free").plan(self.batch).counts
         return range(len(self.samples), len(self.samples) + int(counts[0]))
+
+    async def run(
+        self, draw: Callable[[Sequence[int]], AsyncGenerator[Sample, None]], kept: Mapping[int, Sample] | None = None
+    ) -> bool:
+        """Count samples in waves until the question ends. Return False if ``draw`` had too few of them.
+
+        ``draw`` yields the samples of these numbers, in order. It is not asked for those that are ``kept``, and it is
+        closed if the question ends within a wave.
+        """
+        kept = kept or {}
+        while wave := self.next_wave():
+            async with aclosing(draw([number for number in wave if number not in kept])) as drawn:
+                try:
+                    for number in wave:
+                        sample = kept[number] if number in kept else await anext(drawn, None)
+                        if sample is None:
+                            return False
+                        if await self.add(sample):
+                            break
+                finally:
+                    self.cancelled += sum(number not in kept for number in range(len(self.samples), wave.stop))
+        return True
 
     async def add(self, sample: Sample) -> bool:
         """Count the sample with the next number. Return whether the question has ended.
@@ -78,12 +103,12 @@ class Count:
                 f"tokens must be counted to weigh votes by them, got no usage for {self.question.id!r}; "
                 'use weight = "votes", or a server that reports usage'
             )
-        self.samples.append(sample)
         if sample.arrived:
             answer = None if sample.answer is None else await self._classes.join(sample.answer)
             self._rollouts.append(Rollout(answer=answer, tokens=sample.tokens))
             self.batch = self._before.add(Plan(np.array([len(self._rollouts)])), [self._rollouts])
-        return self._left_over or self.refused or self.voting.finished(self.batch, 0)
+        self.samples.append(sample)
+        return self._given_up or self.voting.finished(self.batch, 0)
 
     @property
     def arrived(self) -> list[Sample]:
@@ -111,8 +136,8 @@ class Count:
         return len(self.arrived) - cut_off >= self.give_up or cut_off >= 2 * self.give_up
 
     @property
-    def _left_over(self) -> bool:
-        return self.failing or self.unanswered
+    def _given_up(self) -> bool:
+        return self.failing or self.unanswered or self.refused
 
     async def ballot(self) -> Ballot:
         """Return the result.
@@ -120,17 +145,14 @@ class Count:
         It is not ``finished`` if failures ended it: too many in a row, or at least one and no answer at all.
         """
         arrived, errors = self.arrived, [sample.error for sample in self.samples if sample.error is not None]
-        answer, gold, correct = self.winner, self.question.gold, None
-        if gold is not None:
-            of_question = for_question(self.equivalence, prompt_text(self.question.prompt))
-            correct = await is_correct(answer, self.question.golds, of_question)
+        answer, gold, golds = self.winner, self.question.gold, self.question.golds
         return Ballot(
             id=self.question.id,
             question_hash=self.question_hash,
             answer=answer,
             gold=gold,
-            aliases=self.question.golds[1:],
-            correct=correct,
+            aliases=golds[1:],
+            correct=None if gold is None else await is_correct(answer, golds, self.equivalence),
             votes=dict(self.batch.votes[0]),
             samples=len(self.samples),
             failed=len(errors),

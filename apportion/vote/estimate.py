@@ -1,12 +1,12 @@
 """Lower and upper bounds on what a vote will take, before anything is asked. No server is contacted."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from operator import mul
 
 from apportion.messages import prompt_text
 from apportion.questions import Question, fill_template
+from apportion.runs.json_text import json_text
 from apportion.runs.text_table import text_table
 from apportion.types import Prompt
 from apportion.vote.setup import Setup
@@ -71,18 +71,16 @@ def estimate(
 
 def estimate_json(result: Estimate) -> str:
     """Return one JSON object."""
-    return json.dumps(asdict(result))
+    return json_text(result)
 
 
 def estimate_text(result: Estimate, terminal: bool) -> str:
     """Return the estimate as a table, drawn if it is for a ``terminal``."""
-    prompt = (
-        f"{result.least_prompt_tokens:,} to {result.most_prompt_tokens:,}, at {CHARACTERS_PER_TOKEN} characters each"
-    )
+    tokens = f"{result.least_prompt_tokens:,} to {result.most_prompt_tokens:,}"
     rows = [
         ("questions", f"{result.questions}, {result.finished} of them finished"),
         ("samples", f"{result.least_samples:,} to {result.most_samples:,}"),
-        ("prompt tokens", prompt),
+        ("prompt tokens", f"{tokens}, at {CHARACTERS_PER_TOKEN} characters each"),
     ]
     if result.most_completion_tokens is not None:
         longest = "if every completion is as long as it may be"

@@ -6,7 +6,7 @@ lines and uses all samples. A lock beside the files allows one run at a time.
 """
 
 import json
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count, takewhile
@@ -17,20 +17,11 @@ from typing import Any, Self
 from apportion.answers.extraction import Extractor
 from apportion.endpoint.secrets import without_hashes
 from apportion.runs.folder import check_settings, hold_lock
-from apportion.runs.whole_files import write_whole
+from apportion.runs.whole_files import is_file, write_whole
 from apportion.toml import ConfigError
-from apportion.untrusted import parse_json, read_config
+from apportion.untrusted import parse_json, read_config, shown
 from apportion.vote.ballot import Ballot, total
-from apportion.vote.lines import (
-    JournalError,
-    LineWriter,
-    check_overwritable,
-    check_place,
-    has_lines,
-    read_records,
-    remove_if_possible,
-    unwritable,
-)
+from apportion.vote.lines import JournalError, LineWriter, read_records, remove_if_possible, unwritable
 from apportion.vote.sample import Sample
 from apportion.vote.setup import Setup, is_about_counting
 
@@ -39,8 +30,6 @@ MAY_CHANGE = ("apportion", "base_url")
 
 NEW = {"give_up", "weight"}
 """Settings that answers of version 0.1 do not name."""
-
-ANSWERS, SAMPLES = "answers", "samples"
 
 Samples = Mapping[int, Sample]
 """The samples of one question by their numbers, without their texts."""
@@ -64,7 +53,7 @@ class Journal:
         self.path = path
         with ExitStack() as stack:
             try:
-                stack.enter_context(hold_lock(_lock_path(path)))
+                stack.enter_context(hold_lock(path.with_suffix(".lock")))
             except BlockingIOError as error:
                 raise JournalError(
                     f"one run writes to a file at a time, got {path}, which another has open; wait, or change the path"
@@ -72,11 +61,11 @@ class Journal:
             except OSError as error:
                 raise unwritable(path, error) from error
             if overwrite:
-                check_overwritable(path, Ballot.from_json, ANSWERS)
-                check_overwritable(samples_path(path), Sample.from_json, SAMPLES)
+                next(_ballots(path), None)  # if the first line is something else, the file may be the questions
+                next(_samples(path), None)
                 found = VoteRecord()
             else:
-                found = _read(path, setup, resume)
+                found = read_finished(path, setup, resume)
             self.ballots, self.samples = found.ballots, found.samples
             stack.callback(self._remove_settings_of_nothing)
             self._samples = LineWriter(samples_path(path), found.sample_bytes, "a sample")
@@ -84,7 +73,7 @@ class Journal:
             self._answers = LineWriter(path, found.answer_bytes, "an answer")
             stack.callback(self._answers.close)
             if not found.answer_bytes:
-                _write_settings(path, setup.resolved())
+                _write_settings(settings_path(path), setup.resolved())
             self._stack = stack.pop_all()
 
     def keep(self, sample: Sample) -> None:
@@ -126,12 +115,37 @@ class VoteRecord:
 
 
 def read_finished(path: Path, setup: Setup, resume: bool = False) -> VoteRecord:
-    """Return what is at ``path``, nothing if there is no file. Take no lock and change nothing.
+    """Return what another run may continue with: ballots, and the samples of questions without one.
 
-    Raises JournalError as ``Journal`` does.
+    It is nothing if there is no file. Take no lock and change nothing. Raises JournalError as ``Journal`` does.
     """
     check_path(path)
-    return _read(path, setup, resume)
+    ballots, answer_bytes = _read_ballots(path)
+    if not ballots and next(_samples(path), None) is None:
+        return VoteRecord()
+    started, settings = without_hashes(read_started(path)), without_hashes(setup.resolved())  # a key may be a new one
+    _check_same(path, _sampled(started), _sampled(settings), "use the same settings, choose another file, or overwrite")
+    again, must_read = False, started.get("extract") != settings["extract"]
+    if ballots:
+        try:
+            _check_same(path, started, settings, "resume to count its samples again, or choose another file")
+        except JournalError:
+            if not resume:
+                raise
+            again = True
+    samples, sample_bytes = _read_samples(path, () if again else ballots, setup.extractor, must_read)
+    if again:
+        for id, ballot in ballots.items():
+            if len(samples.get(id, ())) < ballot.samples:
+                raise JournalError(
+                    f"{samples_path(path)} must hold the samples of every question to count them again, got "
+                    f"{len(samples.get(id, ()))} of {ballot.samples} for {id!r}; choose another file for the answers"
+                )
+        _check_counted(path, ballots, samples)
+        answer_bytes = 0
+    for id in samples.keys() - ballots.keys():  # samples that failed are requested again
+        samples[id] = {number: sample for number, sample in samples[id].items() if sample.arrived}
+    return VoteRecord({} if again else ballots, samples, answer_bytes, sample_bytes)
 
 
 def read_recorded(path: Path, extractor: Extractor | None = None, must_read: bool = False) -> VoteRecord:
@@ -165,7 +179,15 @@ def read_started(path: Path) -> dict[str, Any]:
 
 def check_path(path: Path) -> None:
     """Raise JournalError unless ``path`` is a .jsonl file in a folder that exists, or could be one."""
-    check_place(path, samples_path(path), settings_path(path), _lock_path(path))
+    if path.suffix != ".jsonl":
+        raise JournalError(f"answers are written as .jsonl, got {shown(str(path))}; rename it")
+    if not path.parent.is_dir():
+        raise JournalError(f"answers must go to a file in a folder that exists, got {path}; make the folder")
+    try:
+        for each in (path, samples_path(path), settings_path(path), path.with_suffix(".lock")):
+            is_file(each)
+    except ValueError as error:
+        raise JournalError(str(error)) from error
 
 
 def settings_path(path: Path) -> Path:
@@ -178,39 +200,19 @@ def samples_path(path: Path) -> Path:
     return path.with_suffix(".samples.jsonl")
 
 
-def _lock_path(path: Path) -> Path:
-    return path.with_suffix(".lock")
+def _ballots(path: Path) -> Iterator[tuple[Ballot, int, int]]:
+    return read_records(path, Ballot.from_json, "answers")
 
 
-def _read(path: Path, setup: Setup, resume: bool) -> VoteRecord:
-    """Return what another run may continue with: ballots, and the samples of questions without one."""
-    ballots, answer_bytes = _read_ballots(path)
-    if not ballots and not has_lines(samples_path(path)):
-        return VoteRecord()
-    started, settings = read_started(path), setup.resolved()
-    again = _counts_again(path, started, settings, bool(ballots), resume)
-    must_read = started.get("extract") != settings["extract"]
-    samples, sample_bytes = _read_samples(path, () if again else ballots, setup.extractor, must_read)
-    if again:
-        for id, ballot in ballots.items():
-            if len(samples.get(id, ())) < ballot.samples:
-                raise JournalError(
-                    f"{samples_path(path)} must hold the samples of every question to count them again, got "
-                    f"{len(samples.get(id, ()))} of {ballot.samples} for {id!r}; choose another file for the answers"
-                )
-        _check_counted(path, ballots, samples)
-        answer_bytes = 0
-    open_questions = samples.keys() - ballots.keys()
-    for id in open_questions:  # samples that failed are requested again
-        samples[id] = {number: sample for number, sample in samples[id].items() if sample.arrived}
-    return VoteRecord({} if again else ballots, samples, answer_bytes, sample_bytes)
+def _samples(path: Path) -> Iterator[tuple[Sample, int, int]]:
+    return read_records(samples_path(path), Sample.from_json, "samples")
 
 
 def _read_ballots(path: Path) -> tuple[dict[str, Ballot], int]:
     """Return the ballots by question, and the number of bytes that they take."""
     ballots: dict[str, Ballot] = {}
     whole = 0
-    for ballot, line, end in read_records(path, Ballot.from_json, ANSWERS):
+    for ballot, line, end in _ballots(path):
         whole = end
         if ballot.id in ballots:
             raise JournalError(f"{path} must hold a question once, got {ballot.id!r} again in line {line}; remove it")
@@ -227,7 +229,7 @@ def _read_samples(
     """
     found: dict[str, dict[int, Sample]] = {}
     whole, file = 0, samples_path(path)
-    for sample, line, end in read_records(file, Sample.from_json, SAMPLES):
+    for sample, line, end in _samples(path):
         whole = end
         if sample.id in but:
             continue
@@ -262,41 +264,21 @@ def _check_counted(path: Path, ballots: Mapping[str, Ballot], samples: Mapping[s
             )
 
 
-def _counts_again(
-    path: Path, started: Mapping[str, Any], settings: Mapping[str, Any], any_ballots: bool, resume: bool
-) -> bool:
-    """Return whether ``settings`` count the same samples in another way than those the answers were ``started`` with.
+def _sampled(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of ``settings`` that decide what is sampled, not how it is counted."""
+    return {name: value for name, value in settings.items() if not is_about_counting(name)}
 
-    Raises JournalError if they gave other samples, or if they count in another way without ``resume``.
-    """
-    started, settings = without_hashes(started), without_hashes(settings)  # a key may have been renewed
-    may_change = {*MAY_CHANGE, *(NEW - started.keys())}
-    named = {*started, *(f"{key}.{name}" for each in (started, settings) for key in each for name in _names(each[key]))}
-    counting = {key for key in {*named, *settings} if is_about_counting(key)}
-    remedy = "use the same settings, choose another file, or overwrite"
+
+def _check_same(path: Path, started: Mapping[str, Any], settings: Mapping[str, Any], remedy: str) -> None:
+    """Raise JournalError unless ``settings`` are those that the answers were ``started`` with."""
     try:
-        check_settings(path, started, settings, remedy, counting | may_change)
+        check_settings(path, started, settings, remedy, {*MAY_CHANGE, *(NEW - started.keys())})
     except ConfigError as error:
         raise JournalError(str(error)) from error
-    if not any_ballots:
-        return False
-    remedy = "resume to count its samples again, or choose another file"
-    try:
-        check_settings(path, started, settings, remedy, may_change)
-    except ConfigError as error:
-        if resume:
-            return True
-        raise JournalError(str(error)) from error
-    return False
-
-
-def _names(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _write_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    target = settings_path(path)
     try:
-        write_whole(target, json.dumps(settings, indent=1) + "\n")
+        write_whole(path, json.dumps(settings, indent=1) + "\n")
     except OSError as error:
-        raise JournalError(f"settings cannot be written to {target} ({error.strerror or error}); make room") from error
+        raise JournalError(f"settings cannot be written to {path} ({error.strerror or error}); make room") from error

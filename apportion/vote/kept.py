@@ -9,13 +9,11 @@ from typing import Any
 from apportion.allocators import Voting
 from apportion.answers import AnswerClasses, Equivalence, is_correct
 from apportion.answers.equivalence import run_coroutine
-from apportion.answers.making import JUDGE
 from apportion.evaluation import Rollouts
 from apportion.questions import Question
 from apportion.stopping import Fixed
-from apportion.vote.journal import Samples, VoteRecord, read_recorded, read_started
-from apportion.vote.revote import setup_of
-from apportion.vote.run import check_samples
+from apportion.vote.journal import Samples, VoteRecord
+from apportion.vote.revote import read_again
 from apportion.vote.sample import Sample
 
 
@@ -31,11 +29,7 @@ def kept_rollouts(
     Questions without any are left out. ``changes`` are ``extract`` and ``equivalence``; None is no change. Raises
     JournalError for files that cannot be used, and ValueError for settings that cannot and if no right answer is known.
     """
-    setup = setup_of(path, **changes)
-    if setup.equivalence == JUDGE:
-        raise ValueError("equivalence must need no server here, got 'judge'; name another, such as math")
-    record = read_recorded(path, setup.extractor, must_read=setup.extract != read_started(path).get("extract"))
-    check_samples(questions, record.samples)
+    setup, record = read_again(path, questions, **changes)
     known: dict[str, Sequence[str]] = {
         **{id: (each.gold, *each.aliases) for id, each in record.ballots.items() if each.gold is not None},
         **{each.id: each.golds for each in questions if each.golds},
@@ -53,7 +47,7 @@ def kept_rollouts(
         async with setup.open_equivalence() as equivalence:
             return [await _judged(samples, known[id], equivalence) for id, samples in chosen.items()]
 
-    judged = run_coroutine(judge())
+    answers, rewards = zip(*run_coroutine(judge()), strict=True)
     lost = {
         "without a known right answer": sum(bool(samples) and id not in known for id, samples in arrived.items()),
         "without a sample": sum(not samples for samples in arrived.values()),
@@ -61,8 +55,8 @@ def kept_rollouts(
     left_out = [f"{count:,} questions {why} are left out" for why, count in lost.items() if count]
     return Rollouts(
         name=f"{path.stem} (vote)",
-        rewards=[rewards for _, rewards in judged],
-        answers=[answers for answers, _ in judged],
+        rewards=rewards,
+        answers=answers,
         failed=sum(len(samples) - len(arrived[id]) for id, samples in record.samples.items()),
         doubts=(*_doubts(record, setup.voting), *left_out),
     )

@@ -8,8 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from apportion.runs.whole_files import is_file
-from apportion.untrusted import TABLE_BYTES, check_file, parse_json, shown
+from apportion.untrusted import TABLE_BYTES, check_file, parse_json
 
 Record = TypeVar("Record")
 
@@ -78,22 +77,6 @@ def read_records(path: Path, read: Callable[[str], Record], what: str) -> Iterat
         raise JournalError(f"{what} cannot be read from {path} ({error.strerror or error}); change the path") from error
 
 
-def check_overwritable(path: Path, read: Callable[[str], object], what: str) -> None:
-    """Raise JournalError if the first line at ``path`` is whole and no record, because it may be the questions."""
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        line = file.readline(LINE_BYTES)
-    try:
-        if line.endswith(b"\n"):
-            read(line.decode())
-    except ValueError as error:
-        raise JournalError(
-            f"{path} must hold {what} of apportion vote to be overwritten, got something else in line 1; "
-            "choose another file, or remove it"
-        ) from error
-
-
 class LineWriter:
     """Appends lines to ``path``, of which the first ``whole`` bytes are kept. Raises JournalError."""
 
@@ -135,31 +118,10 @@ class LineWriter:
             line = line[self._file.write(line) :]
 
 
-def has_lines(path: Path) -> bool:
-    """Return whether there is a file at ``path`` that is not empty. Raises JournalError if that cannot be seen."""
-    try:
-        return path.exists() and path.stat().st_size > 0
-    except OSError as error:
-        raise unwritable(path, error) from error
-
-
 def remove_if_possible(path: Path) -> None:
     """Remove a file that has nothing of use. It may stay on a disk that is read-only, because nothing reads it."""
     with suppress(OSError):
         path.unlink(missing_ok=True)
-
-
-def check_place(path: Path, *beside: Path) -> None:
-    """Raise JournalError unless ``path`` is a .jsonl file in a folder that exists, or could be one with ``beside``."""
-    if path.suffix != ".jsonl":
-        raise JournalError(f"answers are written as .jsonl, got {shown(str(path))}; rename it")
-    if not path.parent.is_dir():
-        raise JournalError(f"answers must go to a file in a folder that exists, got {path}; make the folder")
-    try:
-        for each in (path, *beside):
-            is_file(each)
-    except ValueError as error:
-        raise JournalError(str(error)) from error
 
 
 def unwritable(path: Path, error: OSError) -> JournalError:

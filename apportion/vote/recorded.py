@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from apportion.records import RunRecord
+from apportion.runs.json_text import json_text
 from apportion.runs.text_table import text_table
 from apportion.stopping import Fixed, decide
 from apportion.vote.setup import rule_for
@@ -47,7 +47,7 @@ class RecordedVote:
 
     def to_json(self) -> str:
         """Return one JSON object."""
-        return json.dumps(asdict(self))
+        return json_text(self)
 
     def to_text(self, terminal: bool) -> str:
         """Return the numbers as a table, drawn if it is for a ``terminal``."""
@@ -91,24 +91,18 @@ def revote_record(
         raise ValueError(
             f"max_samples must be at most {int(sizes.max())}, the samples of a question, got {most}; lower it"
         )
-    answers = [record.answer[record.first[g] : record.first[g] + most] for g in chosen]
-    streams = [[None if each < 0 else str(each) for each in own.tolist()] for own in answers]
-    stopped = decide(streams, made, most, curtail=curtail)
-    full = decide(streams, Fixed(), most)
-    right = [
-        {
-            str(answer)
-            for answer, reward in zip(own.tolist(), record.reward[record.first[g] :][:most], strict=True)
-            if reward == 1
-        }
-        for g, own in zip(chosen, answers, strict=True)
-    ]
-    accuracies: list[float | None] = [None, None]
-    if record.binary and not np.isnan(record.reward).any():
-        accuracies = [
-            float(np.mean([winner in own for winner, own in zip(each.answer, right, strict=True)]))
-            for each in (stopped, full)
-        ]
+    streams, right = [], []
+    for first in record.first[chosen]:
+        answers = record.answer[first : first + most].tolist()
+        streams.append([None if answer < 0 else str(answer) for answer in answers])
+        rewards = record.reward[first : first + most]
+        right.append({each for each, reward in zip(streams[-1], rewards, strict=True) if reward == 1} - {None})
+    stopped, full = decide(streams, made, most, curtail=curtail), decide(streams, Fixed(), most)
+    known = record.binary and not np.isnan(record.reward).any()
+
+    def accuracy(winners: Sequence[str | None]) -> float | None:
+        return float(np.mean([each in own for each, own in zip(winners, right, strict=True)])) if known else None
+
     return RecordedVote(
         name=record.name,
         rule=", ".join([made.name, *(f"{key} = {value}" for key, value in vars(made).items() if value is not None)]),
@@ -117,7 +111,7 @@ def revote_record(
         max_samples=most,
         samples=float(stopped.samples.mean()),
         agreement=float(np.mean([one == other for one, other in zip(stopped.answer, full.answer, strict=True)])),
-        accuracy=accuracies[0],
-        full_accuracy=accuracies[1],
+        accuracy=accuracy(stopped.answer),
+        full_accuracy=accuracy(full.answer),
         doubts=record.doubts,
     )

@@ -1,8 +1,7 @@
 """Count kept samples again by another rule, extraction or equivalence. Nothing is requested."""
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from apportion.answers import Equivalence
 from apportion.answers.equivalence import run_coroutine
 from apportion.answers.making import JUDGE
 from apportion.questions import Question
+from apportion.runs.json_text import json_text, plain
 from apportion.runs.text_table import text_table
 from apportion.runs.whole_files import write_whole
 from apportion.untrusted import shown
@@ -53,14 +53,17 @@ class Revote:
 
     def to_json(self) -> str:
         """Return one JSON object: the summary, the accuracy before, and the samples that are wanted."""
-        accuracies = (self._summary_before.accuracy, self.summary.accuracy)
-        before, now = (None if each is None else each._asdict() for each in accuracies)
-        own = {"same_answers": self.same, "compared": self.compared, "wanting": dict(self.wanting)}
-        return json.dumps(asdict(self.summary) | {"accuracy": now, "accuracy_before": before} | own, allow_nan=False)
+        result = plain(self.summary) | {
+            "accuracy_before": self._summary_before.accuracy,
+            "same_answers": self.same,
+            "compared": self.compared,
+            "wanting": self.wanting,
+        }
+        return json_text(result)
 
     def to_text(self, terminal: bool) -> str:
         """Return the summary as a table, drawn if it is for a ``terminal``."""
-        rows = [row for row in summary_rows(self.summary) if row[1] and row[0] != "seconds"]
+        rows = [row for row in summary_rows(self.summary) if row[0] != "seconds"]
         if self.compared:
             rows.append(("same answer as before", f"{self.same} of {self.compared} questions"))
         if (before := self._summary_before.accuracy) is not None:
@@ -91,23 +94,33 @@ def revote(
     Raises JournalError for files that cannot be used, and ValueError for settings that cannot.
     """
     path = Path(path)
-    setup = setup_of(path, **changes)
-    if setup.equivalence == JUDGE:
-        raise ValueError("equivalence must need no server in a revote, got 'judge'; resume the vote with it")
     if out is not None:
         _check_new(Path(out), path)
-    texts_needed = setup.extract != read_started(path).get("extract")
-    record = read_recorded(path, setup.extractor, must_read=texts_needed)
+    known = {question.id: question for question in questions or ()}
+    setup, record = read_again(path, list(known.values()), **changes)
     if not record.samples:
         raise JournalError(
             f"{path} must have its samples beside it to count them again, got none; vote once with this version"
         )
-    known = {question.id: question for question in questions or ()}
-    check_samples(list(known.values()), record.samples)
     found = run_coroutine(_count_all(record, setup, known))
     if out is not None:
         write_whole(Path(out), "".join(f"{ballot.to_json()}\n" for ballot in found.ballots))
     return found
+
+
+def read_again(path: Path, questions: Sequence[Question], **changes: Any) -> tuple[Setup, VoteRecord]:
+    """Return what is at ``path``, read under its settings with ``changes``, and these settings. Ask no server.
+
+    Raises JournalError and ValueError as ``revote`` does.
+    """
+    setup = setup_of(path, **changes)
+    if setup.equivalence == JUDGE:
+        raise ValueError(
+            "equivalence must need no server to count kept samples, got 'judge'; name another, or resume the vote"
+        )
+    record = read_recorded(path, setup.extractor, must_read=setup.extract != read_started(path).get("extract"))
+    check_samples(questions, record.samples)
+    return setup, record
 
 
 def setup_of(path: Path, **changes: Any) -> Setup:

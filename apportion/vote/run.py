@@ -2,19 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from apportion.answers import Equivalence, JudgeUsage
-from apportion.endpoint import PLAIN_PROMPT, Client, EndpointError, Usage
+from apportion.endpoint import PLAIN_PROMPT, Client, Completion, EndpointError, Usage
 from apportion.messages import prompt_hash
-from apportion.questions import Question, read_questions, refuse_duplicate_ids
-from apportion.vote.ask import ask
+from apportion.questions import Question, fill_template, read_questions, refuse_duplicate_ids
 from apportion.vote.ballot import Ballot
-from apportion.vote.count import MAX_FAILURES
+from apportion.vote.count import MAX_FAILURES, Count
 from apportion.vote.journal import Journal, Samples
 from apportion.vote.lines import JournalError
 from apportion.vote.progress import Tally, show_progress
@@ -197,26 +196,25 @@ def ballots_of(questions: Sequence[Question], ballots: Mapping[str, Ballot]) -> 
     """
     found = [(question, ballots[question.id]) for question in questions if question.id in ballots]
     for question, ballot in found:
+        _check_same(question, "answered", "text", ballot.question_hash, prompt_hash(question.prompt))
         golds = (*([] if ballot.gold is None else [ballot.gold]), *ballot.aliases)
-        if (ballot.question_hash, golds) != (prompt_hash(question.prompt), question.golds):
-            what = "text" if ballot.question_hash != prompt_hash(question.prompt) else "gold answer"
-            raise JournalError(
-                f"a question must be what was answered under its id, got another {what} for {question.id!r}; "
-                "rename it, choose another file for the answers, or overwrite"
-            )
+        _check_same(question, "answered", "gold answer", golds, question.golds)
     return tuple(ballot for _, ballot in found)
 
 
 def check_samples(questions: Sequence[Question], samples: Mapping[str, Samples]) -> None:
     """Raise JournalError if samples with the id of a question were drawn for another text."""
     for question in questions:
-        if any(
-            sample.question_hash != prompt_hash(question.prompt) for sample in samples.get(question.id, {}).values()
-        ):
-            raise JournalError(
-                f"a question must be what was sampled under its id, got another text for {question.id!r}; "
-                "rename it, choose another file for the answers, or overwrite"
-            )
+        for sample in samples.get(question.id, {}).values():
+            _check_same(question, "sampled", "text", sample.question_hash, prompt_hash(question.prompt))
+
+
+def _check_same(question: Question, done: str, what: str, before: object, now: object) -> None:
+    if before != now:
+        raise JournalError(
+            f"a question must be what was {done} under its id, got another {what} for {question.id!r}; "
+            "rename it, choose another file for the answers, or overwrite"
+        )
 
 
 @dataclass
@@ -259,7 +257,7 @@ class _OpenQuestions:
     async def _ask_next(self, waiting: Iterator[Question], client: Client, equivalence: Equivalence) -> None:
         for question in waiting:
             kept = self.journal.samples.get(question.id, {})
-            ballot = await ask(question, self.setup, client, equivalence, kept, self._keep)
+            ballot = await self._ask(question, client, equivalence, kept)
             self.ended += 1
             if ballot.finished:
                 self.journal.append(ballot)
@@ -273,11 +271,36 @@ class _OpenQuestions:
             if ballot.stopped == "refused":
                 self.refused.append(ballot)
 
-    def _keep(self, sample: Sample, read: bool) -> None:
-        """Write a sample that has just arrived, unless its answer is neither read nor kept in a text."""
-        if self.save_completions or read:
-            self.journal.keep(sample if self.save_completions else sample.without_text())
-        self.tally.sample(sample)
+    async def _ask(self, question: Question, client: Client, equivalence: Equivalence, kept: Samples) -> Ballot:
+        """Return the ballot of ``question``. Samples in ``kept``, by number, are counted and not requested.
+
+        Samples that are still in flight when the rule stops are cancelled. The size of a wave therefore changes the
+        time and the number of cancelled samples, not the answer.
+        """
+        setup, asked = self.setup, prompt_hash(question.prompt)
+        text, fresh = fill_template(setup.template, question), dict[int, Sample]()
+        count = Count(question, asked, setup.voting, setup.give_up, equivalence, setup.weight)
+
+        def arrived(number: int, seed: int | None, completion: Completion) -> None:
+            sample, read = Sample.of(question.id, asked, number, seed, completion), False
+            try:
+                sample, read = sample.read(setup.extractor), True
+            finally:  # the text of a sample is kept even if a function of the user cannot read it
+                fresh[number] = sample
+                if self.save_completions or read:
+                    self.journal.keep(sample if self.save_completions else sample.without_text())
+                self.tally.sample(sample)
+
+        async def draw(numbers: Sequence[int]) -> AsyncGenerator[Sample, None]:
+            span = range(numbers[0], numbers[-1] + 1)
+            request = client.sample(text, len(span), span.start, question.id, skip=kept, on_arrival=arrived)
+            async with aclosing(request) as completions:
+                for number in numbers:
+                    await anext(completions)
+                    yield fresh[number]
+
+        await count.run(draw, kept)
+        return await count.ballot()
 
     def _check_answers(self) -> None:
         """Raise NoAnswersError if most samples of the first questions hold no answer, because all others may be so."""

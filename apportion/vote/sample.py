@@ -56,14 +56,8 @@ class Sample:
             number=number,
             seed=seed,
             answer=None,
-            text=text,
-            reasoning=completion.reasoning,
             text_hash=None if text is None else _hash(text),
-            finish_reason=completion.finish_reason,
-            tokens=completion.tokens,
-            prompt_tokens=completion.prompt_tokens,
-            error=completion.error if text is not None else completion.error or "no text",
-            refused=completion.refused,
+            **asdict(completion) | {"error": completion.error or ("no text" if text is None else None)},
         )
 
     @property

@@ -1,11 +1,11 @@
 """The cost of a vote compared with the full vote, and its accuracy, over all finished questions of all runs."""
 
-import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from apportion.answers import JudgeUsage
+from apportion.runs.json_text import json_text, plain
 from apportion.runs.text_table import text_table
 from apportion.vote.ballot import Ballot, total
 from apportion.vote.right import RightWinners, exact_interval
@@ -51,6 +51,10 @@ def make_prices(prompt: float | None, completion: float | None) -> Prices | None
             f"prices must be given for prompts and for completions, got {prompt} and {completion}; 0 is free"
         )
     return Prices(prompt, completion)
+
+
+COUNTED = ("samples", "failed", "unparsed", "truncated", "cancelled")
+"""The counts of a ballot that are summed."""
 
 
 @dataclass(frozen=True)
@@ -112,19 +116,22 @@ def summarise(
 
     ``seconds``, ``uncounted_tokens``, of completions that are in no ballot, and ``judge`` are those of the last run.
     """
-    samples, full = sum(ballot.samples for ballot in ballots), max_samples * len(ballots)
-    completion = total(ballot.completion_tokens for ballot in ballots) if ballots else None
-    full_completion = _full_completions(ballots, max_samples)
+    totals: dict[str, Any] = {name: sum(getattr(ballot, name) for ballot in ballots) for name in COUNTED}
+    full, full_completion = max_samples * len(ballots), _full_completions(ballots, max_samples)
+    prompt, completion = None, None
+    if ballots:
+        prompt = total(ballot.prompt_tokens for ballot in ballots)
+        completion = total(ballot.completion_tokens for ballot in ballots)
     risks = [ballot.disagreement for ballot in ballots]
     repeats = [ballot.repeats for ballot in ballots if ballot.repeats is not None]
     return Summary(
+        **totals,
         questions=questions,
         finished=len(ballots),
         max_samples=max_samples,
-        samples=samples,
         full_samples=full,
-        samples_saved=_saved(samples, full),
-        prompt_tokens=total(ballot.prompt_tokens for ballot in ballots) if ballots else None,
+        samples_saved=_saved(totals["samples"], full),
+        prompt_tokens=prompt,
         full_prompt_tokens=_full_prompts(ballots, max_samples),
         completion_tokens=completion,
         full_completion_tokens=full_completion,
@@ -134,12 +141,8 @@ def summarise(
         disagreement=_mean(risks),
         worst_disagreement=max(risks, default=None),
         accuracy=_accuracy([ballot.correct for ballot in ballots if ballot.correct is not None]),
-        failed=sum(ballot.failed for ballot in ballots),
-        unparsed=sum(ballot.unparsed for ballot in ballots),
-        truncated=sum(ballot.truncated for ballot in ballots),
         unanswered=sum(ballot.stopped != "refused" and not ballot.votes for ballot in ballots),
         refused=sum(ballot.stopped == "refused" for ballot in ballots),
-        cancelled=sum(ballot.cancelled for ballot in ballots),
         repeats=all(repeats) if repeats else None,
         uncounted_completion_tokens=uncounted_tokens,
         judge=judge,
@@ -149,19 +152,22 @@ def summarise(
 
 def summary_json(summary: Summary, prices: Prices | None = None) -> str:
     """Return one JSON object, with null for unknown values. With ``prices`` it also has cost and full_cost."""
-    accuracy = None if summary.accuracy is None else summary.accuracy._asdict()
     cost = {} if prices is None else dict(zip(("cost", "full_cost"), _costs(summary, prices), strict=True))
-    return json.dumps(asdict(summary) | {"accuracy": accuracy} | cost, allow_nan=False)
+    return json_text(plain(summary) | cost)
 
 
 def summary_text(summary: Summary, terminal: bool, prices: Prices | None = None) -> str:
     """Return the summary as a table without unknown values, drawn if it is for a ``terminal``."""
-    rows = [row for row in summary_rows(summary, prices) if row[1]]
-    return text_table(rows, align="ll", terminal=terminal)
+    return text_table(summary_rows(summary, prices), align="ll", terminal=terminal)
 
 
-def summary_rows(summary: Summary, prices: Prices | None = None) -> Iterable[tuple[str, str]]:
-    """Yield a name and a text for each total. The text of an unknown total is empty."""
+def summary_rows(summary: Summary, prices: Prices | None = None) -> list[tuple[str, str]]:
+    """Return a name and a text for each known total."""
+    return [(name, text) for name, text in _rows(summary, prices) if text]
+
+
+def _rows(summary: Summary, prices: Prices | None) -> Iterable[tuple[str, str]]:
+    """Yield a name and a text for each total, an empty one for what is unknown."""
     left = summary.questions - summary.finished
     yield "questions", f"{summary.finished}" + (f" of {summary.questions}; {left} not finished" if left else "")
     for name, used, full, about in (
@@ -190,10 +196,14 @@ def summary_rows(summary: Summary, prices: Prices | None = None) -> Iterable[tup
         yield "right winners", f"{least}: {drawn}. It holds if they were drawn at random"
     elif summary.accuracy is None and summary.finished:
         yield "right winners", "unknown, because agreement is not correctness; --labels gives a bound"
-    lost = {"failed": summary.failed, "without an answer": summary.unparsed, "cancelled": summary.cancelled}
-    yield "samples lost", ", ".join(f"{count} {name}" for name, count in lost.items() if count)
-    lost = {"without an answer": summary.unanswered, "refused by the server": summary.refused}
-    yield "questions lost", ", ".join(f"{count} {name}" for name, count in lost.items() if count)
+    yield (
+        "samples lost",
+        _counted((summary.failed, "failed"), (summary.unparsed, "without an answer"), (summary.cancelled, "cancelled")),
+    )
+    yield (
+        "questions lost",
+        _counted((summary.unanswered, "without an answer"), (summary.refused, "refused by the server")),
+    )
     yield "samples cut off", f"{summary.truncated} at their maximum length" if summary.truncated else ""
     yield "warning", REPEATS if summary.repeats else ""
     if (judge := summary.judge) is not None:
@@ -203,6 +213,10 @@ def summary_rows(summary: Summary, prices: Prices | None = None) -> Iterable[tup
     uncounted = summary.uncounted_completion_tokens
     yield "tokens not counted", f"{uncounted:,} of samples that are kept and in no vote" if uncounted else ""
     yield "seconds", f"{summary.seconds:.1f}"
+
+
+def _counted(*counts: tuple[int, str]) -> str:
+    return ", ".join(f"{count} {name}" for count, name in counts if count)
 
 
 def _costs(summary: Summary, prices: Prices) -> tuple[float, float] | tuple[None, None]:

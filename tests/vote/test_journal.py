@@ -212,7 +212,7 @@ def test_overwriting_removes_earlier_answers(out):
 def test_what_is_no_vote_and_a_run_that_shall_resume_are_not_overwritten(out):
     """The user may have given the questions as ``out`` by mistake. A torn line alone is overwritten."""
     out.write_text('{"prompt": "6 x 7?"}\n')
-    problem = "must hold answers of apportion vote to be overwritten"
+    problem = "must hold answers of apportion vote, got something else in line 1"
     expect_refusal(out, problem, reading=False, overwrite=True)
     assert not settings_path(out).exists()
     out.write_text('{"id": "a", "ques')
