@@ -27,12 +27,11 @@ PIECE = re.compile(r"(?<![\w.])[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?!\w)|.", re.DOTALL)
 """A number with its sign, or else one character."""
 MEANINGFUL = ("Sc", "Sm", "So")
 """Unicode categories of symbols that are no punctuation: of currencies, of mathematics and others."""
-ONES = (
-    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
-    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
-)  # fmt: skip
-TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-SMALL = {word: value for value, word in enumerate(ONES)} | {word: 10 * n for n, word in enumerate(TENS, start=2)}
+ONES = """zero one two three four five six seven eight nine ten
+eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen"""
+TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+SMALL = {word: value for value, word in enumerate(ONES.split())}
+SMALL |= {word: 10 * tens for tens, word in enumerate(TENS.split(), start=2)}
 SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9}
 
 

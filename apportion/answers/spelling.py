@@ -7,31 +7,62 @@ Whatever this file does not know stays, so that the grammar of math-verify refus
 import re
 import unicodedata
 
+SIGNS = r"""
+- −‐‑‒–—―﹣－
+\cdot ·∙⋅•・
+. 。．
+, 、，；
+/ ⁄∕÷
+' ’‘
+" “”
+| ‖
+\times ×
+\pm ±
+\mp ∓
+\le ≤⩽
+\ge ≥⩾
+\ne ≠
+\approx ≈
+\cup ∪
+\cap ∩
+\in ∈
+\notin ∉
+\setminus ∖
+\emptyset ∅
+\infty ∞
+^\circ °
+\mathbb{R} ℝ
+\mathbb{Z} ℤ
+\mathbb{N} ℕ
+\mathbb{Q} ℚ
+\mathbb{C} ℂ
+\wedge ∧
+\vee ∨
+\to →
+\Delta ∆
+\triangle △
+\angle ∠
+\langle ⟨
+\rangle ⟩
+\equiv ≡
+\ldots …⋯
+"""
+"""In each line a spelling in ASCII, and the characters that are written so. A space ends a command of letters."""
 SYMBOLS = str.maketrans(
-    dict.fromkeys("\u2212\u2010\u2011\u2012\u2013\u2014\u2015\ufe63\uff0d", "-")
-    | dict.fromkeys("\u00b7\u2219\u22c5\u2022\u30fb", r"\cdot ")
-    | dict.fromkeys("\u3002\uff0e", ".")
-    | dict.fromkeys("\u3001\uff0c\uff1b", ",")
-    | dict.fromkeys("\u2044\u2215", "/")
-    | {
-        "×": r"\times ", "÷": "/", "±": r"\pm ", "∓": r"\mp ", "≤": r"\le ", "⩽": r"\le ", "≥": r"\ge ", "⩾": r"\ge ",
-        "≠": r"\ne ", "≈": r"\approx ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∉": r"\notin ", "∖": r"\setminus ",
-        "∅": r"\emptyset ", "∞": r"\infty ", "°": r"^\circ ", "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}",
-        "ℕ": r"\mathbb{N}", "ℚ": r"\mathbb{Q}", "ℂ": r"\mathbb{C}", "∧": r"\wedge ", "∨": r"\vee ", "→": r"\to ",
-        "∆": r"\Delta ", "△": r"\triangle ", "∠": r"\angle ", "⟨": r"\langle ", "⟩": r"\rangle ", "≡": r"\equiv ",
-        "…": r"\ldots ", "⋯": r"\ldots ", "’": "'", "‘": "'", "“": '"', "”": '"', "‖": "|",
+    {
+        character: f"{spelling} " if spelling[-1].isalpha() else spelling
+        for spelling, characters in map(str.split, SIGNS.split("\n")[1:-1])
+        for character in characters
     }
-)  # fmt: skip
+)
 GREEK = {
     chr(code): rf"\{unicodedata.name(chr(code)).rpartition(' ')[2].lower().replace('lamda', 'lambda')} "
     for code in range(0x3B1, 0x3CA)
     if code != 0x3C2
 }
-RAISED = {"⁰": "0", "¹": "1", "²": "2", "³": "3", "⁴": "4", "⁵": "5", "⁶": "6", "⁷": "7", "⁸": "8", "⁹": "9"}
-RAISED |= {"⁺": "+", "⁻": "-", "⁼": "=", "⁽": "(", "⁾": ")", "ⁿ": "n", "ⁱ": "i"}
-LOWERED = {chr(0x2080 + digit): str(digit) for digit in range(10)} | {"₊": "+", "₋": "-", "ₙ": "n"}
-LEVEL = str.maketrans(RAISED | LOWERED)
-SHIFTED = re.compile(f"(?P<up>[{''.join(RAISED)}]+)|(?P<down>[{''.join(LOWERED)}]+)")
+RAISED, LOWERED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁿⁱ", "₀₁₂₃₄₅₆₇₈₉₊₋ₙ"
+LEVEL = str.maketrans(RAISED + LOWERED, "0123456789+-=()ni0123456789+-n")
+SHIFTED = re.compile(f"(?P<up>[{RAISED}]+)|(?P<down>[{LOWERED}]+)")
 ROOT = re.compile(r"(?P<sign>[√∛∜])\s*(?:(?P<plain>\d+(?:\.\d+)?|[A-Za-z](?![A-Za-z]))|(?=[({\\]))")
 ROOTS = {"√": r"\sqrt", "∛": r"\sqrt[3]", "∜": r"\sqrt[4]"}
 
@@ -45,26 +76,28 @@ FONT = re.compile(
     r"\\(?P<name>(?:text|math)(?:rm|bf|it|sf|tt|normal|up)|text|mbox|hbox|boldsymbol|bm|operatorname\*?|emph|underline)"
     r"\s*(?=\{)"
 )
-SYNONYMS = (
-    (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
-    (re.compile(r"\\(?:lbrace|left\\lbrace)(?![A-Za-z])"), r"\\{"),
-    (re.compile(r"\\rbrace(?![A-Za-z])"), r"\\}"),
-    (re.compile(r"\\[lr]vert(?![A-Za-z])|\\vert(?![A-Za-z])"), "|"),
-    (re.compile(r"\\lang(?:le)?(?![A-Za-z])"), "("),
-    (re.compile(r"\\rang(?:le)?(?![A-Za-z])"), ")"),
-    (re.compile(r"\\(?:leq?slant|leqq|leq)(?![A-Za-z])|<=|=<"), r"\\le "),
-    (re.compile(r"\\(?:geq?slant|geqq|geq)(?![A-Za-z])|>="), r"\\ge "),
-    (re.compile(r"\\neq(?![A-Za-z])|!="), r"\\ne "),
-    (re.compile(r"\\(?:varnothing|O)(?![A-Za-z])"), r"\\emptyset "),
-    (re.compile(r"\\(?:dots|cdots|dotsc|dotsb)(?![A-Za-z])|\.\.\."), r"\\ldots "),
-    (
-        re.compile(r"\^\s*\{\s*(?:\\circ|\\degree|o)\s*\}|(?:\^\s*(?:\\circ|\\degree|o)|\\degree)(?![A-Za-z])"),
-        r"^\\circ ",
-    ),
-    (re.compile(r"\*\*"), "^"),
-    (re.compile(r"\\div(?![A-Za-z])"), "/"),
-    (re.compile(r"(?<=\d)\s*[x×]\s*(?=10\s*\^)"), r"\\times "),
-)
+COMMANDS = r"""
+\\[dtc]frac(?![A-Za-z])                                   \\frac
+\\(?:lbrace|left\\lbrace)(?![A-Za-z])                     \\{
+\\rbrace(?![A-Za-z])                                      \\}
+\\[lr]vert(?![A-Za-z])|\\vert(?![A-Za-z])                 |
+\\lang(?:le)?(?![A-Za-z])                                 (
+\\rang(?:le)?(?![A-Za-z])                                 )
+\\(?:leq?slant|leqq|leq)(?![A-Za-z])|<=|=<                \\le
+\\(?:geq?slant|geqq|geq)(?![A-Za-z])|>=                   \\ge
+\\neq(?![A-Za-z])|!=                                      \\ne
+\\(?:varnothing|O)(?![A-Za-z])                            \\emptyset
+\\(?:dots|cdots|dotsc|dotsb)(?![A-Za-z])|\.\.\.           \\ldots
+\^\s*\{\s*(?:\\circ|\\degree|o)\s*\}|(?:\^\s*(?:\\circ|\\degree|o)|\\degree)(?![A-Za-z]) ^\\circ
+\*\*                                                      ^
+\\div(?![A-Za-z])                                         /
+(?<=\d)\s*[x×]\s*(?=10\s*\^)                              \\times
+"""
+"""In each line a pattern, and what is written in its place. A space ends a command, apart from \\frac."""
+SYNONYMS = [
+    (re.compile(pattern), f"{written} " if written[-1].isalpha() and written != r"\\frac" else written)
+    for pattern, written in map(str.split, COMMANDS.split("\n")[1:-1])
+]
 NAMES = re.compile(
     r"(?<![\\A-Za-z])(?:(?P<infinity>inf(?:ini)?ty|inf)|"
     r"(?P<name>sqrt|sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|log|ln|pi|alpha|beta|gamma|theta|lambda|phi|omega))"

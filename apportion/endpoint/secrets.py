@@ -8,10 +8,8 @@ from typing import Any
 SHORTEST = 6
 """Characters of the shortest text that is taken for a secret in an error. Shorter ones are parts of other words."""
 
-_WORDS = {
-    *("key", "apikey", "token", "secret", "password", "passwd", "passphrase", "pwd", "auth", "authorization", "bearer"),
-    *("credential", "credentials", "signature", "sig", "cookie", "session"),
-}
+_WORDS = """key apikey token secret password passwd passphrase pwd auth authorization bearer credential credentials
+signature sig cookie session"""
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
@@ -24,7 +22,7 @@ def is_secret_name(name: str) -> bool:
     >>> [is_secret_name(name) for name in ("api_key", "apiKey", "X-Auth-Token", "max_tokens", "tokenizer")]
     [True, True, True, False, False]
     """
-    return any(word.lower() in _WORDS for word in _WORD.findall(name))
+    return any(word.lower() in _WORDS.split() for word in _WORD.findall(name))
 
 
 def hide_secrets(value: Any, secret: bool = False) -> Any:

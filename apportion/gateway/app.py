@@ -29,7 +29,6 @@ from apportion.gateway.settings import GatewaySettings
 from apportion.gateway.upstream import Bill, Upstream
 from apportion.gateway.vote import RunningVote
 
-JSON = "application/json"
 UNREAD = 4
 """Bodies of up to so many times the bound are read to their end before they are refused."""
 
@@ -52,7 +51,11 @@ class Gateway:
         self.hosts = hosts
         self.queue = VoteQueue(limits.max_votes, limits.max_queue, limits.queue_seconds)
         self.equivalence = make_equivalence(settings.equivalence, **settings.equivalence_settings)
-        self.upstream = Upstream(settings.upstream, own_key(settings.upstream.api_key_env))
+        key, variable = None, settings.upstream.api_key_env
+        if variable is not None and (key := key_in(variable)) is None:
+            said = "must hold a key of printable ASCII characters, got none; set it, or another name"
+            raise ValueError(f"{variable} {said}")
+        self.upstream = Upstream(settings.upstream, key)
 
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -80,30 +83,29 @@ class Gateway:
 
     async def models(self, request: Request) -> Response:
         """Answer ``GET /v1/models`` as upstream does."""
-        self._check_host(request)
-        return Response(encode(await self._models(request)), media_type=JSON)
+        return _json(await self._models(request))
 
     async def model(self, request: Request) -> Response:
         """Answer ``GET /v1/models/NAME`` from the list of upstream, because not every server has that route."""
-        self._check_host(request)
         name, found = request.path_params["name"], await self._models(request)
         models = found.get("data") if isinstance(found, dict) else None
         if not isinstance(models, list):
             raise GatewayError(502, "the upstream server sent no list of models; check --upstream", kind=SERVER)
         for model in models:
             if isinstance(model, dict) and model.get("id") == name:
-                return Response(encode(model), media_type=JSON)
+                return _json(model)
         said = f"the model must be one of upstream's, got {name!r:.80}; GET /v1/models lists them"
         raise GatewayError(404, said, param="model", code="model_not_found")
 
     async def health(self, request: Request) -> Response:
         """Answer ``GET /health`` without asking upstream."""
         self._check_host(request)
-        state = {"status": "closing" if self.queue.closed else "ok"}
-        counts = {"votes": self.queue.running, "queued": self.queue.waiting}
-        return Response(encode({**state, **counts}), media_type=JSON)
+        queue = self.queue
+        status = "closing" if queue.closed else "ok"
+        return _json({"status": status, "votes": queue.running, "queued": queue.waiting})
 
     async def _models(self, request: Request) -> Any:
+        self._check_host(request)
         return await self.upstream.get("models", self.upstream.headers(request.headers))
 
     async def _vote(self, asked: VoteRequest, headers: Mapping[str, bytes]) -> dict[str, Any]:
@@ -145,57 +147,47 @@ def make_app(settings: GatewaySettings, hosts: tuple[str, ...] | None = LOOPBACK
     return app
 
 
-def own_key(variable: str | None) -> str | None:
-    """Return the key in the environment variable with this name. Raise ValueError if it holds none that can be sent."""
-    if variable is None:
-        return None
-    key = key_in(variable)
-    if key is None:
-        raise ValueError(f"{variable} must hold a key of printable ASCII characters, got none; set it, or another name")
-    return key
-
-
 async def _body(request: Request, most: int, seconds: float) -> bytes:
     """Return the body. Raise GatewayError if it is too long or takes too long.
 
     The rest of a long body is read up to a bound, because a client that is still sending may not see the reply.
     """
-    parts, size, declared = [], 0, request.headers.get("content-length", "0")
+    body, size, declared = bytearray(), 0, request.headers.get("content-length", "0")
+    too_large = GatewayError(413, f"the body must have at most {most:,} bytes, got more; send less", last=True)
     if not declared.isdecimal() or len(declared) > 18 or int(declared) > UNREAD * most:
-        raise _too_large(most)
+        raise too_large
     try:
         async with asyncio.timeout(seconds):
             async for part in request.stream():
                 size += len(part)
                 if size <= most:
-                    parts.append(part)
+                    body += part
                 elif size > UNREAD * most:
-                    raise _too_large(most)
+                    raise too_large
     except TimeoutError:
         raise GatewayError(408, f"the body must arrive within {seconds:g} s; send it again", last=True) from None
     except ClientDisconnect:
         raise GatewayError(400, "the body must be whole, but the client left; send it again") from None
     if size > most:
-        raise _too_large(most)
-    return b"".join(parts)
+        raise too_large
+    return bytes(body)
 
 
-def _too_large(most: int) -> GatewayError:
-    return GatewayError(413, f"the body must have at most {most:,} bytes, got more; send less", last=True)
+def _json(data: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(encode(data), status, headers, "application/json")
 
 
 async def _refused(request: Request, error: GatewayError) -> Response:
-    return Response(encode(error.body()), error.status, error.headers(), JSON)
+    return _json(error.body(), error.status, error.headers())
 
 
 async def _not_found(request: Request, error: HTTPException) -> Response:
     """Answer a wrong path or method."""
     has = "POST /v1/chat/completions, GET /v1/models and GET /health"
     said = f"there is no {request.method} {request.url.path:.80} here; there are {has}"
-    return Response(encode(GatewayError(error.status_code, said).body()), error.status_code, media_type=JSON)
+    return await _refused(request, GatewayError(error.status_code, said))
 
 
 async def _broken(request: Request, error: Exception) -> Response:
     """Answer an error of ours, which the server logs."""
-    said = GatewayError(500, "the gateway failed; see its log", kind=SERVER)
-    return Response(encode(said.body()), 500, media_type=JSON)
+    return await _refused(request, GatewayError(500, "the gateway failed; see its log", kind=SERVER))

@@ -6,7 +6,6 @@ import logging
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from ipaddress import ip_address
 
 import uvicorn
@@ -84,12 +83,8 @@ async def serve(settings: GatewaySettings, sock: socket.socket, host: str, ready
     """Serve on ``sock`` until a signal comes, and call ``ready`` before. Votes in progress may end."""
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     server = GatewayServer(settings, host)
-    with on_stop(partial(_stop, server)):
+    with on_stop(server.stop):
         ready()
         await server.serve(sockets=[sock])
     if not server.started:
         raise ValueError("the gateway must start, but did not; see the log above")
-
-
-def _stop(server: GatewayServer) -> None:
-    server.stop()

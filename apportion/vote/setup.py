@@ -11,7 +11,7 @@ from apportion import __version__
 from apportion.allocators import Voting
 from apportion.answers import Equivalence, Extractor, check_equivalence, make_equivalence, make_extractor
 from apportion.answers.making import JUDGE
-from apportion.checks import check_integer, check_numbers
+from apportion.checks import check_least, check_numbers
 from apportion.config import build, choices
 from apportion.endpoint import Endpoint
 from apportion.questions import TEMPLATE
@@ -64,10 +64,9 @@ class Setup:
                 f"judge_model must be left out under another equivalence, got {shown(self.judge_model)}; "
                 'set equivalence to "judge"'
             )
-        check_integer("give_up", self.give_up, 1, "8 is usual")
-        weights = ", ".join(get_args(Weight))
-        if self.weight not in get_args(Weight):
-            raise ValueError(f"weight must be one of {weights}, got {shown(self.weight)}; choose one")
+        check_least(self, give_up=1)
+        if self.weight not in (weights := get_args(Weight)):
+            raise ValueError(f"weight must be one of {', '.join(weights)}, got {shown(self.weight)}; choose one")
 
     @cached_property
     def extractor(self) -> Extractor:
@@ -108,7 +107,6 @@ class Setup:
 VOTING = ("rule", "max_samples", "wave", "curtail")
 COUNTED = ("extract", "equivalence", "equivalence_settings", "judge_model", "give_up", "weight")
 READING = ("template", *COUNTED)
-COUNTING = ("rule", "max_samples", "wave", "curtail", *COUNTED)
 SETTINGS: tuple[tuple[type[Any], tuple[str, ...]], ...] = (
     (Endpoint, tuple(field.name for field in fields(Endpoint))),
     (Voting, VOTING),
@@ -119,7 +117,7 @@ SETTINGS: tuple[tuple[type[Any], tuple[str, ...]], ...] = (
 
 def is_about_counting(key: str) -> bool:
     """Return whether the setting ``key`` of ``Setup.resolved`` decides how samples are counted, not what is sampled."""
-    return key in COUNTING or key.startswith(("rule.", "equivalence_settings."))
+    return key.partition(".")[0] in (*VOTING, *COUNTED)
 
 
 def make_setup(

@@ -280,7 +280,7 @@ SETTINGS = [
     ({"extract": "math:nothing"}, "extract must be in its module, got 'math:nothing'"),
     ({"equivalence": "embedding", "equivalence_settings": {"treshold": 1}}, "settings that it knows, got treshold"),
     ({"weight": "length"}, "weight must be one of votes, tokens, got 'length'"),
-    ({"give_up": 0}, "give_up must be an integer of at least 1, got 0"),
+    ({"give_up": 0}, "give_up must be at least 1, got 0; 8 is usual"),
     ({"max_unparsed": 2}, "max_unparsed must be a share from 0 to 1, got 2"),
     ({"deadline_seconds": 0}, "deadline must be above 0 seconds, got 0"),
     ({"base_url": "http://me:secret@localhost/v1"}, "base_url must not hold a name or password"),
