@@ -97,7 +97,7 @@ def _of_vote(
 ) -> Rollouts:
     """Return the kept samples of a vote."""
     from apportion.questions import read_questions  # noqa: PLC0415 - slow to import
-    from apportion.vote.kept import kept_rollouts  # noqa: PLC0415
+    from apportion.vote.revote import kept_rollouts  # noqa: PLC0415
     from apportion.vote.right import read_labels  # noqa: PLC0415
 
     known = () if questions is None else read_questions(questions)

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 SHORTEST = 6
@@ -36,18 +36,16 @@ def hide_secrets(value: Any, secret: bool = False) -> Any:
     >>> hide_secrets({"api_key": "12345678", "user": "12345678"})["user"][:7]
     'secret:'
     """
-    return _hidden(value, secret, {text for text in _secrets(value, secret) if len(text) >= SHORTEST})
+    known = {text for text in _secrets(value, secret) if len(text) >= SHORTEST}
 
+    def hide(leaf: Any, secret: bool) -> Any:
+        if leaf is None or isinstance(leaf, (int, float)) or _HIDDEN.fullmatch(str(leaf)):
+            return leaf
+        if not secret and not (isinstance(leaf, str) and leaf in known):
+            return leaf
+        return f"secret:{hashlib.blake2b(str(leaf).encode(errors='replace'), digest_size=4).hexdigest()}"
 
-def _hidden(value: Any, secret: bool, known: Collection[str]) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _hidden(each, secret or is_secret_name(str(name)), known) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_hidden(each, secret, known) for each in value]
-    secret = secret or (isinstance(value, str) and value in known)
-    if secret and value is not None and not isinstance(value, (int, float)) and not _HIDDEN.fullmatch(str(value)):
-        return f"secret:{hashlib.blake2b(str(value).encode(errors='replace'), digest_size=4).hexdigest()}"
-    return value
+    return _changed(value, hide, secret)
 
 
 def without_hashes(value: Any) -> Any:
@@ -56,11 +54,7 @@ def without_hashes(value: Any) -> Any:
     >>> without_hashes({"top_k": 20, "api_key": "secret:63906248"})
     {'top_k': 20, 'api_key': 'secret'}
     """
-    if isinstance(value, Mapping):
-        return {name: without_hashes(each) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [without_hashes(each) for each in value]
-    return "secret" if isinstance(value, str) and _HIDDEN.fullmatch(value) else value
+    return _changed(value, lambda leaf, _: "secret" if isinstance(leaf, str) and _HIDDEN.fullmatch(leaf) else leaf)
 
 
 def secret_texts(values: Iterable[str], extra_body: Mapping[str, Any]) -> tuple[str, ...]:
@@ -73,12 +67,22 @@ def secret_texts(values: Iterable[str], extra_body: Mapping[str, Any]) -> tuple[
     return tuple(sorted({each for text in texts for each in (text, *text.split()) if len(each) >= SHORTEST}))
 
 
-def _secrets(value: Any, secret: bool = False) -> Iterator[str]:
+def _secrets(value: Any, secret: bool = False) -> list[str]:
+    """Return the texts in fields whose names look like secrets."""
+    found: list[str] = []
+
+    def note(leaf: Any, secret: bool) -> None:
+        if secret and isinstance(leaf, str):
+            found.append(leaf)
+
+    _changed(value, note, secret)
+    return found
+
+
+def _changed(value: Any, change: Callable[[Any, bool], Any], secret: bool = False) -> Any:
+    """Return ``value`` with ``change`` of each leaf, which is told whether it is in a field with a secret name."""
     if isinstance(value, Mapping):
-        for name, each in value.items():
-            yield from _secrets(each, secret or is_secret_name(str(name)))
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _secrets(each, secret)
-    elif secret and isinstance(value, str):
-        yield value
+        return {name: _changed(each, change, secret or is_secret_name(str(name))) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_changed(each, change, secret) for each in value]
+    return change(value, secret)

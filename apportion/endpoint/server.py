@@ -11,6 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from apportion.endpoint.client import PLAIN_PROMPT
@@ -30,6 +31,7 @@ REFUSALS = (400, 413, 422)
 logger = logging.getLogger("apportion.endpoint")
 
 
+@dataclass(eq=False)
 class Server:
     """Sends requests over ``http``, each for at most ``seconds``, and counts them in ``usage``.
 
@@ -37,34 +39,24 @@ class Server:
     key is sent.
     """
 
-    def __init__(
-        self,
-        http: Http,
-        request: Callable[[str | Messages, int, int | None], tuple[str, dict[str, Any]]],
-        usage: Usage,
-        *,
-        seconds: float,
-        max_retries: int,
-        has_key: bool,
-    ) -> None:
-        self._http = http
-        self._request = request
-        self._usage = usage
-        self._seconds = seconds
-        self._max_retries = max_retries
-        self._has_key = has_key
-        self._health = Health()
-        self._checking = False
-        self._dead = ""
-        self._silent_since = time.monotonic()
-        self._said_busy = False
+    http: Http
+    request: Callable[[str | Messages, int, int | None], tuple[str, dict[str, Any]]]
+    usage: Usage
+    seconds: float
+    max_retries: int
+    has_key: bool
+    _health: Health = field(default_factory=Health, init=False)
+    _silent_since: float = field(default_factory=time.monotonic, init=False)
+    _checking: bool = False
+    _said_busy: bool = False
+    _dead: str = ""
 
     async def ask(self, prompt: str | Messages, n: int, seed: int | None) -> list[Completion]:
         """Return the completions that the server gives for ``n``, at least one.
 
         Raises EndpointError or Failure; a Refusal if the server refuses the content of the request.
         """
-        patience = Patience(self._max_retries)
+        patience = Patience(self.max_retries)
         while True:
             if self._dead:
                 raise EndpointError(self._dead)
@@ -82,7 +74,7 @@ class Server:
             if found.busy and patience.busy_seconds >= SILENT_SECONDS:
                 self._say_busy(problem)
             await asyncio.sleep(pause)
-            self._usage.retries += 1
+            self.usage.retries += 1
 
     async def _check_health(self, last: Fault, seed: int | None) -> None:
         """Send a plain prompt if the server is suspected to be dead or another one. Raise EndpointError if it fails."""
@@ -99,7 +91,7 @@ class Server:
         if isinstance(found, Fault) and (found.kind == "astray" if astray else _outcome(found) != "busy"):
             since = "since its last answer" if health.answered else "and never an answer"
             silent = (
-                f"{self._http.url} must answer, got {failures} failures within {seconds:.0f} s {since} "
+                f"{self.http.url} must answer, got {failures} failures within {seconds:.0f} s {since} "
                 f"({self._problem(last)}), and for a plain prompt too ({self._problem(found)}); check the server and "
                 "base_url, then run again"
             )
@@ -109,23 +101,23 @@ class Server:
     async def _attempt(self, prompt: str | Messages, n: int, seed: int | None) -> list[Completion] | Fault:
         """Return the completions of one request, or what came in their place: no error of ours shall carry it."""
         try:
-            path, body = self._request(prompt, n, seed)
+            path, body = self.request(prompt, n, seed)
         except ValueError as error:
             raise EndpointError(str(error)) from None
         token = self._health.start()
         outcome: Outcome = "unknown"
         silence = asyncio.get_running_loop().call_later(SILENT_SECONDS, self._say_silent)
-        self._usage.requests += 1
+        self.usage.requests += 1
         try:
-            found = read_reply(await self._http.send("POST", path, self._seconds, body))
+            found = read_reply(await self.http.send("POST", path, self.seconds, body))
             outcome, self._said_busy = "answered", False
-            self._usage.add(found)
+            self.usage.add(found)
             return found
         except Fault as fault:
             outcome = _outcome(fault)
             return fault
         except asyncio.CancelledError:
-            self._usage.cancelled += 1
+            self.usage.cancelled += 1
             raise
         finally:
             silence.cancel()
@@ -139,7 +131,7 @@ class Server:
             logger.warning(
                 "%s is busy (%s): requests wait until it answers, at most %g s each, and cost no sample; if it lasts, "
                 "lower concurrency",
-                self._http.url,
+                self.http.url,
                 problem,
                 BUSY_SECONDS,
             )
@@ -151,17 +143,17 @@ class Server:
             logger.warning(
                 "%s has sent nothing for %.0f s: it may hang, or write long completions. A request is given up after "
                 "%g s (timeout_seconds)",
-                self._http.url,
+                self.http.url,
                 silent,
-                self._seconds,
+                self.seconds,
             )
             self._silent_since = math.inf
 
     def _problem(self, fault: Fault) -> EndpointError | Failure:
         """Return the error for a fault: one that ends the run, or that fails a request."""
-        said, status = self._http.shown(fault), fault.status
-        here = f"{self._http.url} {said}"
-        if fault.kind == "absent" and not self._http.reached:
+        said, status = self.http.shown(fault), fault.status
+        here = f"{self.http.url} {said}"
+        if fault.kind == "absent" and not self.http.reached:
             return EndpointError(f"{here}; start the server, or correct base_url")
         if fault.kind == "astray":
             return Failure(f"{here}; check base_url, which often ends in /v1, and any proxy or login before it")
@@ -174,10 +166,10 @@ class Server:
         remedy = "check base_url and the settings"
         if status in (401, 403):
             remedy = (
-                "check the key" if self._has_key else "set the key in the environment variable that api_key_env names"
+                "check the key" if self.has_key else "set the key in the environment variable that api_key_env names"
             )
         elif status in (404, 405):
-            url = self._http.url.rstrip("/")
+            url = self.http.url.rstrip("/")
             remedy = "check base_url and model" if url.endswith("/v1") else f"try base_url {url}/v1, or check the model"
         return EndpointError(f"{here}; {remedy}")
 

@@ -168,8 +168,7 @@ class Endpoint:
             own_headers=list(self.headers),
             hidden={**dict.fromkeys(secrets, "[secret]"), **({key: "[key]"} if key else {})},
         )
-        seconds, retries = self.timeout_seconds, self.max_retries
-        server = Server(http, self.request, usage, seconds=seconds, max_retries=retries, has_key=key is not None)
+        server = Server(http, self.request, usage, self.timeout_seconds, self.max_retries, key is not None)
         client = Client(server.ask, usage, self.concurrency, self.seed)
         try:
             yield client

@@ -23,8 +23,7 @@ from apportion.endpoint.settings import key_in
 from apportion.gateway.body import VoteRequest, read_request
 from apportion.gateway.errors import SERVER, GatewayError
 from apportion.gateway.queue import VoteQueue
-from apportion.gateway.replies import encode, whole_reply
-from apportion.gateway.response import VoteResponse
+from apportion.gateway.replies import VoteResponse, encode, whole_reply
 from apportion.gateway.settings import GatewaySettings
 from apportion.gateway.upstream import Bill, Upstream
 from apportion.gateway.vote import RunningVote
@@ -66,7 +65,7 @@ class Gateway:
             await self.upstream.aclose()
             await self.equivalence.aclose()
 
-    async def chat(self, request: Request) -> Response:
+    async def chat(self, request: Request) -> VoteResponse:
         """Answer ``POST /v1/chat/completions``."""
         self._check_host(request)
         content_type = request.headers.get("content-type", "")

@@ -3,39 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 INVALID, LIMIT, SERVER = "invalid_request_error", "rate_limit_error", "server_error"
 
 
+@dataclass(eq=False)
 class GatewayError(Exception):
     """An error that a client gets as ``status`` and ``{"error": {"message", "type", "param", "code"}}``.
 
     ``last`` closes the connection, because the rest of the request is not read.
     """
 
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        kind: str = INVALID,
-        param: str | None = None,
-        code: str | None = None,
-        retry_after: float | None = None,
-        last: bool = False,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.kind = kind
-        self.param = param
-        self.code = code
-        self.retry_after = retry_after
-        self.last = last
+    status: int
+    message: str
+    kind: str = INVALID
+    param: str | None = None
+    code: str | None = None
+    retry_after: float | None = None
+    last: bool = False
+
+    def __str__(self) -> str:
+        return self.message
 
     def body(self) -> dict[str, Any]:
         """Return the JSON object of the reply."""
-        return {"error": {"message": str(self), "type": self.kind, "param": self.param, "code": self.code}}
+        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
 
     def headers(self) -> dict[str, str]:
         """Return the headers of the reply, with Retry-After if it is known when to come back."""
@@ -43,21 +37,20 @@ class GatewayError(Exception):
         return headers | ({"connection": "close"} if self.last else {})
 
 
+@dataclass(eq=False)
 class UpstreamError(GatewayError):
     """An upstream request without a completion. ``again`` says whether the same request may be answered later.
 
-    ``refused`` says that another sample of the request may be answered. ``sent`` is the upstream server's own error
-    object, which the client gets unchanged; None if it sent none.
+    ``sent`` is the upstream server's own error, which the client gets unchanged if it is an object.
     """
 
-    def __init__(self, status: int, message: str, *, again: bool, sent: Any = None, **fields: Any) -> None:
-        super().__init__(status, message, **fields)
-        self.again = again
-        self.refused = status in (400, 413, 422)
-        self.sent = sent
+    again: bool = True
+    sent: Any = None
+
+    @property
+    def of_request(self) -> bool:
+        """Whether the request is at fault, so that no other sample of it can be answered."""
+        return not self.again and self.status not in (400, 413, 422)
 
     def body(self) -> dict[str, Any]:
-        """Return the upstream server's error if it sent an object, else ours."""
-        if isinstance(self.sent, Mapping):
-            return {"error": dict(self.sent)}
-        return super().body()
+        return {"error": dict(self.sent)} if isinstance(self.sent, Mapping) else super().body()

@@ -1,13 +1,30 @@
-"""Replies to clients: one JSON object, or the events of a stream, with the ballot in ``apportion`` and in headers."""
+"""Replies to clients: one JSON object, or the events of a stream, with the ballot in ``apportion`` and in headers.
+
+A stream begins when the vote ends or after ``keep_alive_seconds``, whichever is first. So most errors have their own
+status. Later ones are an event with an error, as OpenAI sends it. If the client leaves, the vote is cancelled.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from apportion.gateway.errors import GatewayError
 from apportion.gateway.upstream import Bill
 from apportion.gateway.vote import RunningVote
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+logger = logging.getLogger("apportion.gateway")
+
+JSON = {"content-type": "application/json"}
+EVENTS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}
 
 KEEP_ALIVE = b": voting\n\n"
 """A comment, which clients of server-sent events skip."""
@@ -95,3 +112,84 @@ def encode(data: Mapping[str, Any]) -> bytes:
 
 def _text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+@dataclass
+class VoteResponse:
+    """An ASGI response: it sends what ``vote`` returns, as one object or as a stream.
+
+    Args:
+        vote: holds the vote and returns the reply. Raises GatewayError.
+        stream: whether the client asked for a stream.
+        include_usage: whether a stream ends with the usage.
+        keep_alive_seconds: time between two comments in a stream.
+    """
+
+    vote: Callable[[], Awaitable[dict[str, Any]]]
+    stream: bool
+    include_usage: bool
+    keep_alive_seconds: float
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request whose body was read already."""
+        started = time.monotonic()
+        vote, gone = asyncio.ensure_future(self.vote()), asyncio.ensure_future(_gone(receive))
+        try:
+            status = await self._answer(vote, gone, send)
+        finally:
+            for task in (vote, gone):
+                task.cancel()
+            await asyncio.gather(vote, gone, return_exceptions=True)
+        logger.info("%s after %.2f s", status, time.monotonic() - started)
+
+    async def _answer(self, vote: asyncio.Future[dict[str, Any]], gone: asyncio.Future[None], send: Send) -> str:
+        """Send the reply, and return what is logged about it."""
+        either: set[asyncio.Future[Any]] = {vote, gone}
+        begun, wait = False, self.keep_alive_seconds if self.stream else None
+        while not vote.done():
+            await asyncio.wait(either, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+            if gone.done():
+                return "499 the client left"
+            if not vote.done():
+                if not begun:
+                    await _start(send, 200, EVENTS)
+                begun = True
+                await _body(send, KEEP_ALIVE, more=True)
+        try:
+            reply = vote.result()
+        except GatewayError as error:
+            if begun:
+                await _body(send, event(error.body()))
+            else:
+                await _whole(send, error.status, error.headers(), encode(error.body()))
+            return f"{error.status} {error.code or error.kind}"
+        ballot = reply["apportion"]
+        if self.stream:
+            if not begun:
+                await _start(send, 200, EVENTS | headers_of(ballot))
+            for each in events(reply, self.include_usage):
+                await _body(send, each, more=True)
+            await _body(send, b"")
+        else:
+            await _whole(send, 200, headers_of(ballot), encode(reply))
+        return f"200 {ballot['samples']} samples, stopped by {ballot['stopped']}"
+
+
+async def _gone(receive: Receive) -> None:
+    """Return when the client has disconnected."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _whole(send: Send, status: int, headers: dict[str, str], body: bytes) -> None:
+    await _start(send, status, {**JSON, **headers, "content-length": str(len(body))})
+    await _body(send, body)
+
+
+async def _start(send: Send, status: int, headers: dict[str, str]) -> None:
+    raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+
+
+async def _body(send: Send, body: bytes, more: bool = False) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": more})

@@ -29,7 +29,7 @@ MAX_FAILURES = 3
 FROM_BALLOT = ["answer", "share", "samples", "unparsed", "failed", "cancelled", "waves", "texts"]
 """Fields of ``Ballot`` that the ballot of a reply has too."""
 
-Draw = Callable[[int], Awaitable[dict[str, Any]]]
+DrawReply = Callable[[int], Awaitable[dict[str, Any]]]
 """The number of a sample -> the reply with its completion. Raises UpstreamError."""
 
 
@@ -48,7 +48,7 @@ class RunningVote:
     ``give_up`` whole samples without any answer end it.
     """
 
-    def __init__(self, request: VoteRequest, draw: Draw, equivalence: Equivalence, give_up: int) -> None:
+    def __init__(self, request: VoteRequest, draw: DrawReply, equivalence: Equivalence, give_up: int) -> None:
         self.request = request
         self.errors: list[UpstreamError] = []
         self.ended: str = "deadline"
@@ -62,7 +62,7 @@ class RunningVote:
         """Sample until the vote ends, after at most ``seconds``. Raise GatewayError if no sample arrived."""
         try:
             async with asyncio.timeout(seconds):
-                whole = await self.count.run(self._samples)
+                whole = await self.count.run(self._samples, {})
             self.ended = self.count.stopped if whole and not self.count.refused else "failures"
             if self.request.unvoted and self.ended in ("rule", "max_samples"):
                 self.ended = self.request.unvoted
@@ -122,7 +122,7 @@ class RunningVote:
         }
 
     async def _samples(self, numbers: Sequence[int]) -> AsyncGenerator[Sample, None]:
-        """Draw the samples of a wave at once, and yield them in order until one fails as all others would."""
+        """DrawReply the samples of a wave at once, and yield them in order until one fails as all others would."""
         self._replies = {each.number: each.reply for each in self.samples if each.reply is not None}
         tasks = [asyncio.ensure_future(self._draw(number)) for number in numbers]
         try:
@@ -132,7 +132,7 @@ class RunningVote:
                 except UpstreamError as error:
                     self.errors.append(error)
                     yield Sample.of("request", "", number, None, Completion.failed(str(error)))
-                    if not (error.again or error.refused):
+                    if error.of_request:
                         return
                 else:
                     self._replies[number] = reply

@@ -32,6 +32,10 @@ Weight = Literal["votes", "tokens"]
 """What a vote counts for in the choice of the winner."""
 
 
+Draw = Callable[[Sequence[int]], AsyncGenerator[Sample, None]]
+"""The numbers of samples -> these samples, in order, and fewer if there are no more."""
+
+
 @dataclass
 class Count:
     """The samples of one question so far. ``give_up`` samples without any answer end it, or ``max_failures`` in a row.
@@ -58,29 +62,19 @@ class Count:
         self._rollouts: list[Rollout] = []
         self._started = time.monotonic()
 
-    def next_wave(self) -> range:
-        """Return the numbers of the next samples, none if the question has ended. The wave before it is over."""
-        if self._given_up:
-            return range(0)
-        self._before, self._rollouts = self.batch, []
-        wanted = self.voting.plan(self.batch)
-        return range(len(self.samples), len(self.samples) + (int(wanted.counts[0]) if wanted else 0))
-
     def wanted(self) -> range:
         """Return the numbers of the samples that the rule needs at least from here, whatever their answers."""
         counts = replace(self.voting, wave="free").plan(self.batch).counts
         return range(len(self.samples), len(self.samples) + int(counts[0]))
 
-    async def run(
-        self, draw: Callable[[Sequence[int]], AsyncGenerator[Sample, None]], kept: Mapping[int, Sample] | None = None
-    ) -> bool:
+    async def run(self, draw: Draw, kept: Mapping[int, Sample]) -> bool:
         """Count samples in waves until the question ends. Return False if ``draw`` had too few of them.
 
-        ``draw`` yields the samples of these numbers, in order. It is not asked for those that are ``kept``, and it is
-        closed if the question ends within a wave.
+        ``draw`` is not asked for those that are ``kept``, and it is closed if the question ends within a wave.
         """
-        kept = kept or {}
-        while wave := self.next_wave():
+        while not self._given_up and (plan := self.voting.plan(self.batch)):
+            self._before, self._rollouts = self.batch, []
+            wave = range(len(self.samples), len(self.samples) + int(plan.counts[0]))
             async with aclosing(draw([number for number in wave if number not in kept])) as drawn:
                 try:
                     for number in wave:

@@ -1,17 +1,20 @@
-"""Count kept samples again by another rule, extraction or equivalence. Nothing is requested."""
+"""Count kept samples again by another rule, extraction or equivalence, or as rollouts. Nothing is requested."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from apportion.answers import Equivalence
+from apportion.allocators import Voting
+from apportion.answers import AnswerClasses, Equivalence, is_correct
 from apportion.answers.equivalence import run_coroutine
 from apportion.answers.making import JUDGE
+from apportion.evaluation import Rollouts
 from apportion.questions import Question
 from apportion.runs.json_text import json_text, plain
 from apportion.runs.text_table import text_table
 from apportion.runs.whole_files import write_whole
+from apportion.stopping import Fixed
 from apportion.untrusted import shown
 from apportion.vote.ballot import Ballot
 from apportion.vote.count import Count
@@ -19,6 +22,7 @@ from apportion.vote.journal import Samples, VoteRecord, check_path, read_recorde
 from apportion.vote.lines import JournalError
 from apportion.vote.right import RightWinners
 from apportion.vote.run import check_samples
+from apportion.vote.sample import Sample
 from apportion.vote.setup import ENDPOINT_SETTINGS, READING, VOTING, Setup, make_setup
 from apportion.vote.summary import Summary, summarise, summary_rows
 
@@ -175,18 +179,92 @@ async def _count(question: Question, samples: Samples, setup: Setup, equivalence
     """Return the ballot, or the minimum number of further samples if there are not enough."""
     asked = next(iter(samples.values())).question_hash
     count = Count(question, asked, setup.voting, setup.give_up, equivalence, setup.weight)
-    while wave := count.next_wave():
-        for number in wave:
-            if number not in samples:
-                wanted = count.wanted()
-                return max(1, sum(each not in samples for each in wanted))
-            if await count.add(samples[number]):
-                break
+    if not await count.run(_no_more, samples):
+        return max(1, sum(number not in samples for number in count.wanted()))
     ballot = await count.ballot()
     return ballot if ballot.finished else 1
+
+
+async def _no_more(numbers: Sequence[int]) -> AsyncGenerator[Sample, None]:
+    """Yield nothing, because no sample is requested here."""
+    for sample in ():
+        yield sample
 
 
 async def _same(before: str | None, now: str | None, equivalence: Equivalence) -> bool:
     if before is None or now is None:
         return before is now
     return await equivalence.find_equal(now, [before]) is not None
+
+
+def kept_rollouts(
+    path: Path,
+    questions: Sequence[Question] = (),
+    labels: Mapping[str, Sequence[str]] | None = None,
+    **changes: Any,
+) -> Rollouts:
+    """Return the kept samples of the vote at ``path``, with rewards of 0 and 1. Nothing is requested.
+
+    Right answers are those of ``labels`` by the id of a question, else of ``questions``, else those that the vote had.
+    Questions without any are left out. ``changes`` are ``extract`` and ``equivalence``; None is no change. Raises
+    JournalError for files that cannot be used, and ValueError for settings that cannot and if no right answer is known.
+    """
+    setup, record = read_again(path, questions, **changes)
+    known: dict[str, Sequence[str]] = {
+        **{id: (each.gold, *each.aliases) for id, each in record.ballots.items() if each.gold is not None},
+        **{each.id: each.golds for each in questions if each.golds},
+        **(labels or {}),
+    }
+    arrived = {id: _arrived(samples) for id, samples in record.samples.items()}
+    chosen = {id: samples for id, samples in arrived.items() if samples and id in known}
+    if not chosen:
+        raise ValueError(
+            f"an evaluation needs samples with a right answer, got none of {len(arrived)} questions of {path}; "
+            "give right answers by --questions or --labels"
+        )
+
+    async def judge() -> list[tuple[list[str | None], list[float]]]:
+        async with setup.open_equivalence() as equivalence:
+            return [await _judged(samples, known[id], equivalence) for id, samples in chosen.items()]
+
+    answers, rewards = zip(*run_coroutine(judge()), strict=True)
+    lost = {
+        "without a known right answer": sum(bool(samples) and id not in known for id, samples in arrived.items()),
+        "without a sample": sum(not samples for samples in arrived.values()),
+    }
+    left_out = [f"{count:,} questions {why} are left out" for why, count in lost.items() if count]
+    return Rollouts(
+        name=f"{path.stem} (vote)",
+        rewards=rewards,
+        answers=answers,
+        failed=sum(len(samples) - len(arrived[id]) for id, samples in record.samples.items()),
+        doubts=(*_doubts(record, setup.voting), *left_out),
+    )
+
+
+def _arrived(samples: Samples) -> list[Sample]:
+    """Return those that did not fail, in the order of their numbers."""
+    return [samples[number] for number in sorted(samples) if samples[number].arrived]
+
+
+async def _judged(
+    samples: Sequence[Sample], golds: Sequence[str], equivalence: Equivalence
+) -> tuple[list[str | None], list[float]]:
+    classes = AnswerClasses(equivalence)
+    answers = [None if each.answer is None else await classes.join(each.answer) for each in samples]
+    right = {answer: await is_correct(answer, golds, equivalence) for answer in dict.fromkeys(answers)}
+    return answers, [float(right[answer]) for answer in answers]
+
+
+def _doubts(record: VoteRecord, voting: Voting) -> Iterator[str]:
+    if voting.curtail or not isinstance(voting.rule, Fixed):
+        yield (
+            f"the vote stopped by its answers ({voting.rule.name}{', curtailed' if voting.curtail else ''}), so the "
+            "number of samples depends on them and these figures are biased; vote with --rule fixed --no-curtail"
+        )
+    short = [each.samples for each in record.ballots.values() if each.stopped == "unanswered"]
+    if short and min(short) < voting.max_samples:
+        yield (
+            f"{len(short)} questions ended after {min(short)} samples or more without an answer, and a larger k leaves "
+            f"them out, which flatters; vote with --give-up {voting.max_samples}"
+        )
