@@ -171,7 +171,8 @@ async def _count_all(record: VoteRecord, setup: Setup, known: Mapping[str, Quest
             ballots.append(found)
             if before is not None:
                 compared += 1
-                same += await _same(before.answer, found.answer, equivalence)
+                earlier = [] if before.answer is None else [before.answer]
+                same += before.answer == found.answer or await is_correct(found.answer, earlier, equivalence)
     return Revote(setup, tuple(ballots), wanting, compared, same, tuple(record.ballots.values()))
 
 
@@ -189,12 +190,6 @@ async def _no_more(numbers: Sequence[int]) -> AsyncGenerator[Sample, None]:
     """Yield nothing, because no sample is requested here."""
     for sample in ():
         yield sample
-
-
-async def _same(before: str | None, now: str | None, equivalence: Equivalence) -> bool:
-    if before is None or now is None:
-        return before is now
-    return await equivalence.find_equal(now, [before]) is not None
 
 
 def kept_rollouts(

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -64,10 +65,16 @@ def test_a_vote_is_the_replay_of_its_answers(answers, rule, wave, jitter):
 
 
 def test_only_replies_that_may_be_returned_are_kept():
-    vote = held(["a", "b", "a", "b", "a", "c", None, "a"] * 2, Voting(make_rule("fixed"), MOST, curtail=False), n=2)
+    voting = Voting(make_rule("fixed"), MOST, curtail=False)
+    vote = held(["a", "b", "a", "b", "a", "c", None, "a"] * 2, voting, n=2)
     kept = [sample.number for sample in vote.samples if sample.reply is not None]
     assert kept == [0, 1, 5, 6]
     assert [sample.number for sample in vote.chosen()] == [0, 1]
+    assert sorted(held(["a", "b"] * 8, replace(voting, wave=1), n=2)._replies) == [
+        0,
+        1,
+        15,
+    ]  # and that of the last wave
 
 
 def test_three_failures_in_a_row_end_a_vote_with_what_it_has():
