@@ -29,7 +29,8 @@ EQUIVALENCES: dict[str, Callable[..., Equivalence]] = {
 
 JUDGE = "judge"
 """The equivalence that asks a model."""
-NAMES = (*EQUIVALENCES, JUDGE)
+MAKERS = {**EQUIVALENCES, JUDGE: JudgeEquivalence}
+NAMES = tuple(MAKERS)
 """Every equivalence by name."""
 
 
@@ -118,7 +119,7 @@ def for_question(equivalence: Equivalence, question: str) -> Equivalence:
 def _maker(how: str | object, settings: dict[str, Any]) -> Callable[..., Any]:
     """Return what makes the equivalence, with its settings."""
     if isinstance(how, str) and how in NAMES:
-        return _with_settings(JudgeEquivalence if how == JUDGE else EQUIVALENCES[how], settings, repr(how))
+        return _with_settings(MAKERS[how], settings, repr(how))
     found, name = _found("equivalence", how, NAMES)
     if _is_equivalence(found) and not inspect.isclass(found):
         _refuse_settings(settings, name)

@@ -71,6 +71,11 @@ class Ballot:
         return self.stopped != "failures"
 
     @property
+    def golds(self) -> tuple[str, ...]:
+        """All right answers, none if none is known."""
+        return () if self.gold is None else (self.gold, *self.aliases)
+
+    @property
     def share(self) -> float | None:
         """The answer's share of the votes; None without votes."""
         return None if self.answer is None else self.votes[self.answer] / sum(self.votes.values())

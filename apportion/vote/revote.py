@@ -162,8 +162,7 @@ async def _count_all(record: VoteRecord, setup: Setup, known: Mapping[str, Quest
     async with setup.open_equivalence() as equivalence:
         for id, samples in record.samples.items():
             before = record.ballots.get(id)
-            golds = () if before is None or before.gold is None else (before.gold, *before.aliases)
-            question = known.get(id) or Question(id, "?", golds=golds)
+            question = known.get(id) or Question(id, "?", golds=before.golds if before else ())
             found = await _count(question, samples, setup, equivalence)
             if isinstance(found, int):
                 wanting[id] = found
@@ -206,7 +205,7 @@ def kept_rollouts(
     """
     setup, record = read_again(path, questions, **changes)
     known: dict[str, Sequence[str]] = {
-        **{id: (each.gold, *each.aliases) for id, each in record.ballots.items() if each.gold is not None},
+        **{id: each.golds for id, each in record.ballots.items() if each.golds},
         **{each.id: each.golds for each in questions if each.golds},
         **(labels or {}),
     }

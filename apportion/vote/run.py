@@ -197,8 +197,7 @@ def ballots_of(questions: Sequence[Question], ballots: Mapping[str, Ballot]) -> 
     found = [(question, ballots[question.id]) for question in questions if question.id in ballots]
     for question, ballot in found:
         _check_same(question, "answered", "text", ballot.question_hash, prompt_hash(question.prompt))
-        golds = (*([] if ballot.gold is None else [ballot.gold]), *ballot.aliases)
-        _check_same(question, "answered", "gold answer", golds, question.golds)
+        _check_same(question, "answered", "gold answer", ballot.golds, question.golds)
     return tuple(ballot for _, ballot in found)
 
 
