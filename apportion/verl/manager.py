@@ -10,6 +10,7 @@ from omegaconf import DictConfig
 from tensordict import TensorDict
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
 
+from apportion.types import Prompt
 from apportion.verl import estimators, sampler, tracking, waiting
 from apportion.verl.actor_watch import engine_actors, queue_actors
 from apportion.verl.building import coordinator_of
@@ -80,11 +81,11 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
         validate = "validate" in prompts and bool(prompts["validate"])
         chunks = prompts.chunk(len(self.agent_loop_workers))
         references = [ray.put(chunk) for chunk in chunks]
-        owners = {name: list(chunk["uid"]) for name, chunk in zip(self.names, chunks, strict=False)}
+        holders = tuple(name for name, chunk in zip(self.names, chunks, strict=False) for _ in chunk["uid"])
         if validate:
-            self._call("hand out a validation", self._workers.validate, owners, references)
+            named = tuple(Prompt(uid, data=RowAddress(uid, uid)) for uid in prompts["uid"])
+            self._call("hand out a validation", self._workers.validate, TrainerRequest(0, named, holders), references)
         else:
-            holders = tuple(name for name, uids in owners.items() for _ in uids)
             request = TrainerRequest(int(prompts["global_steps"]), tuple(self._prompts(prompts)), holders)
             self._call("begin a round", self._workers.open, request, references)
 

@@ -28,7 +28,6 @@ from apportion.verl.coordinator.messages import (
     CommitTask,
     RolloutTask,
     TaskResult,
-    Validated,
     WorkerPlace,
     WorkerTask,
     WrittenRollout,
@@ -119,7 +118,7 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
 
     @ray.method(concurrency_group=GROUP)  # type: ignore[untyped-decorator]
     def reports(self) -> list[bytes]:
-        """Return what is done since the last call, as ``TaskResult`` and ``Validated``; see ``Outbox``."""
+        """Return what is done since the last call, see ``Outbox``. A prompt of a validation is a task by its uid."""
         return self._outbox.take()
 
     async def carry_out(self, tasks: Sequence[WorkerTask]) -> None:
@@ -155,7 +154,7 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         if trajectory["validate"]:
             if uid in self._done:
                 self._done.discard(uid)
-                self._outbox.put(Validated(uid))
+                self._outbox.put(TaskResult(uid))
             else:
                 await self._validate(prompt, sampling_params, trajectory, trace)
             return
@@ -179,7 +178,7 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         except TimeoutError:
             logger.error("The validation of %s took more than %g s and counts as failed", uid, seconds)
             await tq.async_kv_put(key=uid, partition_id=VALIDATION, tag={"status": "failure"})
-        self._outbox.put(Validated(uid))
+        self._outbox.put(TaskResult(uid))
 
     def _future_row(self, uid: str) -> asyncio.Future[HeldRow]:
         if uid not in self._rows:

@@ -745,7 +745,8 @@ class Scene:
     async def _validate(self) -> None:
         self.validating = True
         uids, chunks, _ = self._rows(self.step, VALIDATED, True)
-        self.group.validate({"worker 0": uids[:1], "worker 1": uids[1:]}, chunks)
+        prompts = tuple(Prompt(uid, data=RowAddress(uid, uid)) for uid in uids)
+        self.group.validate(TrainerRequest(self.step, prompts, ("worker 0", "worker 1")), chunks)
         await self._finished("val", uids)
         self._forget(uids, "val")
         self.validating = False

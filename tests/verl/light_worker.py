@@ -11,7 +11,7 @@ import psutil
 import ray
 
 from apportion import Rollout
-from apportion.verl.coordinator.messages import CommitTask, TaskResult, Validated, WorkerPlace, WrittenRollout
+from apportion.verl.coordinator.messages import CommitTask, TaskResult, WorkerPlace, WrittenRollout
 from apportion.verl.reports import GROUP, Outbox
 
 
@@ -79,7 +79,7 @@ class LightWorker:
 
     def _validated(self, uid):
         self._log("validated", uid)
-        self.outbox.put(Validated(uid))
+        self.outbox.put(TaskResult(uid))
 
     def _row(self, uid):
         if uid not in self.held:

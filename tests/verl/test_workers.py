@@ -35,7 +35,6 @@ numbers = itertools.count()
 def workers(ray, monkeypatch):
     """Return the module of the group, with short pauses."""
     module = importlib.import_module("apportion.verl.workers")
-    monkeypatch.setattr(module, "BEAT_SECONDS", 0.5)
     monkeypatch.setattr(module, "REPORT_SECONDS", 1.0)
     return module
 
@@ -64,19 +63,14 @@ class Scene:
     def pid(self, name):
         return [int(pid) for other, pid in self.log("joined") if other == name][-1]
 
-    def open(self, step=1, prompts=6):
-        """Begin a round, and return the uids of its prompts."""
+    def open(self, step=1, prompts=6, validate=False):
+        """Begin a round or a validation, and return the uids of its prompts."""
         owners = [self.names[i * len(self.names) // prompts] for i in range(prompts)]
         request = request_of(texts(*range(prompts)), step, owners)
         uids = [prompt.data.uid for prompt in request.prompts]
         chunks = [[uid for uid, owner in zip(uids, owners, strict=True) if owner == name] for name in self.names]
-        self.group.open(request, [self.ray.put({"uid": chunk, "validate": False}) for chunk in chunks if chunk])
-        return uids
-
-    def validate(self, prompts=6):
-        uids = [f"v{next(numbers)}" for _ in range(prompts)]
-        owners = {name: uids[i :: len(self.names)] for i, name in enumerate(self.names)}
-        self.group.validate(owners, [self.ray.put({"uid": each, "validate": True}) for each in owners.values()])
+        begin = self.group.validate if validate else self.group.open
+        begin(request, [self.ray.put({"uid": chunk, "validate": validate}) for chunk in chunks if chunk])
         return uids
 
     async def ended(self, seconds=SECONDS):
@@ -177,7 +171,7 @@ def test_workers_that_are_all_dead_are_waited_for(ray, workers, tmp_path, monkey
 
 def test_workers_that_are_all_gone_for_good_end_the_run(ray, workers, tmp_path):
     async def act(scene):
-        scene.validate()
+        scene.open(validate=True)
         for name in scene.names:
             send_signal(scene.pid(name))
         await scene.until(lambda: scene.coordinator.error, 20)
@@ -189,10 +183,10 @@ def test_workers_that_are_all_gone_for_good_end_the_run(ray, workers, tmp_path):
 
 def test_others_finish_a_validation(ray, workers, tmp_path):
     async def act(scene):
-        uids = scene.validate()
+        uids = scene.open(validate=True)
         send_signal(scene.pid(scene.names[0]), signal.SIGSTOP)
         await scene.until(lambda: {uid for _, uid in scene.log("validated")} == set(uids), 20)
-        await scene.until(lambda: not scene.group._validating)
+        await scene.until(lambda: not scene.coordinator._rounds)
 
     scenario(ray, workers, tmp_path, act, seconds=1.0)
 

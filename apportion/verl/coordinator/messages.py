@@ -171,7 +171,19 @@ class CommitTask(SentAsTuple):
     swept: bool = False
 
 
-WorkerTask = RolloutTask | CommitTask
+@dataclass(frozen=True, slots=True)
+class ValidationTask:
+    """Has a worker validate ``uid``, as it does with all rows of a validation. It is never sent."""
+
+    uid: str
+
+    @property
+    def id(self) -> str:
+        """The uid, by which the worker says that it is done."""
+        return self.uid
+
+
+WorkerTask = RolloutTask | CommitTask | ValidationTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,13 +214,6 @@ class WorkerPlace:
     host: str
     pid: int
     started: float
-
-
-@dataclass(frozen=True, slots=True)
-class Validated:
-    """A worker says that it has finished the prompt ``uid`` of a validation."""
-
-    uid: str
 
 
 def address_of(prompt: Prompt) -> RowAddress:

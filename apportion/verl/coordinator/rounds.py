@@ -1,5 +1,6 @@
 """The state of a round, as plain data."""
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -156,10 +157,14 @@ class AllocationRound:
 
 @dataclass(eq=False)
 class PendingTask:
-    """A task without a result. For rollouts: their batch, the prompt's ``index`` in it, and earlier attempts."""
+    """A task without a result, which is given up at ``end``, by ``time.monotonic``.
+
+    For rollouts: their batch, the prompt's ``index`` in it, and earlier attempts.
+    """
 
     round: AllocationRound
     task: WorkerTask
     planned: PlannedBatch | None = None
     index: int = 0
     attempt: int = 0
+    end: float = math.inf

@@ -9,11 +9,11 @@ verl's checkpoint. An error of the allocator ends the run.
 """
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from heapq import heappop, heappush
 from itertools import cycle
 from typing import Any, Protocol
 
@@ -28,6 +28,7 @@ from apportion.verl.coordinator.messages import (
     TaskResult,
     TrainerRequest,
     TrainerUpdate,
+    ValidationTask,
     WorkerTask,
     address_of,
 )
@@ -93,8 +94,6 @@ class Coordinator:
     _rounds: dict[str, AllocationRound] = field(default_factory=dict)
     _pending: dict[str, PendingTask] = field(default_factory=dict)
     _ended: list[AllocationRound] = field(default_factory=list)
-    _ends: dict[str, float] = field(default_factory=dict)
-    _earliest: list[tuple[float, str]] = field(default_factory=list)
     _failed_in_a_row: int = 0
     _acknowledged: set[str] = field(default_factory=set)
     _resumed: bool = False
@@ -139,6 +138,12 @@ class Coordinator:
             self._rounds[request.id] = round
             self._plan(round, (self._streamed or self._planner).start, round)
 
+    def validate(self, request: TrainerRequest) -> None:
+        """Hold the rows of a validation, which verl does itself, until their workers say that they are done."""
+        uids = [address_of(prompt).uid for prompt in request.prompts]
+        round = self._rounds[request.id] = AllocationRound(request, dict(zip(uids, request.workers, strict=True)))
+        self._pending.update({uid: PendingTask(round, ValidationTask(uid)) for uid in uids})
+
     def next_update(self, done: bool, queue: Collection[str] | None = None) -> TrainerUpdate:
         """Return what the trainer takes from the stream; ``done`` says that the update before has trained.
 
@@ -177,11 +182,12 @@ class Coordinator:
         """Take results of any tasks, in any order. Ignore those of tasks that are not pending."""
         for result in results:
             pending = self._pending.pop(result.id, None)
-            self._stop_timer(result.id)
             if pending is None or self.error is not None:
                 continue
             if isinstance(pending.task, CommitTask):
                 self._end_commit(pending.round, pending.task.uid, result)
+            elif isinstance(pending.task, ValidationTask):
+                self._release(pending.round, pending.task.uid)
             else:
                 self._count_failures(pending.task, result)
                 self._plan(pending.round, (self._streamed or self._planner).receive, pending, result)
@@ -211,16 +217,13 @@ class Coordinator:
 
     def expire(self, now: float) -> None:
         """Give up tasks whose time was over at ``now``, by ``time.monotonic``. The pool calls it twice a second."""
-        while self._earliest and self._earliest[0][0] <= now:
-            end, id = heappop(self._earliest)
-            if self._ends.get(id) == end:
-                task = self._pending[id].task
-                if isinstance(task, CommitTask):
-                    limit = self.allocation.limits.commit  # TransferQueue is gone if a commit takes longer
-                    late = TaskResult(id, error=f"it must end within {limit:g} s, got no answer of its worker")
-                else:
-                    late = TaskResult(id, failures=(f"no result of {id}",), expired=True)
-                self.receive([late])
+        for task in [pending.task for pending in self._pending.values() if pending.end <= now]:
+            if isinstance(task, CommitTask):
+                limit = self.allocation.limits.commit  # TransferQueue is gone if a commit takes longer
+                late = TaskResult(task.id, error=f"it must end within {limit:g} s, got no answer of its worker")
+            else:
+                late = TaskResult(task.id, failures=(f"no result of {task.id}",), expired=True)
+            self.receive([late])
 
     def metrics(self) -> dict[str, float]:
         """Return how the rounds that ended since the last call spent their rollouts; {} if none ended.
@@ -360,35 +363,28 @@ class Coordinator:
 
     def _send(self, pending: PendingTask) -> None:
         """Send a task to the worker that holds its row. Without such a worker the task waits."""
-        task, worker = pending.task, pending.round.worker[pending.task.uid]
-        if not worker:
-            self._stop_timer(task.id)
-        elif isinstance(task, CommitTask):
+        task, worker, seconds = pending.task, pending.round.worker[pending.task.uid], math.inf
+        if worker and isinstance(task, CommitTask):
             self.pool.send(worker, replace(task, swept=True) if task.uid in pending.round.reassigned else task)
-            self._start_timer(task.id, self.allocation.limits.commit)
-        else:
+            seconds = self.allocation.limits.commit
+        elif worker and isinstance(task, RolloutTask):
             self.pool.send(worker, task)
-            if task.seconds is not None:
-                self._start_timer(task.id, task.seconds + GRACE_SECONDS)
-
-    def _start_timer(self, id: str, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        self._ends[id] = end
-        heappush(self._earliest, (end, id))
-
-    def _stop_timer(self, id: str) -> None:
-        self._ends.pop(id, None)
+            seconds = math.inf if task.seconds is None else task.seconds + GRACE_SECONDS
+        pending.end = time.monotonic() + seconds
 
     def _end_commit(self, round: AllocationRound, uid: str, result: TaskResult) -> None:
-        """Remove a committed ``uid`` from its round, and the round after its last uid."""
         if result.error is not None:
             self.fail(f"the commit of a prompt failed at step {round.request.step}: {result.error}")
             return
-        del round.worker[uid]
         self._acknowledged.add(uid)
         if self._streamed is not None:
             self._streamed.committed(uid)
-        if round.closed and not round.worker:
+        self._release(round, uid)
+
+    def _release(self, round: AllocationRound, uid: str) -> None:
+        """Remove ``uid``, for which the worker has done all, from its round, and the round after its last uid."""
+        del round.worker[uid]
+        if not round.worker:
             del self._rounds[round.request.id]
             self._planner.learned_uids.difference_update(address_of(prompt).uid for prompt in round.request.prompts)
             self.pool.forget_rows(round.request)
