@@ -192,10 +192,10 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
 
     async def _carry_out(self, task: WorkerTask) -> None:
         try:
-            if isinstance(task, RolloutTask):
-                result = await self._sample(task)
-            else:
+            if isinstance(task, CommitTask):
                 result = await insisted(lambda: self._commit(task))
+            else:
+                result = await self._sample(task)
         except Exception as error:
             logger.exception("%s of %s failed", type(task).__name__, task.uid)
             result = TaskResult(task.id, error=repr(error))

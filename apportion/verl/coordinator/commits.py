@@ -1,6 +1,6 @@
 """What the trainer finds of finished prompts: their groups, the rows that are trained on, and the rows to clear."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from apportion.types import Batch, Group
@@ -11,49 +11,45 @@ from apportion.verl.coordinator.messages import (
     address_of,
     row_keys,
 )
+from apportion.verl.coordinator.rounds import FinishedPrompts
 
 
-def commit_tasks(
-    batch: Batch,
-    groups: Sequence[Group],
-    uids: Sequence[str],
-    sessions: Mapping[str, int],
-    *,
-    rewarded: bool = False,
-    baselines: Mapping[str, float] | None = None,
-    weights: Mapping[str, float] | None = None,
-) -> list[CommitTask]:
-    """Return one commit for each of ``uids``: its groups, and the keys of all its rows that are in none of them.
+def commit_tasks(finished: FinishedPrompts, sessions: Mapping[str, int], *, rewarded: bool = False) -> list[CommitTask]:
+    """Return one commit for each uid of ``finished``: its groups, and the keys of all its rows that are in none.
 
     ``sessions`` is the number of sessions requested so far, by group; reused rollouts are written as later ones.
-    ``baselines`` are those from history by prompt id, or None, and ``weights`` those in the loss by prompt id, by
-    default all 1. A session without a result has at most one row, which is cleared. A uid has failed if rollouts were
-    requested and none arrived; verl may then draw another prompt. A uid without requested rollouts is finished.
+    A session without a result has at most one row, which is cleared. A uid has failed if rollouts were requested and
+    none arrived; verl may then draw another prompt. A uid without requested rollouts is finished.
     """
-    own: dict[str, list[TrainedGroup]] = {uid: [] for uid in uids}
-    for group in groups:
-        address = address_of(group.prompt)
-        trained = _trained_group(
-            group,
-            address.first_session + sessions[address.group],
-            rewarded,
-            None if baselines is None else baselines[group.prompt.id],
-            1.0 if weights is None else weights[group.prompt.id],
-        )
-        own[address.uid].append(trained)
-    cleared = cleared_keys(batch, own, sessions)
-    owners = [address_of(prompt).uid for prompt in batch.prompts]
-    asked = {uid for uid, count in zip(owners, batch.asked.tolist(), strict=True) if count}
-    failed = asked - {uid for uid, rollouts in zip(owners, batch.rollouts, strict=True) if rollouts}
+    own: dict[str, list[TrainedGroup]] = {uid: [] for uid in finished.uids}
+    for group in finished.groups:
+        address, id = address_of(group.prompt), group.prompt.id
+        baseline = None if finished.baselines is None else finished.baselines[id]
+        weight = 1.0 if finished.weights is None else finished.weights[id]
+        later = address.first_session + sessions[address.group]
+        own[address.uid].append(_trained_group(group, later, rewarded, baseline, weight))
+    cleared: dict[str, set[str]] = {uid: set() for uid in finished.uids}
+    asked, arrived = set[str](), set[str]()
+    batch = finished.batch
+    for prompt, rollouts, count in zip(batch.prompts, batch.rollouts, batch.asked.tolist(), strict=True):
+        address = address_of(prompt)
+        asked |= {address.uid} if count else set()
+        arrived |= {address.uid} if rollouts else set()
+        fresh = (rollout.completion for rollout in rollouts if rollout.step is None)
+        outputs = {written.session: len(written.lengths) for written in fresh}
+        first = address.first_session
+        for session in range(first, first + sessions[address.group]):
+            cleared[address.uid].update(row_keys(address.uid, session, outputs.get(session, 1)))
+    failed = asked - arrived
     return [
         CommitTask(
             f"{uid}:commit",
             uid,
             tuple(own[uid]),
-            tuple(sorted(cleared[uid])),
+            tuple(sorted(cleared[uid].difference(*(group.kept_keys for group in own[uid])))),
             "failure" if uid in failed else "finished",
         )
-        for uid in uids
+        for uid in finished.uids
     ]
 
 
@@ -67,27 +63,6 @@ def single_rollout_group(batch: Batch) -> Group | None:
             reward = 0.0 if rollouts[0].reward is None else rollouts[0].reward
             return Group(prompt, (replace(rollouts[0], reward=reward),))
     return None
-
-
-def cleared_keys(
-    batch: Batch, groups: Mapping[str, Sequence[TrainedGroup]], sessions: Mapping[str, int]
-) -> dict[str, list[str]]:
-    """Return, for each uid of ``groups``, the keys of rows that were or may have been written and are not kept."""
-    kept = {
-        uid: {row.written.session for group in own for row in group.rows if row.session is None}
-        for uid, own in groups.items()
-    }
-    keys: dict[str, list[str]] = {uid: [] for uid in groups}
-    for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):
-        address = address_of(prompt)
-        first, uid = address.first_session, address.uid
-        left = set(range(first, first + sessions[address.group])) - kept[uid]
-        if left:
-            fresh = (rollout.completion for rollout in rollouts if rollout.step is None)
-            outputs = {written.session: len(written.lengths) for written in fresh}
-            for session in left:
-                keys[uid] += row_keys(uid, session, outputs.get(session, 1))
-    return keys
 
 
 def _trained_group(group: Group, session: int, rewarded: bool, baseline: float | None, weight: float) -> TrainedGroup:

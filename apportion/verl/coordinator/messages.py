@@ -183,7 +183,7 @@ class ValidationTask:
         return self.uid
 
 
-WorkerTask = RolloutTask | CommitTask | ValidationTask
+WorkerTask = RolloutTask | CommitTask
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from apportion.allocators import check_rewards
-from apportion.types import Batch, Counts, Mask, Plan, Prompt
+from apportion.types import Batch, Counts, Group, Mask, Plan, Prompt
 from apportion.verl.coordinator.commits import commit_tasks, single_rollout_group
 from apportion.verl.coordinator.messages import RolloutTask, RowAddress, TaskResult, address_of
 from apportion.verl.coordinator.rounds import (
@@ -18,6 +18,7 @@ from apportion.verl.coordinator.rounds import (
     NOTHING_FINAL,
     AllocationRound,
     FinishedPrompts,
+    History,
     PendingTask,
     PlannedBatch,
 )
@@ -74,10 +75,7 @@ class Planner:
         round, planned, task = pending.round, pending.planned, pending.task
         assert planned is not None and isinstance(task, RolloutTask)
         missing = len(task.sessions) - len(result.rollouts)
-        round.counts["errors"] += len(result.failures)
-        round.errors[round.worker[task.uid]] += len(result.failures)
-        round.counts["expired"] += result.expired
-        round.latest_failure = result.failures[-1] if result.failures else round.latest_failure
+        round.count(round.worker[task.uid], result)
         if result.error is not None:
             raise RuntimeError(result.error)
         planned.arrived[pending.index] += result.rollouts
@@ -177,28 +175,35 @@ class Planner:
             check_readable(self.allocation, self.selection, batch)
             each = [batch] if len(batch.prompts) == 1 else [batch.part([q]) for q in range(len(batch.prompts))]
             groups = tuple(group for own in each for group in self.allocation.allocator.groups(own))
-            planned.early[uid] = FinishedPrompts(batch, (uid,), groups)
-            self._withhold(round, planned, planned.early[uid])
+            planned.early.add(uid)
+            self._withhold(round, planned, batch, (uid,), groups)
         if round.trainable:
             self._commit(round)
 
-    def _withhold(self, round: AllocationRound, planned: PlannedBatch, finished: FinishedPrompts) -> None:
-        """Hold ``finished`` back until the round has something to train on, which it may have itself."""
-        if not planned.fixed:
-            planned.baselines = baselines_of(self.allocation, planned.batch)
-            planned.weights = weights_of(self.selection, planned.batch)
-            planned.fixed = True
-        round.trainable = round.trainable or any(np.count_nonzero(group.keep) for group in finished.groups)
-        round.withheld.append((planned, finished))
+    def _withhold(
+        self,
+        round: AllocationRound,
+        planned: PlannedBatch,
+        batch: Batch,
+        uids: tuple[str, ...],
+        groups: tuple[Group, ...],
+    ) -> None:
+        """Hold finished prompts back until the round has something to train on, which they may have themselves."""
+        planned.history = planned.history or history_of(self.allocation, self.selection, planned.batch)
+        round.trainable = round.trainable or any(np.count_nonzero(group.keep) for group in groups)
+        round.withheld.append(FinishedPrompts(batch, uids, groups, *planned.history))
 
     def _finish(self, round: AllocationRound, planned: PlannedBatch) -> None:
         """Commit ``planned`` once the round has something to train on. After the last batch, learn from the round."""
-        allocator = self.allocation.allocator
-        planned.groups = tuple(allocator.groups(planned.batch))
-        late = [address_of(prompt).uid not in planned.early for prompt in planned.batch.prompts]
-        self._keep_counts(planned, planned.batch.asked, np.array(late, bool))
+        allocator, batch = self.allocation.allocator, planned.batch
+        planned.groups = tuple(allocator.groups(batch))
+        late = np.array([address_of(prompt).uid not in planned.early for prompt in batch.prompts], bool)
+        self._keep_counts(planned, batch.asked, late)
         round.unfinished -= 1
-        self._withhold(round, planned, planned.rest)
+        rest = batch.part(np.flatnonzero(late).tolist()) if planned.early else batch
+        groups = tuple(group for group in planned.groups if address_of(group.prompt).uid not in planned.early)
+        uids = tuple(uid for uid in planned.uids if uid not in planned.early)
+        self._withhold(round, planned, rest, uids, groups)
         if not round.unfinished:  # learn before the trainer has the last uid, so before any round that depends on it
             batch = round.batch
             round.metrics = allocator.metrics(batch)
@@ -209,31 +214,17 @@ class Planner:
 
     def _commit(self, round: AllocationRound) -> None:
         """Commit what is withheld. If the whole round has nothing to train on, add a group of one rollout."""
-        withheld, round.withheld = round.withheld, []
-        if not round.trainable:  # then all are withheld, and their order must not depend on which result came last
-            withheld = [
-                (each, FinishedPrompts(each.batch, each.uids, tuple(each.groups or ()))) for each in round.batches
-            ]
-        for planned, finished in withheld:
-            groups, baselines = list(finished.groups), planned.baselines
-            single = None if round.trainable else single_rollout_group(finished.batch)
-            if single is not None:
-                groups.append(single)
-                baselines = baselines and baselines | {
-                    single.prompt.id: float(single.rewards[0])
-                }  # so it has no signal
-                round.trainable = True
-                round.counts["empty_rounds"] += 1
-            for commit in commit_tasks(
-                finished.batch,
-                groups,
-                finished.uids,
-                round.sessions,
-                rewarded=self.allocation.label_free,
-                baselines=baselines,
-                weights=planned.weights,
-            ):
-                round.sent.add(commit.uid)
+        if not round.trainable and (single := single_rollout_group(round.batch)) is not None:
+            (own,) = [each for each in round.withheld if address_of(single.prompt).uid in each.uids]
+            own.groups += (single,)
+            if own.baselines is not None:
+                own.baselines = own.baselines | {single.prompt.id: float(single.rewards[0])}  # so it has no signal
+            round.trainable = True
+            round.counts["empty_rounds"] += 1
+        finished, round.withheld = round.withheld, []
+        round.sent += finished
+        for each in finished:
+            for commit in commit_tasks(each, round.sessions, rewarded=self.allocation.label_free):
                 self.submit(PendingTask(round, commit))
 
 
@@ -266,15 +257,12 @@ def naming_the_verdict() -> Iterator[None]:
         ) from error
 
 
-def baselines_of(allocation: VerlAllocation, batch: Batch) -> dict[str, float] | None:
-    """Return the prompts' baselines by id, from earlier rounds alone; None without a baseline from history."""
-    if allocation.baseline is None:
-        return None
-    predicted = allocation.baseline.predict(batch.prompts).tolist()
-    return dict(zip((prompt.id for prompt in batch.prompts), predicted, strict=True))
-
-
-def weights_of(selection: PromptSelection | None, batch: Batch) -> dict[str, float] | None:
-    """Return the prompts' weights in the loss by id; None if all have the same."""
-    found = None if selection is None else selection.weights(batch.prompts)
-    return found if found is None else dict(zip((p.id for p in batch.prompts), found.tolist(), strict=True))
+def history_of(allocation: VerlAllocation, selection: PromptSelection | None, batch: Batch) -> History:
+    """Return the baselines of the prompts of ``batch``, from earlier rounds alone, and their weights in the loss."""
+    ids = [prompt.id for prompt in batch.prompts]
+    baselines = None if allocation.baseline is None else allocation.baseline.predict(batch.prompts)
+    weights = None if selection is None else selection.weights(batch.prompts)
+    return (
+        None if baselines is None else dict(zip(ids, baselines.tolist(), strict=True)),
+        None if weights is None else dict(zip(ids, weights.tolist(), strict=True)),
+    )

@@ -7,16 +7,27 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from apportion.types import Batch, Group, Mask, Plan, Rollout
-from apportion.verl.coordinator.messages import TrainerRequest, WorkerTask, address_of
+from apportion.verl.coordinator.messages import (
+    TaskResult,
+    TrainerRequest,
+    ValidationTask,
+    WorkerTask,
+    address_of,
+)
+
+History = tuple[dict[str, float] | None, dict[str, float] | None]
+"""Baselines of earlier rounds, and weights in the loss, both by prompt id; None without any."""
 
 
 @dataclass(eq=False)
 class FinishedPrompts:
-    """All prompts under ``uids``, with all their rollouts, and their ``groups``."""
+    """All prompts under ``uids``, with all their rollouts, their ``groups``, and their ``History``."""
 
     batch: Batch
     uids: tuple[str, ...]
     groups: tuple[Group, ...]
+    baselines: dict[str, float] | None = None
+    weights: dict[str, float] | None = None
 
 
 NO_PLAN, NOTHING_FINAL = Plan(np.zeros(0, np.int64)), np.zeros(0, bool)
@@ -28,12 +39,11 @@ class PlannedBatch:
 
     ``plan`` is the wave in progress, of which the prompts ``running`` are not done. ``arrived`` holds its rollouts.
     Both are by index in the batch. ``final`` [P] are the prompts that the wave is the last of, and ``members`` the
-    indices of each uid's prompts if there are any. ``early`` holds the uids that finished before the batch, and
+    indices of each uid's prompts if there are any. ``early`` are the uids that finished before the batch, and
     ``ended`` when prompts of the wave ended that wait for the others of it.
 
-    ``groups`` are set once nothing more is planned. ``baselines`` and ``weights`` are by prompt id, None without any;
-    they are ``fixed`` when the first prompt finishes. ``given`` is the only plan of prompts that a resumed run requests
-    again, None for those that the allocator plans.
+    ``groups`` are set once nothing more is planned, the ``history`` when the first prompt finishes. ``given`` is the
+    only plan of prompts that a resumed run requests again, None for those that the allocator plans.
     """
 
     batch: Batch
@@ -43,11 +53,9 @@ class PlannedBatch:
     arrived: dict[int, list[Rollout]] = field(default_factory=dict)
     final: Mask = field(default_factory=lambda: NOTHING_FINAL)
     members: dict[str, list[int]] = field(default_factory=dict)
-    early: dict[str, FinishedPrompts] = field(default_factory=dict)
-    groups: tuple[Group, ...] | None = None
-    fixed: bool = False
-    baselines: dict[str, float] | None = None
-    weights: dict[str, float] | None = None
+    early: set[str] = field(default_factory=set)
+    groups: tuple[Group, ...] = ()
+    history: History | None = None
     given: Plan | None = None
     ended: list[float] = field(default_factory=list)
 
@@ -71,18 +79,6 @@ class PlannedBatch:
         own = self.members[uid]
         return self.batch.part(own).add(Plan(self.plan.counts[own]), [self.arrived.get(q, ()) for q in own])
 
-    @property
-    def rest(self) -> FinishedPrompts:
-        """The prompts that did not finish early, once the batch has finished."""
-        assert self.groups is not None
-        if not self.early:
-            return FinishedPrompts(self.batch, self.uids, self.groups)
-        own = [q for q, prompt in enumerate(self.batch.prompts) if address_of(prompt).uid not in self.early]
-        groups = (group for group in self.groups if address_of(group.prompt).uid not in self.early)
-        return FinishedPrompts(
-            self.batch.part(own), tuple(uid for uid in self.uids if uid not in self.early), tuple(groups)
-        )
-
     def end(self) -> None:
         """Add the wave to the batch."""
         self.batch = self.batch.add(self.plan, [self.arrived.get(q, ()) for q in range(len(self.batch.prompts))])
@@ -98,10 +94,10 @@ class AllocationRound:
     """A trainer request in progress.
 
     ``worker`` maps each uid that the trainer still waits for to the worker that holds its row, "" for none.
-    ``reassigned`` are the uids whose first worker died, and ``sent`` those whose commit was sent to a worker.
-    ``unfinished`` batches are still planned. Finished prompts with nothing to train on are ``withheld`` until
-    ``trainable``: other prompts of the round have a row. The round is ``closed`` once the allocator has learned from
-    it, and over when the last uid is committed. It is ``counted`` once the metrics have it.
+    ``reassigned`` are the uids whose first worker died. ``unfinished`` batches are still planned. Finished prompts are
+    ``withheld`` until the round is ``trainable``, because one of them has a row; then their commits are ``sent``. The
+    round is ``closed`` once the allocator has learned from it, and over when the last uid is committed. It is
+    ``counted`` once the metrics have it.
 
     ``waves`` and ``sessions`` are counted by group, ``extra`` prompts by the uid that their rows are written under, and
     ``errors`` by worker. ``waited`` are the seconds in which prompts waited for others of their wave, added up.
@@ -111,12 +107,12 @@ class AllocationRound:
     worker: dict[str, str]
     batches: list[PlannedBatch] = field(default_factory=list)
     unfinished: int = 0
-    withheld: list[tuple[PlannedBatch, FinishedPrompts]] = field(default_factory=list)
+    withheld: list[FinishedPrompts] = field(default_factory=list)
+    sent: list[FinishedPrompts] = field(default_factory=list)
     trainable: bool = False
     closed: bool = False
     counted: bool = False
     reassigned: set[str] = field(default_factory=set)
-    sent: set[str] = field(default_factory=set)
     latest_failure: str = "no error"
     metrics: dict[str, float] = field(default_factory=dict)
     waves: Counter[str] = field(default_factory=Counter)
@@ -140,19 +136,14 @@ class AllocationRound:
     @property
     def groups(self) -> list[Group]:
         """The groups of the batches that are finished."""
-        return [group for planned in self.batches for group in planned.groups or ()]
+        return [group for planned in self.batches for group in planned.groups]
 
-    @property
-    def committed(self) -> list[Batch]:
-        """The prompts whose commits were sent, with all their rollouts."""
-        found: list[Batch] = []
-        for planned in self.batches:
-            if self.sent.issuperset(planned.uids):
-                found.append(planned.batch)
-            else:
-                early = (planned.early[uid] for uid in planned.uids if uid in planned.early and uid in self.sent)
-                found += [finished.batch for finished in early]
-        return found
+    def count(self, worker: str, result: TaskResult) -> None:
+        """Count what failed of the rollouts that ``worker`` was asked for."""
+        self.counts["errors"] += len(result.failures)
+        self.counts["expired"] += result.expired
+        self.errors[worker] += len(result.failures)
+        self.latest_failure = result.failures[-1] if result.failures else self.latest_failure
 
 
 @dataclass(eq=False)
@@ -163,7 +154,7 @@ class PendingTask:
     """
 
     round: AllocationRound
-    task: WorkerTask
+    task: WorkerTask | ValidationTask
     planned: PlannedBatch | None = None
     index: int = 0
     attempt: int = 0

@@ -273,7 +273,7 @@ class Coordinator:
         if self._streamed is not None:
             empty = {"unfinished": [], "learned_uids": [], "given": dict(self._planner.given)}
             return self._learned() | empty | {"stream": self._streamed.state()}
-        sent = [round.committed for round in self._rounds.values() if not round.closed]
+        sent = [[finished.batch for finished in round.sent] for round in self._rounds.values() if not round.closed]
         batches = [self._planner.unlearned(Batch.concatenate(batches)) for batches in sent if batches]
         return self._learned() | {
             "unfinished": [_without_data(batch) for batch in batches if batch.prompts],
@@ -321,8 +321,10 @@ class Coordinator:
 
         That was after the log of the step before, so a commit that ended before that log is not among them.
         """
-        open_ = (round.worker.keys() if round.closed else round.sent for round in self._rounds.values())
-        return self._acknowledged.union(self._planner.learned_uids, *open_)
+        found = self._acknowledged | self._planner.learned_uids
+        for round in self._rounds.values():
+            found.update(round.worker if round.closed else (uid for each in round.sent for uid in each.uids))
+        return found
 
     def _plan(self, round: AllocationRound, act: Callable[..., None], *args: Any) -> None:
         """Have the planner ``act`` on a round. End the run if that raises."""

@@ -6,14 +6,13 @@ is finished. An update is what the stream takes, and the allocator learns from i
 
 import math
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from apportion.predictors.saved import SavedValues
 from apportion.stream import OfferedStream, Ticket, Update
-from apportion.types import Batch, Group
 from apportion.verl.coordinator.commits import commit_tasks
 from apportion.verl.coordinator.messages import (
     RolloutTask,
@@ -23,15 +22,15 @@ from apportion.verl.coordinator.messages import (
     TrainerUpdate,
     address_of,
 )
-from apportion.verl.coordinator.planner import baselines_of, check_readable, naming_the_verdict, weights_of
-from apportion.verl.coordinator.rounds import AllocationRound, PendingTask, PlannedBatch
+from apportion.verl.coordinator.planner import check_readable, history_of, naming_the_verdict
+from apportion.verl.coordinator.rounds import AllocationRound, FinishedPrompts, PendingTask, PlannedBatch
 from apportion.verl.coordinator.selection import PromptSelection
 from apportion.verl.coordinator.settings import VerlAllocation
 
 
 @dataclass(eq=False)
 class OpenPrompt:
-    """A prompt of the trainer that the stream has opened. ``finished`` and ``groups`` are set once it is committed.
+    """A prompt of the trainer that the stream has opened. It is ``finished`` once it is committed.
 
     ``sessions`` are those requested so far, and ``answers`` the distinct ones without labels, in order of arrival.
     """
@@ -39,8 +38,7 @@ class OpenPrompt:
     uid: str
     sessions: int = 0
     answers: dict[str, None] = field(default_factory=dict)
-    finished: Batch | None = None
-    groups: tuple[Group, ...] = ()
+    finished: FinishedPrompts | None = None
 
 
 @dataclass
@@ -66,9 +64,7 @@ class StreamedPlanner:
     _taken: bool = False
     step: int = 0
     _adopted: tuple[str, ...] = ()
-    _counts: Counter[str] = field(default_factory=Counter)
-    _errors: Counter[str] = field(default_factory=Counter)
-    _failure: str = "no error"
+    _next: AllocationRound = field(default_factory=lambda: AllocationRound(TrainerRequest(0, (), ()), {}))
     _ages: list[int] = field(default_factory=list)
     _idle: float = 0.0
     _since: float = field(default_factory=time.monotonic)
@@ -91,11 +87,7 @@ class StreamedPlanner:
         if result.error is not None:
             raise RuntimeError(result.error)
         ticket, uid = self._tickets.pop(result.id), pending.task.uid
-        if result.failures:
-            self._counts["errors"] += len(result.failures)
-            self._errors[pending.round.worker[uid]] += len(result.failures)
-            self._failure = result.failures[-1]
-        self._counts["expired"] += result.expired
+        self._next.count(pending.round.worker[uid], result)
         rollout = result.rollouts[0] if result.rollouts else None
         if rollout is not None and rollout.answer is not None:
             self._prompts[ticket.unit].answers[rollout.answer] = None
@@ -105,7 +97,7 @@ class StreamedPlanner:
             again = self.stream.counts["again"]
             with naming_the_verdict():
                 self.stream.arrived(ticket, rollout)
-            self._counts["retried"] += self.stream.counts["again"] - again
+            self._next.counts["retried"] += self.stream.counts["again"] - again
         self._fill()
 
     def committed(self, uid: str) -> None:
@@ -122,12 +114,10 @@ class StreamedPlanner:
             return None
         prompts = [self._prompts.pop(unit) for unit in self.stream.training]
         done, self._update, self._taken = self._update, None, False
-        parts = [
-            PlannedBatch(each.finished, (each.uid,), groups=each.groups)
-            for each in prompts
-            if each.finished is not None
-        ]
-        round = AllocationRound(TrainerRequest(self.step, (), ()), {}, parts)
+        finished = [each.finished for each in prompts if each.finished is not None]
+        parts = [PlannedBatch(each.batch, each.uids, groups=each.groups) for each in finished]
+        self._next.request, self._next.batches = TrainerRequest(self.step, (), ()), parts
+        round, self._next = self._next, AllocationRound(TrainerRequest(0, (), ()), {})
         round.metrics = self.allocation.allocator.metrics(round.batch)
         self.stream.trained(self.stream.version + 1)
         if self.allocation.baseline is not None:
@@ -135,8 +125,6 @@ class StreamedPlanner:
         if self.selection is not None:
             self.selection.observe(round.batch.sampled)
         self._ages += done.ages
-        round.counts, self._counts = self._counts, Counter()
-        round.errors, self._errors, round.latest_failure = self._errors, Counter(), self._failure
         for other in {id(each): each for each in self._rounds.values()}.values():
             round.counts["reassigned"] += other.counts.pop("reassigned", 0)
         self._fill()
@@ -155,7 +143,9 @@ class StreamedPlanner:
         taken = [self._prompts[unit] for unit in self.stream.training]
         if any(each.uid in self._uncommitted for each in taken):
             return TrainerUpdate()
-        with_rows = {each.uid for each in taken if any(group.keep.any() for group in each.groups)}
+        with_rows = {
+            each.uid for each in taken if each.finished and any(group.keep.any() for group in each.finished.groups)
+        }
         found = TrainerUpdate(
             tuple(each.uid for each in taken if each.uid in with_rows),
             tuple(each.uid for each in taken if each.uid not in with_rows),
@@ -209,7 +199,7 @@ class StreamedPlanner:
         self._prompts = {unit: OpenPrompt(uid) for unit, uid in uids.items()}
         self._withdraw(self.stream.unfinished())
         for unit, found in self._prompts.items():
-            found.finished, found.groups = self._finished(unit, found.uid)
+            found.finished = self._finished(unit, found.uid)
             self._restored[found.uid] = unit
 
     def _fill(self) -> None:
@@ -240,25 +230,18 @@ class StreamedPlanner:
     def _commit(self, unit: int) -> None:
         """Have the trainer find the rows of a prompt that is finished."""
         found = self._prompt(unit, self.stream.batch(unit).prompts[0].id)
-        found.finished, found.groups = batch, groups = self._finished(unit, found.uid)
-        check_readable(self.allocation, self.selection, batch)
-        (commit,) = commit_tasks(
-            batch,
-            groups,
-            (found.uid,),
-            {found.uid: found.sessions},
-            rewarded=self.allocation.label_free,
-            baselines=baselines_of(self.allocation, batch),
-            weights=weights_of(self.selection, batch),
-        )
+        found.finished = finished = self._finished(unit, found.uid)
+        check_readable(self.allocation, self.selection, finished.batch)
+        (commit,) = commit_tasks(finished, {found.uid: found.sessions}, rewarded=self.allocation.label_free)
         self._uncommitted.add(found.uid)
         self.submit(PendingTask(self._rounds[found.uid], commit))
 
-    def _finished(self, unit: int, uid: str) -> tuple[Batch, tuple[Group, ...]]:
-        """Return the finished prompt of ``unit`` with the address of its rows, and its groups."""
+    def _finished(self, unit: int, uid: str) -> FinishedPrompts:
+        """Return the finished prompt of ``unit`` with the address of its rows."""
         batch = self.stream.batch(unit)
         batch = replace(batch, prompts=(replace(batch.prompts[0], data=RowAddress(uid, uid)),))
-        return batch, tuple(self.allocation.allocator.groups(batch))
+        groups = tuple(self.allocation.allocator.groups(batch))
+        return FinishedPrompts(batch, (uid,), groups, *history_of(self.allocation, self.selection, batch))
 
     def _prompt(self, unit: int, id: str) -> OpenPrompt:
         """Return the trainer's prompt of ``unit``. Prompts of one ``id`` are opened in the order of their coming."""

@@ -8,6 +8,7 @@ from apportion.allocators import Uniform
 from apportion.types import Batch, Belief, Group, Plan, Prompt, Rollout
 from apportion.verl.coordinator.commits import commit_tasks, single_rollout_group
 from apportion.verl.coordinator.messages import RowAddress, WrittenRollout, row_keys
+from apportion.verl.coordinator.rounds import FinishedPrompts
 
 
 def test_a_prompt_without_requests_is_finished_and_one_without_rollouts_has_failed():
@@ -18,7 +19,9 @@ def test_a_prompt_without_requests_is_finished_and_one_without_rollouts_has_fail
     plan = Plan([2, 0, 2])
     arrive = [Rollout(True, None, 1.0, WrittenRollout(bytes(1), succeeds, session, (1,)), 1) for session in range(2)]
     batch = batch.add(plan, [arrive if uid == succeeds else [] for uid in uids])
-    commits = commit_tasks(batch, allocator.groups(batch), uids, Counter({fails: 2, succeeds: 2}))
+    commits = commit_tasks(
+        FinishedPrompts(batch, tuple(uids), tuple(allocator.groups(batch))), Counter({fails: 2, succeeds: 2})
+    )
     assert {each.uid: each.status for each in commits} == dict.fromkeys(uids, "finished") | {fails: "failure"}
     assert [each.uid for each in commits if each.groups] == [succeeds]
 
@@ -45,12 +48,14 @@ def batch(prompts):
     return Batch.start(prompts, Belief.uniform(3)).add(Plan([4, 2, 1]), own)
 
 
-SESSIONS = Counter({"h": 4, "g": 2, "h.1": 1})
+def committed(batch, *groups):
+    """Return the commits of h and g, after so many sessions of each group."""
+    return commit_tasks(FinishedPrompts(batch, ("h", "g"), groups), {"h": 4, "g": 2, "h.1": 1})
 
 
 def test_rows_of_no_group_and_of_sessions_without_a_result_are_cleared(prompts, batch):
     groups = [Group(prompts[0], batch.rollouts[0], keep=[False, True])]
-    uid, other = commit_tasks(batch, groups, ["h", "g"], SESSIONS)
+    uid, other = committed(batch, *groups)
     assert (uid.uid, uid.status, other.uid, other.status) == ("h", "finished", "g", "failure")
     (group,) = uid.groups
     assert (group.name, group.rewards, group.tokens, group.rounds) == ("h", (1.0, 0.0), (4, 4), (0, 0))
@@ -60,21 +65,21 @@ def test_rows_of_no_group_and_of_sessions_without_a_result_are_cleared(prompts, 
 
 
 def test_the_group_of_an_extra_prompt_is_committed_with_its_uid(prompts, batch):
-    uid, _ = commit_tasks(batch, [Group(prompts[2], batch.rollouts[2])], ["h", "g"], SESSIONS)
+    uid, _ = committed(batch, Group(prompts[2], batch.rollouts[2]))
     assert [group.name for group in uid.groups] == ["h.1"]
     assert "h_10_0" not in uid.cleared
 
 
 def test_reused_rollouts_are_written_as_new_sessions(prompts, batch):
     mixed = (batch.rollouts[0][0], rollout("old", 7, step=1, outputs=2), rollout("old", 8, step=1))
-    uid, _ = commit_tasks(batch, [Group(prompts[0], mixed)], ["h", "g"], SESSIONS)
+    uid, _ = committed(batch, Group(prompts[0], mixed))
     assert [row.session for row in uid.groups[0].rows] == [None, 4, 5]
     assert not {key for session in (4, 5) for key in row_keys("h", session, 2)} & set(uid.cleared)
 
 
 def test_reused_rollouts_of_an_extra_prompt_follow_its_own_sessions(prompts, batch):
     group = Group(prompts[2], (batch.rollouts[2][0], rollout("old", 7, step=1)))
-    uid, _ = commit_tasks(batch, [group], ["h", "g"], SESSIONS)
+    uid, _ = committed(batch, group)
     assert [row.session for row in uid.groups[0].rows] == [None, 11]
 
 
