@@ -11,10 +11,9 @@ run. An older belief costs rollouts until it has caught up, and no rollout is wr
 """
 
 import copy
-import functools
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ from apportion.untrusted import shown
 from apportion.verl.coordinator.messages import WrittenRollout
 from apportion.verl.coordinator.service import Coordinator
 from apportion.verl.coordinator.settings import VerlAllocation
+from apportion.verl.seam import replace
 
 logger = logging.getLogger(__name__)
 
@@ -74,18 +74,17 @@ class SavedAllocation(CheckpointCallback):  # type: ignore[misc]
 
 def write_before_weights() -> None:
     """Have the trainers of this process write our file first when they save a checkpoint."""
-    save = trainer_base.PPOTrainer._save_checkpoint
-    if hasattr(save, "__wrapped__"):
-        return
 
-    @functools.wraps(save)
-    def save_after_ours(trainer: Any) -> None:
-        if isinstance(trainer.checkpoint_callback, SavedAllocation):
-            folder = Path(trainer.config.trainer.default_local_dir) / f"{FOLDER}{trainer.global_steps}"
-            trainer.checkpoint_callback.write(trainer, folder)
-        save(trainer)
+    def after_ours(save: Callable[[Any], None]) -> Callable[[Any], None]:
+        def write_and_save(trainer: Any) -> None:
+            if isinstance(trainer.checkpoint_callback, SavedAllocation):
+                folder = Path(trainer.config.trainer.default_local_dir) / f"{FOLDER}{trainer.global_steps}"
+                trainer.checkpoint_callback.write(trainer, folder)
+            save(trainer)
 
-    trainer_base.PPOTrainer._save_checkpoint = save_after_ours
+        return write_and_save
+
+    replace(trainer_base.PPOTrainer, "_save_checkpoint", after_ours)
 
 
 def resumed_file(config: DictConfig, *, strict: bool = False) -> Path | None:

@@ -1,6 +1,7 @@
 """verl's task runner, which creates the trainer in a process of its own, with a selection if there is one."""
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import ray
@@ -11,6 +12,7 @@ from verl.trainer.main_ppo import TaskRunnerV1
 from apportion.advantages import agreement
 from apportion.verl import advice, checks, sampler
 from apportion.verl.manager import AllocatedAgentLoopManager
+from apportion.verl.seam import replace
 from apportion.verl.settings import allocation_of
 from apportion.verl.worker_processes import RESTARTS
 
@@ -37,11 +39,13 @@ class AllocatedTaskRunner(TaskRunnerV1.__ray_actor_class__):  # type: ignore[mis
 
 def restart_rewarders() -> None:
     """Have Ray restart the reward workers that die, in trainers of this process. A call that was lost is repeated."""
-    init = RewardLoopManager._init_reward_loop_workers
 
-    def init_restarted(manager: Any) -> None:
-        plain = manager.reward_loop_workers_class.__ray_actor_class__
-        manager.reward_loop_workers_class = ray.remote(max_restarts=RESTARTS, max_task_retries=1)(plain)
-        init(manager)
+    def restarted(init: Callable[[Any], None]) -> Callable[[Any], None]:
+        def init_restarted(manager: Any) -> None:
+            plain = manager.reward_loop_workers_class.__ray_actor_class__
+            manager.reward_loop_workers_class = ray.remote(max_restarts=RESTARTS, max_task_retries=1)(plain)
+            init(manager)
 
-    RewardLoopManager._init_reward_loop_workers = init_restarted
+        return init_restarted
+
+    replace(RewardLoopManager, "_init_reward_loop_workers", restarted)

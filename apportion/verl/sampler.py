@@ -13,6 +13,7 @@ from verl.trainer.ppo.v1 import trainer_base
 
 from apportion.predictors.saved import SavedValues
 from apportion.verl.coordinator.messages import RowsRequest
+from apportion.verl.seam import replace
 
 Choose = Callable[[RowsRequest], list[int]]
 
@@ -66,32 +67,27 @@ class ChosenRows(Sampler[int]):
         return choose(request)
 
 
-class RowsSampler:
-    """Makes the sampler of the training data in place of verl's ``create``: ``ChosenRows`` if rows are ``selected``."""
-
-    def __init__(self, create: Callable[[Any, Sized], Any], selected: bool) -> None:
-        self.create, self.selected = create, selected
-
-    def __call__(self, data_config: Any, dataset: Sized) -> Any:
-        """Return the sampler. Raises ValueError for fewer rows than a batch has, of which verl would make no step."""
-        rows, batch, longest = len(dataset), int(data_config.train_batch_size), data_config.get("max_prompt_length")
-        if rows < batch:
-            raise ValueError(
-                f"data.train_files must have the {batch} prompts of data.train_batch_size, got {rows} after those "
-                f"above data.max_prompt_length={longest} were left out, of which no step can be made; raise that "
-                "length, give more prompts, or lower data.train_batch_size"
-            )
-        return ChosenRows(dataset) if self.selected else self.create(data_config, dataset)
-
-
 def install(selected: bool) -> None:
     """Have verl's trainers in this process check their rows, and take them from ``ChosenRows`` if ``selected``."""
-    create = trainer_base.create_rl_sampler
-    create = create.create if isinstance(create, RowsSampler) else create
-    trainer_base.create_rl_sampler = RowsSampler(create, selected)
+
+    def checked(create: Callable[[Any, Sized], Any]) -> Callable[[Any, Sized], Any]:
+        def make(data_config: Any, dataset: Sized) -> Any:
+            """Return the sampler. Raises ValueError for fewer rows than a batch, of which verl would make no step."""
+            rows, batch, longest = len(dataset), int(data_config.train_batch_size), data_config.get("max_prompt_length")
+            if rows < batch:
+                raise ValueError(
+                    f"data.train_files must have the {batch} prompts of data.train_batch_size, got {rows} after those "
+                    f"above data.max_prompt_length={longest} were left out, of which no step can be made; raise that "
+                    "length, give more prompts, or lower data.train_batch_size"
+                )
+            return ChosenRows(dataset) if selected else create(data_config, dataset)
+
+        make.selected = selected  # type: ignore[attr-defined]
+        return make
+
+    replace(trainer_base, "create_rl_sampler", checked)
 
 
 def installed() -> bool:
     """Return whether rows are selected in this process."""
-    create = trainer_base.create_rl_sampler
-    return isinstance(create, RowsSampler) and create.selected
+    return getattr(trainer_base.create_rl_sampler, "selected", False)

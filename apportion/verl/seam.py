@@ -4,8 +4,11 @@ They were verified with verl 0.9.1 and TransferQueue 0.1.11. A test checks them 
 ``AHEAD`` names proposed changes of verl that would break this package.
 """
 
+import inspect
+from collections.abc import Callable
 from importlib.metadata import version
 from importlib.util import find_spec
+from typing import Any
 
 from packaging.version import Version
 from verl.utils.import_utils import is_trl_available
@@ -185,6 +188,14 @@ AHEAD: dict[str, str] = {
     ),
 }
 """Proposed changes of verl, by their threads as of September 2026, each with what it would break here."""
+
+
+def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    """Put what ``make`` returns for verl's own ``owner.name`` in its place, also if that was done before."""
+    own = inspect.unwrap(getattr(owner, name))
+    made = make(own)
+    made.__wrapped__ = own
+    setattr(owner, name, made)
 
 
 def check_installed() -> None:

@@ -10,29 +10,17 @@ from typing import Any
 
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
-
-class Looking:
-    """verl's method that looks for finished prompts, after ``check``, which raises if none can come."""
-
-    def __init__(self, look: Callable[[Any], None]) -> None:
-        self._look = look
-        self.check: Callable[[], None] = lambda: None
-
-    def __get__(self, buffer: Any, owner: type) -> Callable[..., None]:
-        if buffer is None:
-            return self._look
-
-        def look() -> None:
-            self.check()
-            self._look(buffer)
-
-        return look
-
-
-looking = Looking(ReplayBuffer._sync_metadata_from_transfer_queue)
+from apportion.verl.seam import replace
 
 
 def check_while_waiting(check: Callable[[], None]) -> None:
     """Have verl's trainer in this process call ``check`` while it waits. It replaces that of an earlier call."""
-    looking.check = check
-    ReplayBuffer._sync_metadata_from_transfer_queue = looking
+
+    def checked(look: Callable[[Any], None]) -> Callable[[Any], None]:
+        def check_and_look(buffer: Any) -> None:
+            check()
+            look(buffer)
+
+        return check_and_look
+
+    replace(ReplayBuffer, "_sync_metadata_from_transfer_queue", checked)

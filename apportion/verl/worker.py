@@ -152,11 +152,10 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         """Keep the row until tasks request its rollouts, in place of verl's fixed number of sessions."""
         uid = prompt["uid"]
         if trajectory["validate"]:
-            if uid in self._done:
-                self._done.discard(uid)
-                self._outbox.put(TaskResult(uid))
-            else:
+            if uid not in self._done:
                 await self._validate(prompt, sampling_params, trajectory, trace)
+            self._done.discard(uid)
+            self._outbox.put(TaskResult(uid))
             return
         data = {key: value for key, value in prompt.items() if key not in COUNTS}
         row = HeldRow(data, dict(sampling_params), trajectory, trace)
@@ -178,7 +177,6 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         except TimeoutError:
             logger.error("The validation of %s took more than %g s and counts as failed", uid, seconds)
             await tq.async_kv_put(key=uid, partition_id=VALIDATION, tag={"status": "failure"})
-        self._outbox.put(TaskResult(uid))
 
     def _future_row(self, uid: str) -> asyncio.Future[HeldRow]:
         if uid not in self._rows:

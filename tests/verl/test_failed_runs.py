@@ -13,7 +13,7 @@ from tests.verl.runs import FAULTY, groups_of, scored_again, trained
 from tests.verl.test_harness import assert_no_process_is_left
 from tests.verl.test_separate import SEPARATE, check_step
 
-DEADLINE = 8
+DEADLINE = 6
 RULE = (
     "allocation=hora",
     "allocation.allocator.pre_rollouts=2",

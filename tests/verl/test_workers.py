@@ -192,22 +192,21 @@ def test_others_finish_a_validation(ray, workers, tmp_path):
 
 
 def test_a_worker_that_never_starts_ends_the_run(ray, workers, tmp_path, monkeypatch):
-    monkeypatch.setattr(settings, "LEAST_START", 8.0)
-    monkeypatch.setattr(Scene, "limits", settings.TimeLimits(48.0))
+    monkeypatch.setattr(settings, "LEAST_START", 3.0)
+    monkeypatch.setattr(Scene, "limits", settings.TimeLimits(18.0))
     (tmp_path / "ignores").touch()
 
     async def act(scene):
-        with pytest.raises(RuntimeError, match="must start within 8 seconds, got no answer"):
+        with pytest.raises(RuntimeError, match="must start within 3 seconds, got no answer"):
             await asyncio.wait_for(scene.group.start(), SECONDS)
 
     scenario(ray, workers, tmp_path, act, start=False)
 
 
 def test_a_worker_that_is_not_restarted_in_time_counts_as_gone(ray, workers, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(settings, "LEAST_START", 8.0)
-    monkeypatch.setattr(Scene, "limits", settings.TimeLimits(48.0))
-
     async def act(scene):
+        monkeypatch.setattr(settings, "LEAST_START", 3.0)
+        scene.group._limits = settings.TimeLimits(18.0)
         (tmp_path / "ignores").touch()
         send_signal(scene.pid(scene.names[0]))
         await scene.until(lambda: "counts as gone" in caplog.text)

@@ -5,34 +5,17 @@ A *uid* names a prompt that the trainer requested. It begins the keys of all row
 the same round, so that the trainer finds exactly the uids that it requested.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from operator import attrgetter
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from apportion.types import Prompt, Rollout
 
 Status = Literal["finished", "failure"]
 
 
-class SentAsTuple:
-    """Pickles a dataclass as a tuple of its fields. The usual way takes ten times as long for one with slots."""
-
-    __slots__ = ()
-
-    def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
-        kind: Any = type(self)
-        return kind, _reader(kind)(self)
-
-
-@cache
-def _reader(kind: type) -> Callable[[object], tuple[Any, ...]]:
-    return attrgetter(*kind.__match_args__)  # type: ignore[attr-defined]
-
-
-@dataclass(frozen=True, slots=True)
-class RowAddress(SentAsTuple):
+@dataclass(frozen=True)
+class RowAddress:
     """Where a prompt's rollouts are written: ``Prompt.data`` of every prompt in a round.
 
     ``group`` is the name of the prompt's group, ``uid`` that of the trainer's prompt that its rows belong to, and
@@ -45,7 +28,7 @@ class RowAddress(SentAsTuple):
     row: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TrainerRequest:
     """The rows of one call of the trainer: one round of allocation, with its own budget.
 
@@ -63,8 +46,8 @@ class TrainerRequest:
         return address_of(self.prompts[0]).uid if self.prompts else ""
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutTask(SentAsTuple):
+@dataclass(frozen=True)
+class RolloutTask:
     """Asks a worker for rollouts of one prompt, one for each session. After ``seconds`` it gives up missing ones.
 
     ``answers`` are the prompt's distinct answers so far, each as it was first written.
@@ -82,8 +65,8 @@ class RolloutTask(SentAsTuple):
         return self.address.uid
 
 
-@dataclass(frozen=True, slots=True)
-class TaskResult(SentAsTuple):
+@dataclass(frozen=True)
+class TaskResult:
     """The result of task ``id``: the rollouts that arrived, and the errors of those that failed.
 
     ``expired`` is set if rollouts were given up at the deadline. ``error`` describes a fault of the set-up, after which
@@ -97,8 +80,8 @@ class TaskResult(SentAsTuple):
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenRollout(SentAsTuple):
+@dataclass(frozen=True)
+class WrittenRollout:
     """A rollout's completion: the address of its rows in the TransferQueue. Equal if the tokens are equal.
 
     ``lengths`` [O] are the response lengths of the O outputs of its agent loop, nearly always one. ``outputs`` [O] are
@@ -117,8 +100,8 @@ class WrittenRollout(SentAsTuple):
         return row_keys(self.uid, self.session, len(self.lengths))
 
 
-@dataclass(frozen=True, slots=True)
-class TrainedRow(SentAsTuple):
+@dataclass(frozen=True)
+class TrainedRow:
     """A rollout that is trained on: its ``position`` in the group. A reused one is written again as ``session``."""
 
     position: int
@@ -131,8 +114,8 @@ class TrainedRow(SentAsTuple):
         return row_keys(uid, session, len(self.written.lengths))
 
 
-@dataclass(frozen=True, slots=True)
-class TrainedGroup(SentAsTuple):
+@dataclass(frozen=True)
+class TrainedGroup:
     """The columns [G] of a group, over all its rollouts, and the ``rows`` that are trained on.
 
     ``rewarded`` is set if the allocator gave the rewards. They then replace the scores of the rows. ``score_norms`` is
@@ -156,8 +139,8 @@ class TrainedGroup(SentAsTuple):
         return {key for row in self.rows if row.session is None for key in row.written.keys}
 
 
-@dataclass(frozen=True, slots=True)
-class CommitTask(SentAsTuple):
+@dataclass(frozen=True)
+class CommitTask:
     """Asks a worker to commit the groups of ``uid`` for the trainer; ``cleared`` are keys of rows in no group.
 
     ``swept`` is set if a worker died with the row of ``uid``: it may have written rows that nobody knows of.
@@ -171,7 +154,7 @@ class CommitTask(SentAsTuple):
     swept: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ValidationTask:
     """Has a worker validate ``uid``, as it does with all rows of a validation. It is never sent."""
 
@@ -186,7 +169,7 @@ class ValidationTask:
 WorkerTask = RolloutTask | CommitTask
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RowsRequest:
     """The trainer's data loader asks for choice ``number`` of prompts in its data set of so many ``rows``."""
 
@@ -194,7 +177,7 @@ class RowsRequest:
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TrainerUpdate:
     """What a trainer under a stream may do: train on the rows of ``uids``, if there are any, and clear ``dropped``.
 
@@ -206,7 +189,7 @@ class TrainerUpdate:
     wanted: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WorkerPlace:
     """Where a worker runs: Ray's id of its node, the node's host name, and its process, which began at ``started``."""
 
