@@ -51,21 +51,11 @@ def columns_of(keys: list[str]) -> list[dict[str, Any]]:
 
 def _fields(uid: str, group: TrainedGroup, row: TrainedRow, by_row: bool) -> dict[str, dict[str, Any]]:
     """Return the fields of a rollout's rows, by their keys."""
-    whole = {
-        "group": group.name,
-        "rewards": group.rewards,
-        "tokens": group.tokens,
-        "rounds": group.rounds,
-        "weight": group.weight,
-    }
-    if group.score_norms:
-        whole["score_norms"] = group.score_norms
-    if group.baseline is not None:
-        whole["baseline"] = (group.baseline,) * len(group.rewards)
+    columns = {"position": row.position, **group.columns}
     found: dict[str, dict[str, Any]] = {}
     for key, length in zip(row.keys(uid), row.written.lengths, strict=True):
-        found[key] = {"uid": key if by_row else group.name, COLUMNS: {"position": row.position} | whole}
+        found[key] = {"uid": key if by_row else columns["group"], COLUMNS: columns}
         if group.rewarded:
             found[key]["rm_scores"] = torch.zeros(length, dtype=torch.float32)
-            found[key]["rm_scores"][-1] = group.rewards[row.position]
+            found[key]["rm_scores"][-1] = columns["rewards"][row.position]
     return found

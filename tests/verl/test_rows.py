@@ -47,8 +47,16 @@ def group(rewards, written, name=UID, rewarded=False):
     """A group of ``rewards``, whose rows are those ``written``, by position."""
     size = len(rewards)
     rows = tuple(TrainedRow(position, one) for position, one in written.items())
-    norms = tuple(0.5 + position for position in range(size))
-    return TrainedGroup(name, tuple(rewards), tuple(range(5, 5 + size)), (0,) * size, rows, rewarded, norms, 0.25, 2.0)
+    columns = {
+        "group": name,
+        "rewards": tuple(rewards),
+        "tokens": tuple(range(5, 5 + size)),
+        "rounds": (0,) * size,
+        "weight": 2.0,
+        "score_norms": tuple(0.5 + position for position in range(size)),
+        "baseline": (0.25,) * size,
+    }
+    return TrainedGroup(columns, rows, rewarded)
 
 
 def committed(queue, uid, groups, cleared=(), status="finished", by_row=True):
@@ -148,7 +156,7 @@ def test_reused_rollouts_are_committed_under_their_new_session(queue):
     """They were sampled for a uid of an earlier step, whose rows no longer exist."""
     sampled(queue, UID, [(3,), (4, 2)])
     earlier = WrittenRollout(b"old", "a0", 7, (4, 2))
-    committed(queue, UID, [TrainedGroup(UID, (1.0,), (6,), (0,), (TrainedRow(0, earlier, session=1),))])
+    committed(queue, UID, [TrainedGroup({"group": UID, "rewards": (1.0,)}, (TrainedRow(0, earlier, session=1),))])
     assert [columns["position"] for columns in columns_of([f"{UID}_1_0", f"{UID}_1_1"])] == [0, 0]
     assert "a0" not in queue.kv_list("train")["train"]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from apportion.types import Batch, Group
 from apportion.verl.coordinator.messages import (
@@ -72,15 +73,16 @@ def _trained_group(group: Group, session: int, rewarded: bool, baseline: float |
         reused = group.rollouts[i].step is not None
         rows.append(TrainedRow(i, group.rollouts[i].completion, session if reused else None))
         session += reused
-    norms = tuple([rollout.score_norm for rollout in group.rollouts if rollout.score_norm is not None])
-    return TrainedGroup(
-        address_of(group.prompt).group,
-        tuple(group.rewards.tolist()),
-        tuple([rollout.tokens or 0 for rollout in group.rollouts]),
-        tuple([rollout.round for rollout in group.rollouts]),
-        tuple(rows),
-        rewarded,
-        norms if len(norms) == len(group.rollouts) else (),
-        baseline,
-        weight,
-    )
+    columns: dict[str, Any] = {
+        "group": address_of(group.prompt).group,
+        "rewards": tuple(group.rewards.tolist()),
+        "tokens": tuple([rollout.tokens or 0 for rollout in group.rollouts]),
+        "rounds": tuple([rollout.round for rollout in group.rollouts]),
+        "weight": weight,
+    }
+    norms = tuple([rollout.score_norm for rollout in group.rollouts])
+    if norms and None not in norms:
+        columns["score_norms"] = norms
+    if baseline is not None:
+        columns["baseline"] = (baseline,) * len(norms)
+    return TrainedGroup(columns, tuple(rows), rewarded)

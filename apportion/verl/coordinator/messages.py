@@ -116,22 +116,16 @@ class TrainedRow:
 
 @dataclass(frozen=True)
 class TrainedGroup:
-    """The columns [G] of a group, over all its rollouts, and the ``rows`` that are trained on.
+    """The ``rows`` of a group that are trained on, and the ``columns`` [G] over all its rollouts, which each row gets.
 
-    ``rewarded`` is set if the allocator gave the rewards. They then replace the scores of the rows. ``score_norms`` is
-    empty if they are not known, and ``baseline`` is None without a baseline from history. ``weight`` is that of the
-    prompt in the loss, which undoes a selection.
+    They are the ``rewards``, ``tokens`` and ``rounds``, the name of the ``group``, and the ``weight`` of its prompt in
+    the loss, which undoes a selection. ``score_norms`` are there if all are known, and ``baseline`` with one from
+    history. ``rewarded`` is set if the allocator gave the rewards. They then replace the scores of the rows.
     """
 
-    name: str
-    rewards: tuple[float, ...]
-    tokens: tuple[int, ...]
-    rounds: tuple[int, ...]
+    columns: Mapping[str, Any]
     rows: tuple[TrainedRow, ...]
     rewarded: bool = False
-    score_norms: tuple[float, ...] = ()
-    baseline: float | None = None
-    weight: float = 1.0
 
     @property
     def kept_keys(self) -> set[str]:

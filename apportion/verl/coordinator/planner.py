@@ -29,8 +29,10 @@ SESSIONS_PER_PROMPT = 1_000_000
 """Session numbers reserved for a prompt. The extra prompts under a uid begin at multiples of it."""
 
 
-class PromptSource(Protocol):
-    """A source of prompts beyond the trainer's."""
+class ExtraPrompts(Protocol):
+    """A source of prompts beyond the trainer's. ``drawn`` is the number of rows drawn since the first."""
+
+    drawn: int
 
     def draw(self, count: int, held: set[str]) -> list[Prompt]:
         """Return ``count`` prompts whose ids are not in ``held``, and whose ``data`` is their row."""
@@ -48,7 +50,7 @@ class Planner:
     """
 
     allocation: VerlAllocation
-    extra_prompts: PromptSource | None
+    extra_prompts: ExtraPrompts | PromptSelection | None
     submit: Callable[[PendingTask], None]
     selection: PromptSelection | None = None
     learned_uids: set[str] = field(default_factory=set)

@@ -32,7 +32,7 @@ from apportion.verl.coordinator.messages import (
     WorkerTask,
     address_of,
 )
-from apportion.verl.coordinator.planner import Planner, PromptSource, learn
+from apportion.verl.coordinator.planner import ExtraPrompts, Planner, learn
 from apportion.verl.coordinator.rounds import AllocationRound, PendingTask
 from apportion.verl.coordinator.selection import PromptSelection
 from apportion.verl.coordinator.settings import VerlAllocation
@@ -49,8 +49,11 @@ FAILED_IN_A_ROW = 256
 COUNTED = ("retried", "errors", "expired", "reassigned", "empty_rounds")
 """Counters of a round that ``metrics`` reports."""
 
-LEARNED = ("name", "allocator", "baseline", "drawn", "selection")
-"""Keys of what was learned, in a checkpoint."""
+SAVED = (
+    *("name", "allocator", "baseline", "drawn", "selection"),
+    *("unfinished", "learned_uids", "given", "stream"),
+)
+"""Keys of the state, in a checkpoint."""
 
 
 class WorkerPool(Protocol):
@@ -64,12 +67,6 @@ class WorkerPool(Protocol):
 
     def forget_rows(self, request: TrainerRequest) -> None:
         """Release the rows of ``request``, all of which are committed."""
-
-
-class ExtraPrompts(PromptSource, Protocol):
-    """A source of prompts beyond the trainer's. ``drawn`` is the number of rows drawn since the first."""
-
-    drawn: int
 
 
 @dataclass
@@ -270,24 +267,23 @@ class Coordinator:
         With a stream it holds the stream, and ends the update before: the trainer saves between two of them.
         """
         self._end_update()
-        if self._streamed is not None:
-            empty = {"unfinished": [], "learned_uids": [], "given": dict(self._planner.given)}
-            return self._learned() | empty | {"stream": self._streamed.state()}
+        allocator, baseline = self.allocation.allocator, self.allocation.baseline
         sent = [[finished.batch for finished in round.sent] for round in self._rounds.values() if not round.closed]
         batches = [self._planner.unlearned(Batch.concatenate(batches)) for batches in sent if batches]
-        return self._learned() | {
+        return {
+            "name": allocator.name,
+            "allocator": allocator.state_dict(),
+            "baseline": None if baseline is None else baseline.state_dict(),
+            "drawn": 0 if self.extra_prompts is None else self.extra_prompts.drawn,
+            "selection": None if self.selection is None else self.selection.state_dict(),
             "unfinished": [_without_data(batch) for batch in batches if batch.prompts],
-            "learned_uids": sorted(self._learned_in_flight()),
+            "learned_uids": sorted(self._learned_in_flight()) if self._streamed is None else [],
             "given": dict(self._planner.given),
-        }
+        } | ({} if self._streamed is None else {"stream": self._streamed.state()})
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore the ``state`` of a run with the same allocator, baseline and selection, or raise ValueError."""
-        saved = SavedValues(
-            {"given": {}, "stream": None, **state},
-            "the coordinator",
-            [*LEARNED, "unfinished", "learned_uids", "given", "stream"],
-        )
+        saved = SavedValues({"given": {}, "stream": None, **state}, "the coordinator", SAVED)
         unfinished, uids, given = (saved.values[key] for key in ("unfinished", "learned_uids", "given"))
         if not isinstance(uids, list) or not all(isinstance(uid, str) for uid in uids):
             raise saved.refusal("learned_uids", "a list of uids")
@@ -297,7 +293,14 @@ class Coordinator:
             type(uid) is str and type(count) is int and count >= 0 for uid, count in given.items()
         ):
             raise saved.refusal("given", "a number of rollouts by uid")
-        self._load_learned({key: state[key] for key in LEARNED})
+        drawn = saved.count("drawn")
+        self.allocation.allocator.load_state_dict(saved.state("allocator"))
+        if self.allocation.baseline is not None:
+            self.allocation.baseline.load_state_dict(saved.state("baseline"))
+        if self.selection is not None:
+            self.selection.load_state_dict(saved.state("selection"))
+        if self.extra_prompts is not None:
+            self.extra_prompts.drawn = drawn
         for batch in unfinished:
             learn(self.allocation, self.selection, batch)
         self._planner.learned_uids.update(uids)
@@ -390,28 +393,6 @@ class Coordinator:
             del self._rounds[round.request.id]
             self._planner.learned_uids.difference_update(address_of(prompt).uid for prompt in round.request.prompts)
             self.pool.forget_rows(round.request)
-
-    def _learned(self) -> dict[str, Any]:
-        allocator, baseline = self.allocation.allocator, self.allocation.baseline
-        return {
-            "name": allocator.name,
-            "allocator": allocator.state_dict(),
-            "baseline": None if baseline is None else baseline.state_dict(),
-            "drawn": 0 if self.extra_prompts is None else self.extra_prompts.drawn,
-            "selection": None if self.selection is None else self.selection.state_dict(),
-        }
-
-    def _load_learned(self, state: Mapping[str, Any]) -> None:
-        saved = SavedValues(state, "the coordinator", LEARNED)
-        allocator, baseline = self.allocation.allocator, self.allocation.baseline
-        drawn = saved.count("drawn")
-        allocator.load_state_dict(saved.state("allocator"))
-        if baseline is not None:
-            baseline.load_state_dict(saved.state("baseline"))
-        if self.selection is not None:
-            self.selection.load_state_dict(saved.state("selection"))
-        if self.extra_prompts is not None:
-            self.extra_prompts.drawn = drawn
 
 
 def _without_data(batch: Batch) -> Batch:

@@ -58,7 +58,7 @@ def test_rows_of_no_group_and_of_sessions_without_a_result_are_cleared(prompts, 
     uid, other = committed(batch, *groups)
     assert (uid.uid, uid.status, other.uid, other.status) == ("h", "finished", "g", "failure")
     (group,) = uid.groups
-    assert (group.name, group.rewards, group.tokens, group.rounds) == ("h", (1.0, 0.0), (4, 4), (0, 0))
+    assert group.columns == {"group": "h", "rewards": (1.0, 0.0), "tokens": (4, 4), "rounds": (0, 0), "weight": 1.0}
     assert [(row.position, row.written.keys, row.session) for row in group.rows] == [(1, ["h_3_0"], None)]
     assert set(uid.cleared) == {"h_0_0", "h_0_1", "h_1_0", "h_2_0", "h_10_0"}
     assert (other.groups, set(other.cleared)) == ((), {"g_0_0", "g_1_0"})
@@ -66,7 +66,7 @@ def test_rows_of_no_group_and_of_sessions_without_a_result_are_cleared(prompts, 
 
 def test_the_group_of_an_extra_prompt_is_committed_with_its_uid(prompts, batch):
     uid, _ = committed(batch, Group(prompts[2], batch.rollouts[2]))
-    assert [group.name for group in uid.groups] == ["h.1"]
+    assert [group.columns["group"] for group in uid.groups] == ["h.1"]
     assert "h_10_0" not in uid.cleared
 
 

@@ -142,7 +142,9 @@ def test_groups_have_the_weights_that_undo_the_choice():
         coordinator.pool.committed.clear()
         rows = train_step(coordinator, step)
         expected = dict(zip(rows, selector.weights([PROMPTS[row] for row in rows]), strict=True))
-        weights = {int(commit.uid.split("-")[1]): commit.groups[0].weight for commit in coordinator.pool.committed}
+        weights = {
+            int(commit.uid.split("-")[1]): commit.groups[0].columns["weight"] for commit in coordinator.pool.committed
+        }
         assert weights == {i: expected[row] for i, row in enumerate(rows)}
         found |= set(weights.values())
     assert len(found) > 1
@@ -167,7 +169,7 @@ def test_coverage_is_logged_under_a_prefix_of_its_own():
     assert metrics["selection/never_chosen"] == pytest.approx(2 / 3) and metrics["selection/longest_wait"] == 1
     assert metrics["rollouts"] == 16
     # without importance weights all groups weigh the same
-    assert {group.weight for commit in coordinator.pool.committed for group in commit.groups} == {1.0}
+    assert {group.columns["weight"] for commit in coordinator.pool.committed for group in commit.groups} == {1.0}
 
 
 def test_a_selector_that_counts_correct_rollouts_refuses_graded_rewards():

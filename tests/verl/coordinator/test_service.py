@@ -60,10 +60,8 @@ def shown(batch, groups):
 
 def committed(pool):
     return {
-        group.name: (
-            list(group.rewards),
-            list(group.tokens),
-            list(group.rounds),
+        group.columns["group"]: (
+            *(list(group.columns[name]) for name in ("rewards", "tokens", "rounds")),
             [(row.position, row.written.digest, row.session is None) for row in group.rows],
         )
         for group in groups_of(pool)
@@ -109,9 +107,11 @@ def test_groups_have_the_baselines_of_earlier_rounds_and_their_score_norms():
             batch = learned(coordinator)[-1]
             names = [address_of(prompt).group for prompt in batch.prompts]
             expected = dict(zip(names, alone.predict(batch.prompts).tolist(), strict=True))
-            groups = groups_of(pool)
-            assert groups and all(group.baseline == pytest.approx(expected[group.name]) for group in groups)
-            assert all(group.score_norms == tuple(4.0 - 3.0 * reward for reward in group.rewards) for group in groups)
+            groups = [group.columns for group in groups_of(pool)]
+            assert groups and all(each["baseline"][0] == pytest.approx(expected[each["group"]]) for each in groups)
+            assert all(
+                each["score_norms"] == tuple(4.0 - 3.0 * reward for reward in each["rewards"]) for each in groups
+            )
             alone.update(batch)
         assert len(set(expected.values())) > 1
         np.testing.assert_equal(coordinator.state()["baseline"], alone.state_dict())
@@ -130,7 +130,8 @@ class Graded(Table):
 def test_without_norms_and_history_groups_have_neither_and_a_baseline_that_counts_needs_verdicts():
     coordinator, pool, _ = began(Uniform(2), 0, 1, table=NoNorms())
     work(coordinator)
-    assert [(group.score_norms, group.baseline) for group in groups_of(pool)] == [((), None)] * 2
+    columns = [group.columns for group in groups_of(pool)]
+    assert len(columns) == 2 and not {"score_norms", "baseline"} & {*columns[0], *columns[1]}
     coordinator, _, _ = began(Uniform(2), 0, table=Graded(), baseline=Predicted(DiscountedCounts()))
     work(coordinator)
     with pytest.raises(RuntimeError, match=r"rewards must be 0 or 1 for predicted, which counts correct .* got 0.4"):
@@ -175,7 +176,7 @@ def test_extra_prompts_have_their_own_groups_and_sessions_under_a_uid_of_the_rou
     assert Counter(address.uid for address in extra) == Counter(uids_of(request) * (len(extra) // 3))
     assert len({address.group for address in extra} | set(uids_of(request))) == len(batch.prompts)
     check_rows(pool, pool.committed, request)
-    assert {group.name for group in groups_of(pool)} & {address.group for address in extra}
+    assert {group.columns["group"] for group in groups_of(pool)} & {address.group for address in extra}
     coordinator = make_coordinator(
         Settings(DAPO(rollouts_per_prompt=2)), WorkerPool(Table(success=(0.0,))), source=None
     )
@@ -225,7 +226,8 @@ def test_an_empty_round_has_one_row_without_an_advantage(finished):
     work(coordinator)
     check_rows(pool, pool.committed, request)
     (group,) = groups_of(pool)
-    assert (group.rewards, len(group.rows), group.rewarded, group.baseline) == ((0.0,), 1, False, 0.0)
+    assert (group.columns["rewards"], len(group.rows), group.rewarded) == ((0.0,), 1, False)
+    assert group.columns["baseline"] == (0.0,)
     statuses = {commit.uid: commit.status for commit in pool.committed}
     assert statuses == {"h1-0": "failure", "h1-1": "finished", "h1-2": "finished"}
     metrics = coordinator.metrics()
