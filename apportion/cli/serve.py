@@ -6,6 +6,7 @@ Most options are fields of the gateway's settings, which are imported when the c
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import fields
 from inspect import Parameter
 from typing import Annotated, Any
@@ -63,7 +64,7 @@ def serve_options(own: list[Parameter]) -> list[Parameter]:
         (GatewaySettings, READING),
         (GatewayLimits, [field.name for field in fields(GatewayLimits)]),
     )
-    choices = {"rule": RULES, "extract": EXTRACTORS, "equivalence": EQUIVALENCES}
+    choices: dict[str, Iterable[str]] = {"rule": RULES, "extract": EXTRACTORS, "equivalence": EQUIVALENCES}
     return [*own, *settings_options(parts, choices)]
 
 
@@ -73,9 +74,10 @@ def _settings(given: dict[str, Any], target: str | None, of_rule: dict[str, Any]
     from apportion.gateway import GatewayLimits, GatewaySettings, UpstreamSettings  # noqa: PLC0415
     from apportion.vote.setup import rule_for  # noqa: PLC0415
 
-    upstream, limits = (
-        cls(**{field.name: given[field.name] for field in fields(cls)}) for cls in (UpstreamSettings, GatewayLimits)
-    )
+    def part(cls: type[Any]) -> Any:
+        return cls(**{field.name: given[field.name] for field in fields(cls)})
+
+    upstream, limits = part(UpstreamSettings), part(GatewayLimits)
     voting = {name: given[name] for name in VOTING}
     voting |= {"rule": rule_for(target, given["rule"], of_rule), "wave": wave_of(given["wave"])}
     reading = {name: given[name] for name in READING}

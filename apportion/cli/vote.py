@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from inspect import Parameter
@@ -112,7 +112,7 @@ def vote_options(own: list[Parameter]) -> list[Parameter]:
     from apportion.stopping import RULES  # noqa: PLC0415
     from apportion.vote.setup import SETTINGS  # noqa: PLC0415
 
-    choices = {"rule": RULES, "extract": EXTRACTORS, "equivalence": NAMES}
+    choices: dict[str, Iterable[str]] = {"rule": RULES, "extract": EXTRACTORS, "equivalence": NAMES}
     flags = {"timeout_seconds": "--request-timeout", "headers": "--header"}
     return [*settings_options(SETTINGS, choices, flags), *own]
 

@@ -17,7 +17,7 @@ from apportion.report.curves import Curve, mean_curve, plain_curve, ratio, resam
 from apportion.report.profile import ALL_RIGHT, ALL_WRONG, RunProfile, RunTotals, band_shares, stretches_of
 from apportion.rows import chunks, json_rows
 from apportion.toml import load
-from apportion.types import Floats
+from apportion.types import Counts, Floats
 
 METRICS, CONFIG = "metrics.jsonl", "config.toml"
 SEED = re.compile(r"(.+)-seed(\d+)")
@@ -101,7 +101,7 @@ class _LabRun:
         last = np.searchsorted(self.stretch, np.arange(self.count), side="right") - 1
         return {key: values[last] for key, values in self.spent.items()}
 
-    def sums(self, values: Floats) -> Floats:
+    def sums(self, values: Floats | Counts) -> Floats:
         """Return the sum of ``values`` of the steps in each stretch [B]."""
         return np.bincount(self.stretch, values, minlength=self.count).astype(np.float64)
 
@@ -210,7 +210,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 def _column(path: Path, records: Sequence[Mapping[str, Any]], key: str) -> Floats:
     """Return the number ``key`` of each record, or all numbers of its lists. Raises ValueError for any other value."""
-    values = [record.get(key) for record in records]
+    values: list[Any] = [record.get(key) for record in records]
     if key in LISTS:
         if not all(isinstance(each, list) for each in values):
             raise _other(path)

@@ -9,7 +9,7 @@ import numpy as np
 from apportion.report.charts import Chart, ChartSeries, ReportTable, calibration_chart, count, percent, table_of
 from apportion.report.curves import Curve, plain_curve, wilson
 from apportion.report.votes import VoteProfile
-from apportion.types import Floats
+from apportion.types import Counts, Floats
 
 Styled = Sequence[tuple[int, VoteProfile]]
 """Votes with their places in the table of runs, which decide how they are drawn."""
@@ -85,7 +85,7 @@ def _distribution(
     key: str,
     title: str,
     text: str,
-    found: Sequence[tuple[int, VoteProfile, Floats, Floats]],
+    found: Sequence[tuple[int, VoteProfile, Floats | Counts, Floats | Counts]],
     shown: Callable[[float], str],
     names: tuple[str, str],
     x_percent: bool = False,
