@@ -146,6 +146,23 @@ def test_a_wrong_config_is_refused_before_anything_is_paid_for(tmp_path, config,
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_file_in_which_a_number_stands_for_a_table_is_refused(tmp_path):
+    def read(text, *allocators):
+        (tmp_path / "study.toml").write_text(f'name = "a"\nbaseline = "u"\n{text}')
+        return read_study(tmp_path / "study.toml", [], None, False, allocators)
+
+    arms, own = '\n[allocators]\nu = "uniform"', "\n[trainings.u]\nkl = 0.1"
+    assert_refused(
+        lambda given: read(*given),
+        [
+            ("allocators must be a table, got 3; write", ("allocators = 3", "hora")),
+            ("trainings must be a table, got 3; write", (f"trainings = 3{arms}",)),
+            ("trainings must be a table, got 3; write", (f"trainings = 3{arms}", "hora")),
+            ("training must be a table, got 3; write", (f"training = 3{arms}{own}",)),
+        ],
+    )
+
+
 @pytest.mark.parametrize(("unit", "length"), [("rollouts", 64), ("tokens", 900), ("steps", 3)])
 def test_a_length_that_is_overridden_takes_the_place_of_the_files(tmp_path, config, monkeypatch, unit, length):
     monkeypatch.chdir(tmp_path)

@@ -34,20 +34,19 @@ class Moments:
     """Success [P], and expected squared gradient norms of the right and of the wrong completions [P].
 
     ``wrong_error`` [P] is the standard error of ``wrong``, the only estimate among them. ``right_mean`` [P] is the
-    squared norm of the mean gradient of the right completions. None means ``right``, for problems with one solution.
+    squared norm of the mean gradient of the right completions, which is ``right`` for a problem with one solution.
     """
 
     success: Floats
     right: Floats
     wrong: Floats
     wrong_error: Floats
-    right_mean: Floats | None = None
+    right_mean: Floats
 
     def variance(self, counts: ArrayLike, estimator: GroupEstimator = "rloo") -> Floats:
         """Return the total variance of each prompt's gradient from ``counts`` [P] or [S, P] rollouts, at least 2."""
         p, n = self.success, np.asarray(counts, np.float64)
-        mean = self.right if self.right_mean is None else self.right_mean
-        right = p * (1 - p) * ((n - 2) * (1 - p) + 1) * self.right - (n - 2) * p**2 * mean
+        right = p * (1 - p) * ((n - 2) * (1 - p) + 1) * self.right - (n - 2) * p**2 * self.right_mean
         rloo = right / (n * (n - 1)) + self.slope(counts) * self.wrong
         return rloo * ((n - 1) / n) ** 2 if estimator == "dr_grpo" else rloo
 

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 from transformers import Qwen2ForCausalLM
 
-from apportion.advantages import Weighting
 from apportion.allocators import HORA
 from apportion.allocators.vip import GroupEstimator, gradient_variance, minimise_variance
 from apportion.lab.measure.gradients import share_products
@@ -89,7 +88,6 @@ def measure_variances(
     draws: int = 40,
     seed: int = 0,
     estimator: GroupEstimator = "rloo",
-    weighting: Weighting = "prompt",
 ) -> list[Measurement]:
     """Return a measurement for each rule on the same rollouts. A rule that gives a prompt n rollouts uses the first n.
 
@@ -109,7 +107,7 @@ def measure_variances(
         first, n = starts[draw], planned[rule, draw]
         asked = np.flatnonzero(n)
         groups = [Group(prompts[q], tuple(rollouts[q][first[q] : first[q] + n[q]])) for q in asked]
-        rows = training_rows(groups, estimator, weighting)
+        rows = training_rows(groups, estimator)
         for q, row in zip(np.repeat(asked, n[asked]), rows, strict=True):
             if row.advantage:
                 entries[q].append((rule, draw, row))

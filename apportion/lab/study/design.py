@@ -139,7 +139,10 @@ def read_study(
         read_settings(config)
     given = {"labels": labels, "prompts": None if prompts is None else str(prompts)}
     options = [f"training.{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
-    table = _with_one_length(load(config or default, [*overrides, *options]), overrides)
+    table = load(config or default, [*overrides, *options])
+    if not all(isinstance(table.get(key, {}), dict) for key in ("training", "allocators", "trainings")):
+        return build(Study, table)  # which refuses it
+    table = _with_one_length(table, overrides)
     if prompts is not None:
         table |= {"name": f"{table.get('name', 'study')}-{prompts.stem}"}
     if allocators:
@@ -170,11 +173,10 @@ def read_pools(study: Study) -> dict[int, Pool]:
 def _with_one_length(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Return the study's table. An overridden length of a run replaces the file's, also one in another unit."""
     paths = {override.partition("=")[0].strip() for override in overrides}
-    given = {key for key in LENGTHS if f"training.{key}" in paths}
-    if not given or not isinstance(table.get("training"), dict):
+    replaced = {key for key in LENGTHS if f"training.{key}" not in paths}
+    if len(replaced) == len(LENGTHS):
         return table
-    kept = {key: value for key, value in table["training"].items() if key not in LENGTHS or key in given}
-    return table | {"training": kept}
+    return table | {"training": {key: value for key, value in table["training"].items() if key not in replaced}}
 
 
 def _narrow(table: dict[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
@@ -195,10 +197,7 @@ def _narrow(table: dict[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
 
 def _without_presets(table: dict[str, Any]) -> dict[str, Any]:
     """Return the study's table with the decisions of each arm that names a preset in place of an allocator."""
-    arms, trainings = table.get("allocators", {}), table.get("trainings", {})
-    if not isinstance(arms, dict) or not isinstance(trainings, dict):
-        return table
-    arms, trainings = dict(arms), dict(trainings)
+    arms, trainings = dict(table.get("allocators", {})), dict(table.get("trainings", {}))
     for arm, given in arms.items():
         name = given.get("name") if isinstance(given, dict) else given
         own = trainings.get(arm, {})
@@ -242,9 +241,8 @@ def claim(study: Study) -> Iterator[None]:
                 "restore it, choose another --name, or delete the folder"
             )
         if prompts is not None:
-            now = (
-                f"{hashlib.sha256(prompts.read_bytes()).hexdigest()}  {prompts}\n".encode()
-            )  # for ``sha256sum --check``
+            digest = hashlib.sha256(prompts.read_bytes()).hexdigest()
+            now = f"{digest}  {prompts}\n".encode()  # for ``sha256sum --check``
             if PROMPTS not in started:
                 write_whole(fingerprint, now)
             elif (before := fingerprint.read_bytes()) != now:

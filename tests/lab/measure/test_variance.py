@@ -25,18 +25,18 @@ def uncertain(trained_base):
     return [problem for problem, p in zip(pool, success, strict=True) if 0.1 < p < 0.9][:6]
 
 
-def backward(policy, prompts, rollouts, estimator, weighting="prompt"):
+def backward(policy, prompts, rollouts, estimator):
     """Return the gradient of one batch as the trainer computes it."""
     groups = [
         Group(prompt, tuple(group), np.ones(len(group), bool)) for prompt, group in zip(prompts, rollouts, strict=True)
     ]
     policy.zero_grad(set_to_none=True)
-    surrogate_loss(policy, training_rows(groups, estimator, weighting)).backward()
+    surrogate_loss(policy, training_rows(groups, estimator)).backward()
     return torch.cat([parameter.grad.flatten() for parameter in policy.parameters()]).double().numpy()
 
 
-@pytest.mark.parametrize(("estimator", "weighting"), [("rloo", "prompt"), ("dr_grpo", "rollout")])
-def test_it_is_the_variance_of_the_trainers_gradient_on_the_same_rollouts(small_base, uncertain, estimator, weighting):
+@pytest.mark.parametrize("estimator", ["rloo", "dr_grpo"])
+def test_it_is_the_variance_of_the_trainers_gradient_on_the_same_rollouts(small_base, uncertain, estimator):
     counts, draws, prompts = np.array([5, 3]), 6, [problem.prompt() for problem in uncertain[:2]]
     rollouts = LedgerSampler(small_base, seed=3)(prompts, counts * draws)
     shares = np.zeros((2, draws, small_base.num_parameters()))
@@ -47,11 +47,9 @@ def test_it_is_the_variance_of_the_trainers_gradient_on_the_same_rollouts(small_
                 batch[q] if q == other else [Rollout(False, completion=batch[other][0].completion)] * counts[other]
                 for other in range(2)
             ]
-            shares[q, draw] = backward(small_base, prompts, alone, estimator, weighting)
+            shares[q, draw] = backward(small_base, prompts, alone, estimator)
     expected = shares.var(axis=1, ddof=1).sum(axis=1)
-    measured = measure_one(
-        small_base, uncertain[:2], counts, draws=draws, seed=3, estimator=estimator, weighting=weighting
-    )
+    measured = measure_one(small_base, uncertain[:2], counts, draws=draws, seed=3, estimator=estimator)
     np.testing.assert_allclose(measured.per_prompt, expected, rtol=1e-3)
     assert measured.trace_variance == pytest.approx(sum(expected), rel=1e-3)
 
@@ -74,7 +72,8 @@ def test_one_prompt_has_the_variance_of_its_u_statistic(small_base, uncertain, e
 
 
 def test_least_variance_is_the_best_of_all_allocations():
-    moments = Moments(np.array([0.2, 0.5, 0.95]), np.array([2.0, 1.0, 0.1]), np.array([2.5, 4.0, 60.0]), np.zeros(3))
+    right, wrong = np.array([2.0, 1.0, 0.1]), np.array([2.5, 4.0, 60.0])
+    moments = Moments(np.array([0.2, 0.5, 0.95]), right, wrong, np.zeros(3), right_mean=right)
     found = least_variance(moments, 15, low=2, high=9)
     every = [(a, b, 15 - a - b) for a in range(2, 10) for b in range(2, 10) if 2 <= 15 - a - b <= 9]
     best = min(every, key=lambda counts: moments.variance(counts).sum())
