@@ -59,12 +59,13 @@ def sample(
     similar length together. The random numbers of each rollout are drawn beforehand, so chunks change the speed but not
     the samples (up to rounding).
     """
+    counts = np.asarray(counts, np.int64)
     owners = np.repeat(np.arange(len(prompts)), counts)
     uniforms = torch.rand(len(owners), max_new_tokens, generator=generator) if temperature > 0 else None
     lengths = np.array([len(prompt) for prompt in prompts], np.int64)
     order = np.argsort(lengths[owners], kind="stable")
     decoder = Decoder(policy, int(lengths.max(initial=0)), max_new_tokens)
-    groups: list[list[Any]] = [[None] * int(count) for count in np.asarray(counts)]
+    groups: list[list[Any]] = [[None] * int(count) for count in counts]
     first_of = np.cumsum(counts) - counts
     for first in range(0, len(order), MAX_ROWS):
         chunk = order[first : first + MAX_ROWS]

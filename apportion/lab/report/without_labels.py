@@ -163,6 +163,8 @@ def _gold(known: int, prompts: int) -> str:
 
 def panels(runs: Runs) -> list[Panel]:
     """Return the panels of the picture. Without gold, drift replaces mean@16, and unity replaces accuracy."""
+    learnt: tuple[str, str, str, int | None]
+    shares: tuple[str, str, str | None]
     if all(run.has_gold for mine in runs.values() for run in mine):
         learnt = ("mean_16", "mean@16 on the prompts", "Learning (thin: one seed)", 1)
         shares = ("labels_right", "false_consensus", "labels")

@@ -89,9 +89,10 @@ class PolicyLearner:
 
     def _parts(self) -> dict[str, torch.nn.Module | torch.optim.Optimizer]:
         """Return the models and their optimisers, by their names in the state."""
-        parts = {"policy": self.policy, "optimizer": self.optimizer}
-        critic = {"critic": self.critic, "critic_optimizer": self.critic_optimizer}
-        return {name: part for name, part in (parts | critic).items() if part is not None}
+        parts: dict[str, torch.nn.Module | torch.optim.Optimizer] = {"policy": self.policy, "optimizer": self.optimizer}
+        if self.critic is not None and self.critic_optimizer is not None:
+            parts |= {"critic": self.critic, "critic_optimizer": self.critic_optimizer}
+        return parts
 
     def _actor_critic_rows(self, groups: Sequence[Group], importance: Floats | None = None) -> list[TrainingRow]:
         """Return rows with an advantage for every token, and teach the critic the returns.
