@@ -22,7 +22,7 @@ class Rule(ABC):
     """A rule that stops sampling one question, at ``max_samples`` at the latest: a frozen dataclass of its settings."""
 
     name: ClassVar[str]
-    bounded: ClassVar[str | None] = None
+    _bounded: ClassVar[str | None] = None
     """The setting that must be at most ``max_samples``, if there is one."""
 
     @abstractmethod
@@ -34,10 +34,10 @@ class Rule(ABC):
 
     def check(self, max_samples: int) -> None:
         """Raise ValueError if the settings contradict ``max_samples``."""
-        value = getattr(self, self.bounded) if self.bounded else None
+        value = getattr(self, self._bounded) if self._bounded else None
         if value is not None and value > max_samples:
             raise ValueError(
-                f"{self.bounded} must be at most max_samples, got {value} and {max_samples}; lower {self.bounded} or "
+                f"{self._bounded} must be at most max_samples, got {value} and {max_samples}; lower {self._bounded} or "
                 "raise max_samples"
             )
 

@@ -36,7 +36,7 @@ class ESC(Rule):
     window: int = 5
 
     name: ClassVar[str] = "esc"
-    bounded: ClassVar[str | None] = "window"
+    _bounded: ClassVar[str | None] = "window"
 
     def __post_init__(self) -> None:
         check_numbers(self)

@@ -22,7 +22,7 @@ class Fixed(CountRule):
     samples: int | None = None
 
     name: ClassVar[str] = "fixed"
-    bounded: ClassVar[str | None] = "samples"
+    _bounded: ClassVar[str | None] = "samples"
 
     def __post_init__(self) -> None:
         check_numbers(self)

@@ -99,7 +99,7 @@ class BayesianSPRT(Rule):
     count_from: CountFrom = "start"
 
     name: ClassVar[str] = "optpo"
-    bounded: ClassVar[str | None] = "min_samples"
+    _bounded: ClassVar[str | None] = "min_samples"
 
     def __post_init__(self) -> None:
         check_numbers(self)

@@ -17,5 +17,5 @@ def test_it_takes_its_samples_and_counts_no_later_one():
 def test_what_it_cannot_take_is_refused():
     with pytest.raises(ValueError, match="samples must be at least 1, got 0"):
         Fixed(0)
-    with pytest.raises(ValueError, match="samples must be at most max_samples, got 32 and 16; lower samples or raise max_samples"):
+    with pytest.raises(ValueError, match="samples must be at most max_samples, got 32 and 16; lower samples or raise"):
         decide(["a"] * 64, rule="fixed", max_samples=16, samples=32)
