@@ -68,7 +68,7 @@ class PooledSums:
 
     def memory(self) -> dict[str, Any]:
         """Return all sums by name."""
-        return {"sums": self._own.by_id, "pool": self.pool.sums}
+        return {"sums": {id: list(own) for id, own in self._own.by_id.items()}, "pool": self.pool.sums}
 
     def restore(self, saved: SavedValues, low: tuple[float, ...]) -> None:
         """Replace all sums by what ``memory`` returned. Raise ValueError for a sum below ``low`` [columns]."""
