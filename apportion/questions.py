@@ -141,11 +141,21 @@ def _questions(
             f"{source} must have a column {', '.join(PROMPT_COLUMNS[:-1])} or {PROMPT_COLUMNS[-1]}; add one"
         )
     places = [row_location(source, line) for line, _ in rows]
-    cells = [
-        [None if column is None else row.get(column) for column in ("id", prompt, gold, rate, *ALIAS_COLUMNS)]
-        for _, row in rows
-    ]
-    return [make_question(place, *row[:4], row[4:]) for place, row in zip(places, cells, strict=True)], places
+
+    def cell(row: dict[str, Any], column: str | None) -> Any:
+        return None if column is None else row.get(column)
+
+    return [
+        make_question(
+            place,
+            row.get("id"),
+            row.get(prompt),
+            cell(row, gold),
+            cell(row, rate),
+            [row.get(column) for column in ALIAS_COLUMNS],
+        )
+        for place, (_, row) in zip(places, rows, strict=True)
+    ], places
 
 
 def number_repeats(questions: Sequence[Question]) -> list[Question]:

@@ -196,11 +196,11 @@ def _events(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
             event = _fields(content[:length], path)
             step = next((value for field, value in event if field == 2 and isinstance(value, int)), 0)
             entries = [dict(each) for summary in _messages(event, path, 5) for each in _messages(summary, path)]
-            values = {
-                entry[1].decode(errors="replace"): entry[2]
-                for entry in entries
-                if isinstance(entry.get(1), bytes) and isinstance(entry.get(2), float)
-            }
+            values: dict[str, float] = {}
+            for entry in entries:
+                match entry:
+                    case {1: bytes(tag), 2: float(value)}:
+                        values[tag.decode(errors="replace")] = value
             if values:
                 yield step, values
 

@@ -210,10 +210,10 @@ def _leaves(
     own = {**outer, **{key: cell for key, cell in value.items() if key not in inside}}
     is_prompt = bool(KEYS & own.keys())
     for cell in inside.values():
-        shared = next(groups) if is_prompt and isinstance(cell, list) else group
+        its_group = next(groups) if is_prompt and isinstance(cell, list) else group
         for child in cell if isinstance(cell, list) else [cell]:
             if isinstance(child, dict):
-                yield from _leaves(child, own, names, groups, at, depth + 1, shared)
+                yield from _leaves(child, own, names, groups, at, depth + 1, its_group)
 
 
 def _holds(value: Any, names: set[str], depth: int = 0) -> bool:
