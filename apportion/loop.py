@@ -32,13 +32,10 @@ def collect(allocator: Allocator, prompts: Sequence[Prompt], sample: Sampler, *,
     >>> collect(HORA(pre_rollouts=2, rollouts_per_prompt=4), [Prompt("a"), Prompt("b")], always_right).trials.tolist()
     [4, 4]
     """
-    batch = allocator.start(prompts)
-    while plan := allocator.plan(batch):
-        if plan.fresh:
-            batch = batch.join(allocator.start(_draw(source, plan.fresh)))
-        else:
-            batch = batch.add(plan, _sampled(sample(batch.prompts, plan.counts)))
-            check_rewards(allocator, batch)
+    batch, plan = _next(allocator, allocator.start(prompts), source)
+    while plan:
+        batch = batch.add(plan, _sampled(sample(batch.prompts, plan.counts)))
+        batch, plan = _next(allocator, batch, source)
     return batch
 
 
@@ -57,34 +54,36 @@ async def collect_async(
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(_collect_one(allocator, prompt, sample)) for prompt in prompts]
         return Batch.concatenate([task.result() for task in running])
-    batch = allocator.start(prompts)
-    while plan := allocator.plan(batch):
-        if plan.fresh:
-            batch = batch.join(allocator.start(_draw(source, plan.fresh)))
-        else:
-            batch = batch.add(plan, await _round(batch, plan, sample))
-            check_rewards(allocator, batch)
+    batch, plan = _next(allocator, allocator.start(prompts), source)
+    while plan:
+        batch = batch.add(plan, await _round(batch, plan, sample))
+        batch, plan = _next(allocator, batch, source)
     return batch
 
 
 async def _collect_one(allocator: Allocator, prompt: Prompt, sample: AsyncSampler) -> Batch:
-    batch = allocator.start([prompt])
-    while plan := allocator.plan(batch):
+    batch, plan = _next(allocator, allocator.start([prompt]))
+    while plan:
         batch = batch.add(plan, [await _rollouts(sample, prompt, int(plan.counts[0]))])
-        check_rewards(allocator, batch)
+        batch, plan = _next(allocator, batch)
     return batch
+
+
+def _next(allocator: Allocator, batch: Batch, source: Source | None = None) -> tuple[Batch, Plan]:
+    """Check the latest round of ``batch``. Return it with the fresh prompts that are asked for, and its next round."""
+    check_rewards(allocator, batch)
+    while (plan := allocator.plan(batch)).fresh:
+        batch = batch.join(allocator.start(_draw(source, plan.fresh)))
+    return batch, plan
 
 
 async def _round(batch: Batch, plan: Plan, sample: AsyncSampler) -> list[Sequence[Rollout]]:
     import asyncio  # noqa: PLC0415 - slow to import
 
     async with asyncio.TaskGroup() as tasks:
-        running = {
-            q: tasks.create_task(_rollouts(sample, batch.prompts[q], int(count)))
-            for q, count in enumerate(plan.counts)
-            if count
-        }
-    return [running[q].result() if q in running else () for q in range(len(batch.prompts))]
+        asked = zip(batch.prompts, plan.counts.tolist(), strict=True)
+        running = [tasks.create_task(_rollouts(sample, *each)) if each[1] else None for each in asked]
+    return [() if task is None else task.result() for task in running]
 
 
 async def _rollouts(sample: AsyncSampler, prompt: Prompt, count: int) -> Sequence[Rollout]:

@@ -12,12 +12,12 @@ Or by its name, also in TOML, in verl and in the lab: ``AllocatedGRPOTrainer(...
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, get_args
 
 from apportion.allocators import AR3PO, DAPO, HORA, TTRL, VIP, Allocator, OptPO, Uniform
 from apportion.allocators.vip import GroupEstimator
 from apportion.baselines import SPO, Baseline, Optimal, Tracked
-from apportion.checks import make_named
+from apportion.checks import check_choice, make_named
 from apportion.predictors import GaussianProcess
 from apportion.selection import MoPPS, Selector, SPOWeights
 
@@ -84,10 +84,7 @@ def vip_as_printed(estimator: GroupEstimator = "rloo", rollouts_per_prompt: floa
     Note: along a recorded run this process raises RLOO's variance at the first two visits of each prompt. The reason is
     the median as its width: with the released code's 0.4 it does not (benchmarks/results/real_run.md).
     """
-    if estimator not in ("rloo", "dr_grpo"):
-        raise ValueError(
-            f"estimator must be rloo or dr_grpo for vip, got {estimator!r}; its paper has no other formula"
-        )
+    check_choice("estimator", estimator, get_args(GroupEstimator), "the paper of vip has no other formula")
     allocator = VIP(estimator=estimator, rollouts_per_prompt=rollouts_per_prompt, predictor=GaussianProcess())
     return Preset(allocator=allocator, estimator=estimator)
 
@@ -102,15 +99,9 @@ def vip_as_released(estimator: GroupEstimator = "rloo", rollouts_per_prompt: flo
     Note: along a recorded run the rates clipped to 1e-6 raise RLOO's variance (benchmarks/results/real_run.md).
     """
     printed = vip_as_printed(estimator, rollouts_per_prompt)
-    allocator = VIP(
-        estimator=estimator,
-        rollouts_per_prompt=rollouts_per_prompt,
-        low=4,
-        high=32,
-        bonus=RELEASED_BONUS[estimator],
-        predictor=GaussianProcess(bandwidth=0.4, noise=1e-4, clip=1e-6, prior_mean=-1.0),
-    )
-    return replace(printed, allocator=allocator)
+    predictor = GaussianProcess(bandwidth=0.4, noise=1e-4, clip=1e-6, prior_mean=-1.0)
+    released = {"low": 4, "high": 32, "bonus": RELEASED_BONUS[estimator], "predictor": predictor}
+    return replace(printed, allocator=replace(printed.allocator, **released))
 
 
 def hora_as_printed() -> Preset:

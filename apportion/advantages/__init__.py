@@ -41,7 +41,7 @@ from apportion.advantages.maximum_likelihood import maxrl, sft
 from apportion.advantages.reinforce import reinforce, reinforce_plus_plus, reinforce_plus_plus_baseline, spo, whiten
 from apportion.advantages.sequential import sequential
 from apportion.advantages.weighted_means import batch_optimal, group_optimal, opo
-from apportion.checks import number_array
+from apportion.checks import check_choice, number_array
 from apportion.predictors.score_norms import score_norm
 from apportion.types import Floats, Group, Needs
 
@@ -78,8 +78,7 @@ def needs(name: str) -> tuple[str, ...]:
     >>> needs("rloo"), needs("reinforce")
     ((), ('baseline',))
     """
-    if name not in ESTIMATORS:
-        raise ValueError(f"estimator must be one of {', '.join(ESTIMATORS)}, got {name!r}; check the spelling")
+    check_choice("estimator", name, ESTIMATORS)
     parameters = inspect.signature(ESTIMATORS[name]).parameters.values()
     return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty)
 
@@ -134,7 +133,7 @@ def advantages_of(groups: Sequence[Group], estimator: str = "rloo", *, baseline:
             )
         columns["baseline"] = np.repeat(values, sizes)
     if "tokens" in wanted:
-        columns["tokens"] = _tokens(groups, estimator)
+        columns["tokens"] = [_length(group, i, estimator) for group in groups for i in range(len(group.rollouts))]
     if "rounds" in wanted:
         columns["rounds"] = [rollout.round for group in groups for rollout in group.rollouts]
     if "score_norms" in wanted:
@@ -144,17 +143,14 @@ def advantages_of(groups: Sequence[Group], estimator: str = "rloo", *, baseline:
     return ESTIMATORS[estimator](rewards, np.repeat(np.arange(len(groups)), sizes), **columns)
 
 
-def _tokens(groups: Sequence[Group], estimator: str) -> list[int]:
-    lengths = []
-    for group in groups:
-        for i, rollout in enumerate(group.rollouts):
-            if rollout.tokens is None:
-                raise ValueError(
-                    f"estimator {estimator!r} needs the length of every completion, got none for rollout {i} of prompt "
-                    f"{group.prompt.text!r}; set Rollout.tokens"
-                )
-            lengths.append(rollout.tokens)
-    return lengths
+def _length(group: Group, i: int, estimator: str) -> int:
+    tokens = group.rollouts[i].tokens
+    if tokens is None:
+        raise ValueError(
+            f"estimator {estimator!r} needs the length of every completion, got none for rollout {i} of prompt "
+            f"{group.prompt.text!r}; set Rollout.tokens"
+        )
+    return tokens
 
 
 __all__ = [

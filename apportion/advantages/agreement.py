@@ -9,6 +9,7 @@ from typing import get_args
 
 from apportion.advantages.grouping import Weighting
 from apportion.allocators import Allocator
+from apportion.checks import check_choice
 
 logger = logging.getLogger(__name__)
 
@@ -30,11 +31,9 @@ def default_weighting(estimator: str | None) -> Weighting:
 
 def check_weighting(weighting: object) -> None:
     """Raise ValueError unless ``weighting`` is a ``Weighting``, or None for the estimator's own."""
-    if weighting not in (None, *get_args(Weighting)):
-        raise ValueError(
-            f"weighting must be one of {', '.join(get_args(Weighting))}, got {weighting!r}; leave it out for the one "
-            "that suits the estimator"
-        )
+    if weighting is not None:
+        remedy = "leave it out for the one that suits the estimator"
+        check_choice("weighting", weighting, get_args(Weighting), remedy)
 
 
 def check_agreement(allocator: Allocator, estimator: str, weighting: Weighting) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from apportion.checks import number_array
+from apportion.checks import check_choice, number_array
 from apportion.types import LARGEST_REWARD, Counts, Floats, Group
 
 Weighting = Literal["prompt", "rollout", "token"]
@@ -88,11 +88,8 @@ def rollout_weights(
     >>> rollout_weights([0, 0, 1], "token", [10, 20, 30], reduction="mean").tolist()
     [0.5, 1.0, 1.5]
     """
-    if weighting not in get_args(Weighting) or reduction not in get_args(Reduction):
-        raise ValueError(
-            f"weighting must be one of {', '.join(get_args(Weighting))}, and reduction one of "
-            f"{', '.join(get_args(Reduction))}, got {weighting!r} and {reduction!r}; check the spelling"
-        )
+    check_choice("weighting", weighting, get_args(Weighting))
+    check_choice("reduction", reduction, get_args(Reduction))
     size = len(np.asarray(group_ids))
     if weighting == "prompt":
         return prompt_weights(group_ids)

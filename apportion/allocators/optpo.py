@@ -19,9 +19,8 @@ Note: the paper takes one step for each instance; here the trainer decides how m
 from dataclasses import dataclass
 from typing import ClassVar
 
-from apportion.allocators.votes.base import Retain, Ties
+from apportion.allocators.votes.base import Retain, SeparateVotes, Ties
 from apportion.allocators.votes.rewards import PseudoReward
-from apportion.allocators.votes.separate import SeparateVotes
 from apportion.stopping import Curtailed, Rule, Wave
 from apportion.stopping.optpo import BayesianSPRT, CountFrom, LowAccuracy
 

@@ -38,6 +38,7 @@ import numpy as np
 from apportion.allocators.base import Size
 from apportion.allocators.votes.base import ConsensusAllocator, Retain
 from apportion.allocators.votes.rewards import PseudoReward
+from apportion.checks import check_least
 from apportion.stopping import AdaptiveConsistencyBeta, Rule
 from apportion.types import Batch, Counts, Floats, Mask, Plan
 
@@ -87,8 +88,7 @@ class SharedVotes(ConsensusAllocator):
                 f"samples_per_prompt must be between {self.min_samples} and {self.max_samples}, the fewest and the "
                 f"most of a prompt, got {self.samples_per_prompt}; change it or the bounds"
             )
-        if self.rounds < 1:
-            raise ValueError(f"rounds must be an integer of at least 1, got {self.rounds}; 8 waste little")
+        check_least(self, "8 waste little", rounds=1)
 
     @property
     def stopping(self) -> Rule:

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from apportion.allocators.base import Size
-from apportion.allocators.votes.base import Retain
+from apportion.allocators.votes.base import Retain, SeparateVotes
 from apportion.allocators.votes.rewards import PseudoReward
-from apportion.allocators.votes.separate import SeparateVotes
 from apportion.stopping import Fixed, Rule, Wave
 
 

@@ -6,9 +6,8 @@ Reference: Wang et al. 2022, arXiv 2203.11171 (self-consistency); the rules name
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from apportion.allocators.votes.base import Retain
+from apportion.allocators.votes.base import Retain, SeparateVotes
 from apportion.allocators.votes.rewards import PseudoReward
-from apportion.allocators.votes.separate import SeparateVotes
 from apportion.stopping import USUAL_RULE, Curtailed, Rule, Wave, make_rule
 
 

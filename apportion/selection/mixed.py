@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from apportion.checks import check_least
 from apportion.selection.base import RankingSelector
 from apportion.types import Belief, Floats
 
@@ -48,8 +49,7 @@ class Mixed(RankingSelector):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.group_size < 2:
-            raise ValueError(f"group_size must be at least 2, got {self.group_size}; a group of one is never mixed")
+        check_least(self, "a group of one is never mixed", group_size=2)
 
     def score(self, belief: Belief) -> Floats:
         return mixed_probability(belief, self.group_size)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.random import Generator
 
+from apportion.checks import check_least
 from apportion.predictors.saved import SavedValues
 from apportion.selection.base import NEVER, Column
 from apportion.selection.shuffled import ShuffledEpochs
@@ -68,8 +69,7 @@ class Retire(ShuffledEpochs):
                 f"hopeless must be finite and below the threshold of {self.threshold:g}, got {self.hopeless}; 0 rests "
                 "prompts of which nothing was right"
             )
-        if self.retest_after is not None and self.retest_after < 1:
-            raise ValueError(f"retest_after must be at least 1 step, got {self.retest_after}; None never tests again")
+        check_least(self, "it counts steps, and None never tests again", retest_after=1)
 
     def metrics(self) -> dict[str, float]:
         found = super().metrics()

@@ -19,9 +19,9 @@ import numpy as np
 
 from apportion.allocators.base import Allocator, Size
 from apportion.allocators.votes.rewards import PseudoReward, check_reward, pseudo_rewards
-from apportion.checks import check_numbers
-from apportion.stopping import Rule, check_max_samples, count_votes, top_two
-from apportion.types import Batch, Counts, Group, Needs, Prompt, Rollout
+from apportion.checks import check_choice
+from apportion.stopping import Rule, Wave, check_max_samples, check_wave, count_votes, top_two
+from apportion.types import Batch, Counts, Group, Needs, Plan, Prompt, Rollout
 
 Value = TypeVar("Value")
 
@@ -72,19 +72,15 @@ class ConsensusAllocator(Allocator):
 
     def __post_init__(self) -> None:
         """Check the settings that all votes have. Subclasses with more to check call it."""
-        check_numbers(self)
+        super().__post_init__()
         check_max_samples(self.max_samples)
         if not 1 <= self.min_samples <= self.max_samples:
             raise ValueError(
                 f"min_samples must be an integer from 1 to max_samples, got {self.min_samples} and "
                 f"{self.max_samples}; it is N, the minimum drawn"
             )
-        if self.retain not in get_args(Retain):
-            raise ValueError(
-                f"retain must be one of {', '.join(get_args(Retain))}, got {self.retain!r}; check the spelling"
-            )
-        if self.ties not in get_args(Ties):
-            raise ValueError(f"ties must be one of {', '.join(get_args(Ties))}, got {self.ties!r}; check the spelling")
+        check_choice("retain", self.retain, get_args(Retain))
+        check_choice("ties", self.ties, get_args(Ties))
         check_reward(self.reward)
         self.__dict__["_outcomes"] = {}
 
@@ -128,11 +124,8 @@ class ConsensusAllocator(Allocator):
 
     def groups(self, batch: Batch) -> list[Group]:
         """Return the labelled prompts as groups of their retained rollouts, rewarded by the votes of all rollouts."""
-        return [
-            self._group(prompt, rollouts, label.answer)
-            for prompt, rollouts, label in zip(batch.prompts, batch.rollouts, self.labels(batch), strict=True)
-            if label.answer is not None
-        ]
+        voted = zip(batch.prompts, batch.rollouts, self.labels(batch), strict=True)
+        return [self._group(*own, label.answer) for *own, label in voted if label.answer is not None]
 
     def metrics(self, batch: Batch) -> dict[str, float]:
         """Return the shares of prompts by how their vote ended, and the mean ``share``."""
@@ -175,6 +168,43 @@ class ConsensusAllocator(Allocator):
         rewards = pseudo_rewards(self.reward, rollouts if named else [_rewarded(r, None) for r in rollouts], label)
         judged = (_rewarded(rollout, reward) for rollout, reward in zip(rollouts, rewards.tolist(), strict=True))
         return Group(prompt, tuple(islice(judged, None if self.retain == "all" else self.min_samples)))
+
+
+class SeparateVotes(ConsensusAllocator):
+    """Samples each prompt until its rule stops. Prompts do not depend on each other."""
+
+    separable: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_wave(self.wave)
+
+    @property
+    @abstractmethod
+    def wave(self) -> Wave:
+        """Number of samples requested at a time; "free" is the minimum before the rule can stop."""
+
+    def plan(self, batch: Batch) -> Plan:
+        """Return the next wave of each prompt that the rule has not stopped."""
+        codes = (self._codes(batch, q)[1] for q in range(len(batch.prompts)))
+        return Plan(np.array([self._remembered("more", self._more, each) for each in codes], np.int64))
+
+    def finished(self, batch: Batch, q: int) -> bool:
+        """Return whether prompt ``q`` needs no more samples."""
+        return self._enough(self.votes(batch, q)[1])
+
+    def _more(self, votes: Counts) -> int:
+        if self._enough(votes):
+            return 0
+        taken = len(votes)
+        if self.wave == "free":
+            return max(int(self.stopping.earliest(votes, self.max_samples)), self.min_samples - taken)
+        return min(self.wave, self.max_samples - taken)
+
+    def _enough(self, votes: Counts) -> bool:
+        if not self.min_samples <= len(votes) < self.max_samples:
+            return len(votes) >= self.max_samples
+        return bool(self.stopping.stops_now(votes, self.max_samples))
 
 
 def _rewarded(rollout: Rollout, reward: float | None) -> Rollout:
