@@ -9,7 +9,6 @@ import copy
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product, takewhile
 
 import numpy as np
@@ -189,24 +188,13 @@ def _from_the_extremes(most: int) -> list[int]:
 def _rollouts(allocator: Allocator, batch: Batch, counts: Counts, successes: Counts) -> list[list[Rollout]]:
     """Return ``counts`` [P] rollouts that name their places, ``successes`` [P] of them right, with one answer."""
     graded = allocator.needs.labels and not allocator.needs.binary
-    made = []
-    for q, (count, right) in enumerate(zip(counts.tolist(), successes.tolist(), strict=True)):
-        outcomes = [(place, place < right) for place in range(count)]
-        start = len(batch.rollouts[q])
-        rollout = Rollout(tokens=100, score_norm=1.0)
-        made.append(
-            [
-                replace(
-                    rollout,
-                    correct=correct,
-                    answer="right" if correct else f"wrong {place}",
-                    reward=REWARD * (2 * correct - 1) if graded else float(correct),
-                    completion=(start + place, correct),
-                )
-                for place, correct in outcomes
-            ]
-        )
-    return made
+
+    def rollout(start: int, place: int, correct: bool) -> Rollout:
+        answer, reward = "right" if correct else f"wrong {place}", REWARD * (2 * correct - 1) if graded else None
+        return Rollout(correct, answer, reward, (start + place, correct), tokens=100, score_norm=1.0)
+
+    made = zip(batch.rollouts, counts.tolist(), successes.tolist(), strict=True)
+    return [[rollout(len(own), place, place < right) for place in range(count)] for own, count, right in made]
 
 
 def _trained(allocator: Allocator, batch: Batch) -> tuple[object, ...]:

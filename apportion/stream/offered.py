@@ -66,7 +66,7 @@ class OfferedStream(Stream):
         self._offered: deque[tuple[int, int | None]] = deque()
         self._granted: dict[int, int] = {}
         self._ended: list[int] = []
-        self._most_rows, self._kept, self._owed = most_rows, dict[int, int](), 0
+        self._most_rows, self._owed = most_rows, 0
         self._updates_a_version = updates_a_version
 
     @property
@@ -149,12 +149,11 @@ class OfferedStream(Stream):
             self._held[unit.places] = False
             self._room += len(unit.places)
             self._reserved -= unit.reserved
-            self._kept.pop(number, None)
-            kept = self._granted.pop(number, None)
+            before = self._granted.pop(number, None)
             if unit.decided and unit.plan is not None:
                 granted[number] = int(unit.batch.asked[0] + unit.plan.counts[0])
-            elif kept is not None:
-                granted[number] = kept
+            elif before is not None:
+                granted[number] = before
         return granted
 
     def withdraw_offered(self) -> None:
@@ -165,7 +164,6 @@ class OfferedStream(Stream):
         """As in ``Stream``."""
         for number in self._training:
             self._granted.pop(number, None)
-            self._kept.pop(number, None)
         return super().trained(version)
 
     def state_dict(self) -> dict[str, Any]:
@@ -222,8 +220,8 @@ class OfferedStream(Stream):
         return plan
 
     def _rows(self, unit: Unit) -> int:
-        self._kept[unit.number] = super()._rows(unit)
-        return int(self._kept[unit.number] > 0)
+        unit.kept = super()._rows(unit)
+        return int(unit.kept > 0)
 
     def _waits(self, short: bool) -> bool:
         if super()._waits(True):
@@ -239,10 +237,10 @@ class OfferedStream(Stream):
         else:
             due, left, usual = self.version - self.age_bound, max(0, -self._owed), self.rows_an_update
             taken = [number for number in self._finished if self._units[number].opened <= due]
-            rows, must = sum(self._kept[number] for number in taken), set(taken)
-            prompts, most = sum(self._kept[number] > 0 for number in taken), self._most_rows * (1 + left // usual)
-            for number in self._finished:
-                own = self._kept[number]
+            kept = {number: self._units[number].kept for number in self._finished}
+            rows, must = sum(kept[number] for number in taken), set(taken)
+            prompts, most = sum(kept[number] > 0 for number in taken), self._most_rows * (1 + left // usual)
+            for number, own in kept.items():
                 fits = not own or (prompts < usual + left and (not rows or rows + own <= most))
                 if number not in must and fits:
                     taken.append(number)

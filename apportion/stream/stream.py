@@ -110,7 +110,9 @@ class Stream:
             raise ValueError(f"prompts must be distinct and at least one, got {len(self._prompts)}; drop repeated ones")
         self.rows_an_update, self.age_bound = rows_an_update, age_bound
         self._attempts, self._patience = attempts, patience
-        self._price = _price(rule, self._prompts, batch, slack)
+        if batch is not None:
+            check_integer("batch", batch, 1, "count the prompts that the rule plans together")
+        self._price = price_of(rule, self._prompts, slack) if batch is None else None
         self.rule: Allocator = self._price.rule if self._price else rule
         self._size, self._batched = batch or 1, batch is not None
         if self._size > len(self._prompts):
@@ -230,9 +232,10 @@ class Stream:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything, with the states of the rule and of the selection. Completions are not copied."""
-        price = {} if self._price is None else self._price.state_dict()
         return {
-            **self._plain(),
+            "version": self.version, "now": self._now, "seen": self._seen, "reserved": self._reserved,
+            "finished": list(self._finished), "training": list(self._training), "queue": list(self._queue),
+            "chosen": list(self._chosen), "postponed": list(self._postponed), "counts": dict(self.counts),
             "units": [saved_unit(unit) for unit in self._units.values()],
             "outstanding": [
                 (t.number, t.unit, t.place, t.rollout, t.attempt, t.version, asked)
@@ -241,9 +244,9 @@ class Stream:
             "ids": [prompt.id for prompt in self._prompts],
             "rule": self.rule.state_dict(),
             "selection": self._selection.state_dict(),
-            "price": price,
-            "lengths": {} if self._lengths is None else self._lengths.state_dict(),
-        }
+            "price": self._price.state_dict() if self._price else {},
+            "lengths": self._lengths.state_dict() if self._lengths else {},
+        }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what ``state_dict`` returned for the same rule, prompts and settings. Raise ValueError otherwise."""
@@ -286,14 +289,6 @@ class Stream:
         self._held[:] = False
         self._held[[place for unit in units.values() for place in unit.places]] = True
         self._room = len(self._prompts) - int(self._held.sum())
-
-    def _plain(self) -> dict[str, Any]:
-        """Return what is saved as it is."""
-        return {
-            "version": self.version, "now": self._now, "seen": self._seen, "reserved": self._reserved,
-            "finished": list(self._finished), "training": list(self._training), "queue": list(self._queue),
-            "chosen": list(self._chosen), "postponed": list(self._postponed), "counts": dict(self.counts),
-        }  # fmt: skip
 
     def restarted(self) -> None:
         """Request again what was outstanding, and return again an update that was not trained on.
@@ -501,21 +496,16 @@ def plans_prompts_alone(rule: Allocator) -> bool:
 
 
 def price_of(rule: Allocator, prompts: Sequence[Prompt], slack: float | None = None) -> Price | None:
-    """Return the price under which ``rule``, which plans prompts alone, does so; None if it is separable."""
+    """Return the price under which ``rule`` plans prompts alone; None if it is separable.
+
+    Raises ValueError for a rule that compares prompts.
+    """
+    if not plans_prompts_alone(rule):
+        raise ValueError(
+            f"batch must say how many prompts {rule.name} plans together, because it compares prompts, got None; give "
+            "batch=, or a rule that is separable or has a price"
+        )
     return Price(rule, prompts, slack) if isinstance(rule, BudgetedAllocator) and not rule.separable else None
-
-
-def _price(rule: Allocator, prompts: Sequence[Prompt], batch: int | None, slack: float | None) -> Price | None:
-    """Return the price of a rule that has one and is not planned in batches. Raise ValueError if it must be."""
-    if batch is not None:
-        check_integer("batch", batch, 1, "count the prompts that the rule plans together")
-        return None
-    if plans_prompts_alone(rule):
-        return price_of(rule, prompts, slack)
-    raise ValueError(
-        f"batch must say how many prompts {rule.name} plans together, because it compares prompts, got None; give "
-        "batch=, or a rule that is separable or has a price"
-    )
 
 
 def _selection(selection: Selector, rule: Allocator, prompts: Sequence[Prompt], seed: int) -> Selector | RankedPrompts:

@@ -14,7 +14,10 @@ ROLLOUT = tuple(each.name for each in fields(Rollout))
 
 @dataclass(slots=True)
 class Unit:
-    """Prompts that are planned together. ``results`` are those of the present round by (place, rollout)."""
+    """Prompts that are planned together. ``results`` are those of the present round by (place, rollout).
+
+    ``kept`` is the number of rows of a finished unit of an ``OfferedStream``.
+    """
 
     number: int
     places: list[int]
@@ -25,6 +28,7 @@ class Unit:
     plan: Plan | None = None
     results: dict[tuple[int, int], Rollout | None] = field(default_factory=dict)
     missing: int = 0
+    kept: int = 0
 
 
 def saved_unit(unit: Unit) -> dict[str, Any]:

@@ -46,6 +46,6 @@ def test_token_means_need_the_lengths(tokens):
 @pytest.mark.parametrize(("weighting", "reduction"), [("promt", "sum"), ("token", "max")])
 def test_unknown_names_are_refused(weighting, reduction):
     with pytest.raises(
-        ValueError, match="weighting must be one of prompt, rollout, token|reduction must be one of sum, mean"
+        ValueError, match=r"weighting must be one of prompt, rollout, token|reduction must be one of sum, mean"
     ):
         rollout_weights([0], weighting, [1], reduction=reduction)

@@ -109,12 +109,6 @@ class Price:
             return math.inf
         return float(gains[min(place, len(gains) - 1)])
 
-    def expected(self, price: float) -> float:
-        """Return what the population is expected to spend a prompt at ``price``, without ties."""
-        gains, spent = self._population()
-        above = int(np.searchsorted(-gains, -price))
-        return self._base + (float(spent[above - 1]) if above else 0.0)
-
     def take(self, batch: Batch) -> int:
         """Return how many rollouts the prompt of ``batch``, a batch of one, gets in all, and put it into the carry.
 
@@ -158,22 +152,22 @@ class Price:
             batch = self.start(self._sample())
             belief, costs = batch.belief, batch.costs
             self._base, self._cost = self.rule.least * float(costs.mean()), float(costs.mean())
-            pieces = [(self.rule.gains(belief, *(np.zeros(len(belief), np.int64),) * 2, self._width), np.ones(1))]
-            if not self.rule.one_round:
-                trials = np.full(len(belief), self.rule.least)
-                pieces = [
-                    (
-                        self.rule.gains(belief, trials * 0 + right, trials, self._width),
-                        outcome(belief, right, self.rule.least),
-                    )
-                    for right in range(self.rule.least + 1)
-                ]
-            gains = np.concatenate([(found / costs[:, None]).ravel() for found, _ in pieces])
-            weights = np.concatenate([np.broadcast_to((w * costs)[:, None], f.shape).ravel() for f, w in pieces])
-            gains, weights = gains[gains >= self._floor], weights[gains >= self._floor]
-            order = np.argsort(-gains, kind="stable")
-            self._table = gains[order], np.cumsum(weights[order]) / len(belief)
+            trials, shape = self._pilots, (len(belief), self._width)
+            gains, spent = [], []
+            for right in range(trials + 1):
+                found = self.rule.gains(belief, *(np.full(len(belief), n) for n in (right, trials)), self._width)
+                gains.append(found / costs[:, None])
+                spent.append(np.broadcast_to((outcome(belief, right, trials) * costs)[:, None], shape))
+            table = np.stack([np.ravel(gains), np.ravel(spent)])
+            table = table[:, table[0] >= self._floor]
+            table = table[:, np.argsort(-table[0], kind="stable")]
+            self._table = table[0], np.cumsum(table[1]) / len(belief)
         return self._table
+
+    @property
+    def _pilots(self) -> int:
+        """The rollouts by whose outcomes a prompt's count is decided: none for a rule of one round."""
+        return 0 if self.rule.one_round else self.rule.least
 
     @property
     def _floor(self) -> float:
@@ -182,7 +176,7 @@ class Price:
 
     def _sample(self) -> Sequence[Prompt]:
         """Return all prompts, or as many as the table holds, evenly spaced. Each reading starts at another one."""
-        rows = max(1, self._width) * (1 if self.rule.one_round else self.rule.least + 1)
+        rows = max(1, self._width) * (self._pilots + 1)
         step = -(-len(self._prompts) * rows // MOST_CELLS)
         return self._prompts[self._reads % step :: step]
 
