@@ -138,7 +138,7 @@ class ResponseStore:
         if size > self.store_bytes:  # it would drop all others and then itself
             self._warn_once()
             return
-        own = self._by_prompt.get(prompt_id, {})
+        own = self._by_prompt.get(prompt_id, OrderedDict())
         if key in own:
             self._remove(prompt_id, key)
         elif len(own) == self.entries_per_prompt:

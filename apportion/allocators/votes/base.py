@@ -125,7 +125,7 @@ class ConsensusAllocator(Allocator):
     def groups(self, batch: Batch) -> list[Group]:
         """Return the labelled prompts as groups of their retained rollouts, rewarded by the votes of all rollouts."""
         voted = zip(batch.prompts, batch.rollouts, self.labels(batch), strict=True)
-        return [self._group(*own, label.answer) for *own, label in voted if label.answer is not None]
+        return [self._group(prompt, own, label.answer) for prompt, own, label in voted if label.answer is not None]
 
     def metrics(self, batch: Batch) -> dict[str, float]:
         """Return the shares of prompts by how their vote ended, and the mean ``share``."""
