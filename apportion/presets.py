@@ -100,8 +100,9 @@ def vip_as_released(estimator: GroupEstimator = "rloo", rollouts_per_prompt: flo
     """
     printed = vip_as_printed(estimator, rollouts_per_prompt)
     predictor = GaussianProcess(bandwidth=0.4, noise=1e-4, clip=1e-6, prior_mean=-1.0)
-    released = {"low": 4, "high": 32, "bonus": RELEASED_BONUS[estimator], "predictor": predictor}
-    return replace(printed, allocator=replace(printed.allocator, **released))
+    average, bonus = rollouts_per_prompt, RELEASED_BONUS[estimator]
+    allocator = VIP(estimator=estimator, rollouts_per_prompt=average, low=4, high=32, bonus=bonus, predictor=predictor)
+    return replace(printed, allocator=allocator)
 
 
 def hora_as_printed() -> Preset:

@@ -56,7 +56,7 @@ def gradient_noise(variance: Floats, counts: Counts, estimator: GroupEstimator =
     return np.multiply(a, f, out=np.zeros(np.broadcast_shapes(a.shape, f.shape)), where=a > 0)
 
 
-def variance_drops(estimator: GroupEstimator, n: Counts) -> Floats:
+def variance_drops(estimator: str, n: Counts) -> Floats:
     """Return f(n - 1) - f(n), elementwise: by how much rollout number ``n`` lowers the variance if a_q = 1.
 
     It is in closed form, so that no digits cancel. Decreasing for n > 3, hence the bound L >= 3 (section 5.2).
@@ -86,7 +86,7 @@ def minimise_noise(variance: Floats, budget: int, estimator: GroupEstimator, low
     return spend_widening(lambda width: noise_drops(variance, estimator, low, width), budget, bounds, high)
 
 
-def noise_drops(variance: Floats, estimator: GroupEstimator, low: int, width: int) -> Floats:
+def noise_drops(variance: Floats, estimator: str, low: int, width: int) -> Floats:
     """Return by how much each of ``width`` rollouts beyond ``low`` lowers the gradient variance: a_q (f(n-1) - f(n)).
 
     The result is [P, width]. ``variance`` [P] replaces p (1 - p) as in ``minimise_noise``.

@@ -228,7 +228,7 @@ class OfferedStream(Stream):
             return True
         enough = self._ready >= self.rows_an_update or short
         if not enough and self._most_rows is not None:
-            enough = sum(self._kept[number] for number in self._finished) >= self._most_rows
+            enough = sum(self._units[number].kept for number in self._finished) >= self._most_rows
         return not enough
 
     def _chosen_units(self) -> list[int]:

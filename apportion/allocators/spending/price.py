@@ -155,7 +155,8 @@ class Price:
             trials, shape = self._pilots, (len(belief), self._width)
             gains, spent = [], []
             for right in range(trials + 1):
-                found = self.rule.gains(belief, *(np.full(len(belief), n) for n in (right, trials)), self._width)
+                outcomes = np.full(len(belief), right), np.full(len(belief), trials)
+                found = self.rule.gains(belief, outcomes[0], outcomes[1], self._width)
                 gains.append(found / costs[:, None])
                 spent.append(np.broadcast_to((outcome(belief, right, trials) * costs)[:, None], shape))
             table = np.stack([np.ravel(gains), np.ravel(spent)])
