@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack, aclosing, suppress
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
@@ -60,6 +61,7 @@ class _PlainUrls(logging.Filter):
 logging.getLogger(HTTP.__name__.partition(".")[0]).addFilter(_PlainUrls())
 
 
+@dataclass(eq=False, repr=False)
 class Http:
     """Sends requests to the server at ``url``. ``reached`` says whether any reply has arrived.
 
@@ -67,36 +69,30 @@ class Http:
         url: the address before the paths, without a query.
         idle: the most connections that are kept for further requests.
         headers: headers of every request.
+        hidden: texts that no error may contain, and what stands in their place.
         query: the query of every URL.
         most_bytes: the longest reply; None is ``MAX_REPLY_BYTES``.
         own_headers: names of the headers that only the first host may get, because they may hold secrets; None lets no
             redirect be followed.
-        hidden: texts that no error may contain, and what stands in their place.
     """
 
-    def __init__(
-        self,
-        url: str,
-        idle: int,
-        *,
-        headers: Mapping[str, str] | None = None,
-        query: Mapping[str, str] | None = None,
-        most_bytes: int | None = None,
-        own_headers: Collection[str] | None = None,
-        hidden: Mapping[str, str] | None = None,
-    ) -> None:
-        self.reached = False
-        self.url = url
-        self._most_bytes = most_bytes or MAX_REPLY_BYTES
-        self._own_headers = own_headers
-        self._hidden = sorted((hidden or {}).items(), key=lambda each: -len(each[0]))
+    url: str
+    idle: int
+    headers: Mapping[str, str]
+    hidden: Mapping[str, str]
+    query: Mapping[str, str] | None = None
+    most_bytes: int | None = None
+    own_headers: Collection[str] | None = None
+    reached: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
         self._large = asyncio.Lock()
         own = {"accept": "application/json", "user-agent": f"apportion/{__version__}"}
         self._http = HTTP.AsyncClient(
-            headers=own | {name.lower(): value for name, value in (headers or {}).items()},
-            params=query or None,
+            headers=own | {name.lower(): value for name, value in self.headers.items()},
+            params=self.query or None,
             timeout=HTTP.Timeout(None, connect=CONNECT_SECONDS),
-            limits=HTTP.Limits(max_connections=None, max_keepalive_connections=idle),
+            limits=HTTP.Limits(max_connections=None, max_keepalive_connections=self.idle),
             follow_redirects=False,
         )
 
@@ -133,8 +129,8 @@ class Http:
         return said if len(said) <= SHOWN else f"{said[:SHOWN]}..."
 
     def _without_secrets(self, text: str) -> str:
-        for secret, name in self._hidden:
-            text = text.replace(secret, name)
+        for secret in sorted(self.hidden, key=len, reverse=True):
+            text = text.replace(secret, self.hidden[secret])
         return text
 
     async def _follow(self, request: Any) -> Any:
@@ -143,14 +139,14 @@ class Http:
             response = await self._http.send(request, stream=True)
             self.reached = True
             try:
-                if response.next_request is None or self._own_headers is None:
+                if response.next_request is None or self.own_headers is None:
                     moved = f", after a redirect to {plain_url(request.url)}" if redirects else ""
                     return await self._read(response, moved)
             finally:
                 await response.aclose()
             before, request = request.url, response.next_request
             if request.url.host != before.host or (before.scheme, request.url.scheme) == ("https", "http"):
-                for name in self._own_headers or ():
+                for name in self.own_headers or ():
                     request.headers.pop(name, None)
         raise Fault(f"was redirected {MAX_REDIRECTS + 1} times, at last to {plain_url(request.url)}", "astray")
 
@@ -163,8 +159,8 @@ class Http:
                 if size <= LARGE_BYTES < size + len(piece):
                     await alone.enter_async_context(self._large)
                 size += len(piece)
-                if size > self._most_bytes:
-                    said = f"sent a reply of more than {self._most_bytes:,} bytes, which was cut off"
+                if size > (most := self.most_bytes or MAX_REPLY_BYTES):
+                    said = f"sent a reply of more than {most:,} bytes, which was cut off"
                     raise Fault(said, "long", again=False)
                 if body.add(piece):
                     with suppress(TimeoutError, HTTP.RequestError):

@@ -33,13 +33,15 @@ def read_reply(reply: Any) -> list[Completion]:
     ('1/2', 3)
     """
     choices = whole_choices(reply)
-    texts, thoughts = zip(*map(choice_text, choices), strict=True)
-    lengths = [len(text) + len(thought or "") + 1 for text, thought in zip(texts, thoughts, strict=True)]
-    tokens, prompt = _share(_count(reply, "completion_tokens"), lengths), _count(reply, "prompt_tokens")
-    prompts = [prompt, *[prompt if prompt is None else 0] * (len(choices) - 1)]
-    reasons = [_string(choice.get("finish_reason")) for choice in choices]
-    rows = zip(texts, tokens, prompts, reasons, thoughts, strict=True)
-    return [Completion(text, own, first, reason, reasoning=thought) for text, own, first, reason, thought in rows]
+    said = [choice_text(choice) for choice in choices]
+    tokens = _share(_count(reply, "completion_tokens"), [len(text) + len(thought or "") + 1 for text, thought in said])
+    prompt, found = _count(reply, "prompt_tokens"), list[Completion]()
+    for choice, (text, thought), own in zip(choices, said, tokens, strict=True):
+        ended = choice.get("finish_reason")
+        reason = ended if isinstance(ended, str) else None
+        found.append(Completion(text, own, prompt, reason, reasoning=thought))
+        prompt = None if prompt is None else 0  # counted once
+    return found
 
 
 def whole_choices(reply: Any) -> list[dict[str, Any]]:
@@ -106,10 +108,6 @@ def _joined(content: Any) -> tuple[str, str]:
         elif kind in ("text", "output_text", "refusal"):
             texts.extend(_joined(part.get("refusal" if kind == "refusal" else "text")))
     return "".join(texts), "".join(thoughts)
-
-
-def _string(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 def _count(reply: dict[str, Any], name: str) -> int | None:

@@ -31,7 +31,7 @@ REFUSALS = (400, 413, 422)
 logger = logging.getLogger("apportion.endpoint")
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Server:
     """Sends requests over ``http``, each for at most ``seconds``, and counts them in ``usage``.
 

@@ -9,7 +9,7 @@ from typing import Any
 INVALID, LIMIT, SERVER = "invalid_request_error", "rate_limit_error", "server_error"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class GatewayError(Exception):
     """An error that a client gets as ``status`` and ``{"error": {"message", "type", "param", "code"}}``.
 
@@ -37,7 +37,7 @@ class GatewayError(Exception):
         return headers | ({"connection": "close"} if self.last else {})
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class UpstreamError(GatewayError):
     """An upstream request without a completion. ``again`` says whether the same request may be answered later.
 

@@ -142,7 +142,7 @@ class RunningVote:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _read(self, number: int, choice: Mapping[str, Any]) -> Sample:
+    async def _read(self, number: int, choice: dict[str, Any]) -> Sample:
         """Return the sample in a choice, with its answer and without its text."""
         text, reasoning = choice_text(choice)
         completion = Completion(text, None, None, choice.get("finish_reason"), reasoning=reasoning)
