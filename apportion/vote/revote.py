@@ -187,7 +187,8 @@ async def _count(question: Question, samples: Samples, setup: Setup, equivalence
 
 async def _no_more(numbers: Sequence[int]) -> AsyncGenerator[Sample, None]:
     """Yield nothing, because no sample is requested here."""
-    for sample in ():
+    none: tuple[Sample, ...] = ()
+    for sample in none:
         yield sample
 
 
