@@ -47,6 +47,7 @@ def run(train):
     done = train(
         (f"+several=[{several}]", MANAGER, "algorithm.adv_estimator=apportion_rloo"),
         main="tests.verl.cpu.several",
+        seconds=480,
     )
     assert done.status == 0, done.output[-5000:]
     return lambda name: [
