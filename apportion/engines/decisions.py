@@ -89,6 +89,16 @@ class RunDecisions:
         """The settings of all parts, as a checkpoint has them; see ``settings_of``."""
         return settings_of(self.parts)
 
+    def state_dicts(self) -> dict[str, dict[str, Any] | None]:
+        """Return the state of each part by its name; None for one that is left out."""
+        return {name: None if part is None else part.state_dict() for name, part in self.parts.items()}
+
+    def load_state_dicts(self, states: Mapping[str, Any]) -> None:
+        """Restore what ``state_dicts`` returned. Raises ValueError for another kind of state."""
+        for name, part in self.parts.items():
+            if part is not None:
+                part.load_state_dict(states[name])
+
     def observe(self, batch: Batch) -> None:
         """Let the allocator and the baseline learn from a finished batch."""
         self.allocator.observe(batch)

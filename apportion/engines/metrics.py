@@ -1,11 +1,12 @@
 """Metrics of how the rollouts of a batch were allocated, which every trainer logs."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from apportion.advantages import ACROSS_GROUPS
+from apportion.selection import Selector
 from apportion.types import Batch, Group
 
 PREFIX, SELECTION_PREFIX = "allocation/", "selection/"
@@ -55,6 +56,14 @@ def allocation_metrics(batch: Batch, groups: Sequence[Group], estimator: str | N
         }
         found |= _tokens_by_difficulty(batch)
     return found
+
+
+def prefixed(found: Mapping[str, float], selection: Selector | None) -> dict[str, float]:
+    """Return metrics of the allocation under ``PREFIX``, and those of ``selection`` under ``SELECTION_PREFIX``."""
+    chosen = {} if selection is None else selection.metrics()
+    return {PREFIX + name: value for name, value in found.items()} | {
+        SELECTION_PREFIX + name: value for name, value in chosen.items()
+    }
 
 
 def _informative(groups: Sequence[Group], estimator: str | None) -> float:

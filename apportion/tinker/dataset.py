@@ -11,7 +11,7 @@ from tinker_cookbook.rl.types import EnvGroupBuilder, RLDataset
 
 from apportion.engines.decisions import check_draws
 from apportion.engines.fresh_rows import FreshRows, draw_distinct
-from apportion.engines.metrics import PREFIX, SELECTION_PREFIX, allocation_metrics
+from apportion.engines.metrics import allocation_metrics, prefixed
 from apportion.engines.saved_settings import check_same_settings
 from apportion.predictors.saved import SavedValues
 from apportion.tinker.batch import AllocatedBatch, RoundSettings
@@ -110,30 +110,26 @@ class AllocatedDataset(RLDataset):  # type: ignore[misc]
         found = allocation_metrics(
             batch, groups, self.allocation.trained_estimator
         ) | self.allocation.allocator.metrics(batch)
-        logged = {PREFIX + name: value for name, value in found.items()}
-        if self.allocation.selection is not None:
-            logged |= {SELECTION_PREFIX + name: value for name, value in self.allocation.selection.metrics().items()}
+        logged = prefixed(found, self.allocation.selection)
         return {name: value for name, value in logged.items() if not math.isnan(value)}
 
     def _state(self) -> dict[str, Any]:
         return {
             "name": self.allocation.allocator.name,
-            **{name: None if part is None else part.state_dict() for name, part in self.allocation.parts.items()},
+            **self.allocation.state_dicts(),
             "settings": self.allocation.settings,
             "drawn": self._fresh.drawn if "_fresh" in vars(self) else 0,
         }
 
     def _load(self, saved: SavedValues) -> None:
-        name, parts = self.allocation.allocator.name, self.allocation.parts
+        name = self.allocation.allocator.name
         if saved.values["name"] != name:
             raise saved.refusal("name", repr(name))
-        for key, part in parts.items():
+        for key, part in self.allocation.parts.items():
             if (saved.values[key] is None) != (part is None):
                 raise saved.refusal(key, "None" if part is None else f"that of a {key}")
         check_same_settings(saved.state("settings"), self.allocation.settings)
-        for key, part in parts.items():
-            if part is not None:
-                part.load_state_dict(saved.state(key))
+        self.allocation.load_state_dicts(saved.values)
         if drawn := saved.count("drawn"):
             self._fresh.restore(drawn)
 

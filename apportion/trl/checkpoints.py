@@ -20,7 +20,7 @@ from apportion.engines.saved_state import SavedStateError, load_state, restoring
 from apportion.records import resume_log, start_log
 from apportion.runs.declared_types import fits
 from apportion.trl.failures import FailureCount
-from apportion.trl.planner import Response
+from apportion.trl.generation import Response
 from apportion.trl.ranks import Ranks
 from apportion.trl.rewards import RewardReader
 from apportion.trl.rows import to_device

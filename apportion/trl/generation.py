@@ -7,10 +7,9 @@ rows. The advantages of 0 that TRL gives to groups of one, and its metrics of gr
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -21,13 +20,16 @@ from apportion.advantages import Reduction
 from apportion.engines.fresh_rows import Row
 from apportion.predictors.score_norms import sampled_score_norm
 from apportion.trl.metrics import Metrics, whole_columns
-from apportion.trl.ranks import Ranks
+from apportion.trl.ranks import MainRankError
+from apportion.trl.replaced import replaced
+from apportion.trl.rewards import called_functions, score
 from apportion.trl.rows import (
     Table,
     concatenate,
     loss_mask,
     make_table,
     masked_rows,
+    pack_row,
     policy_tokens,
     select,
     sequences,
@@ -38,6 +40,7 @@ from apportion.trl.rows import (
 from apportion.trl.sleep import SleepMode
 from apportion.trl.stopwatch import Stopwatch
 from apportion.trl.unsloth import KEY, aligned, windowed
+from apportion.types import Rollout
 
 Ids = NDArray[np.int32]
 SCALES = ("row_scale", "batch_scale")
@@ -62,20 +65,36 @@ class RoundRequest:
 
 
 @dataclass(frozen=True)
-class Sampled:
-    """One completion of a round: token ids, text or messages, number of tokens by the policy, scores [F].
+class GroupsRequest:
+    """Score the finished groups of the prompts at ``places`` [P], of ``sizes`` [P] completions.
 
-    ``penalty`` is what RLOO subtracts from its reward. ``score_norm`` is set if the allocator or the baseline learns
-    from it, ``row`` if a later step may train on it.
+    An allocator may sample a group in several rounds. With ``whole_groups`` a reward function is called when it has
+    finished, with all completions of one prompt, in the order in which they were sampled.
     """
 
-    ids: Ids
-    completion: Any
-    tokens: int
+    places: Sequence[int]
+    sizes: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A rollout's completion: token ids, text or messages, and scores [F] of the reward functions.
+
+    ``place`` is the index of its row among all rows of the step. ``row`` is set if a later step may train on it.
+    ``content`` is None in a response of an earlier step. ``penalty`` is what RLOO subtracted from the reward in the
+    step that sampled it.
+    """
+
+    tokens: Ids
+    content: Any
     scores: tuple[float, ...]
-    penalty: float = 0.0
-    score_norm: float | None = None
+    place: int
     row: Table | None = None
+    penalty: float = 0.0
+
+    def for_reuse(self) -> Self:
+        """Return what a later step needs: the token ids, the scores, and the row."""
+        return replace(self, content=None, place=0, row=None if self.row is None else pack_row(self.row))
 
 
 @dataclass(frozen=True)
@@ -117,33 +136,31 @@ class TrainingBatch:
     batch_scale: float = 1.0
 
 
-@dataclass
 class GenerationBatch:
     """The rounds so far on this rank.
 
-    ``keep_rows`` and ``behaviour`` say whether rows for later steps and log-probabilities at sampling are needed.
-    ``norms`` is the loss's reduction over the tokens of a row if score norms are needed, else None. ``beta`` is the
-    coefficient of the KL divergence that TRL subtracts from rewards, which only RLOO does. ``sleep`` is that of vLLM in
-    this batch.
+    ``generate`` and ``calculate`` are TRL's own ``_generate_and_score_completions`` and ``_calculate_rewards`` of the
+    ``trainer``. ``running`` is true while the other ranks are inside a round and expect no message.
     """
 
-    trainer: Any
-    ranks: Ranks
-    generate: Callable[[list[Row]], dict[str, Any]]
-    pad_token: int
-    keep_rows: bool = False
-    behaviour: bool = False
-    norms: Reduction | None = None
-    beta: float = 0.0
-    sleep: SleepMode = field(default_factory=SleepMode)
-    rows: list[Row] = field(default_factory=list)
-    metrics: Metrics = field(default_factory=Metrics)
-    stopwatch: Stopwatch = field(default_factory=Stopwatch)
-    running: bool = False
-    _windowed: bool = False
-    _tables: list[Table] = field(default_factory=list)
-    _scored: tuple[Tensor, Sequence[Any], Sequence[Sequence[int]]] | None = None
-    _logprobs: list[Tensor] = field(default_factory=list)
+    def __init__(self, trainer: Any, generate: Callable[..., Any], calculate: Callable[..., Tensor]) -> None:
+        self.trainer, self.generate, self.calculate = trainer, generate, calculate
+        self.allocation, self.ranks = trainer.allocation, trainer._ranks
+        self.needs = self.allocation.allocator.needs
+        tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
+        self.pad_token = tokenizer.pad_token_id
+        self.sleep = SleepMode(several=not self.allocation.allocator.one_round)
+        self.rows: list[Row] = []
+        self.metrics, self.stopwatch = Metrics(), Stopwatch()
+        self.running = self._windowed = False
+        self._tables: list[Table] = []
+        self._scored: tuple[Tensor, Sequence[Any], Sequence[Sequence[int]]] | None = None
+        self._logprobs: list[Tensor] = []
+
+    @property
+    def rounds(self) -> list[int]:
+        """The numbers of rows of the rounds so far."""
+        return [rows for _, rows in self.metrics.rounds]
 
     def add_prompts(self, inputs: Sequence[Row], num_generations: int) -> None:
         """Collect the prompts of the batch. TRL's loader repeats each ``num_generations`` times over all ranks."""
@@ -165,18 +182,39 @@ class GenerationBatch:
         """Keep log-probabilities [N, T] that TRL computed in this round: the policy's first, then the reference's."""
         self._logprobs.append(logprobs)
 
-    def run_round(self, request: RoundRequest) -> list[Sampled]:
-        """Run one round on all ranks. Return the completions in the order of ``request.places`` on rank 0, else []."""
-        self.running = True  # while it is set, the other ranks are inside the round and expect no broadcast
+    def ask(self, request: RoundRequest | GroupsRequest, groups: Sequence[Sequence[Rollout]] | None = None) -> Any:
+        """Have all ranks run ``request``, and return what it gives. Only rank 0 calls it, with the finished groups."""
+        self.ranks.broadcast(request)
+        return self._run(request, groups)
+
+    def follow(self) -> TrainingBatch:
+        """Run what rank 0 asks for, and return its training batch. Raises MainRankError if rank 0 failed."""
+        while not isinstance(message := self.ranks.broadcast(), TrainingBatch):
+            if isinstance(message, str):
+                raise MainRankError(f"rank 0 failed in this batch: {message}")
+            self._run(message, None)
+        return message
+
+    def _run(self, request: RoundRequest | GroupsRequest, groups: Sequence[Sequence[Rollout]] | None) -> Any:
+        self.running = True
+        found = self._round(request) if isinstance(request, RoundRequest) else self._score_groups(request, groups)
+        self.running = False
+        return found
+
+    def _round(self, request: RoundRequest) -> list[Rollout]:
+        """Run one round. Return its rollouts in the order of ``request.places`` on rank 0, and [] on the others."""
         self.rows.extend(request.fresh)
-        each = len(request.places) // self.ranks.size
+        each, before = len(request.places) // self.ranks.size, sum(self.rounds)
         mine = slice(self.ranks.rank * each, (self.ranks.rank + 1) * each)
         inputs = [copy.deepcopy(self.rows[place]) for place in request.places[mine]]
         self._logprobs.clear()
-        engine = getattr(self.trainer, "vllm_generation", None)
-        timed = self.stopwatch.round(len(request.places), continues=request.continues)
-        table_columns = whole_columns(self.trainer._logs)
-        with self._groups_of_one() as logged, timed, self.sleep.round(engine), table_columns:
+        trainer, logged = self.trainer, defaultdict[str, list[float]](list)
+        with (
+            replaced(trainer, num_generations=1, _metrics=trainer._metrics | {"train": logged}),
+            self.stopwatch.round(len(request.places), continues=request.continues),
+            self.sleep.round(getattr(trainer, "vllm_generation", None)),
+            whole_columns(trainer._logs),
+        ):
             output = self.generate(inputs)
         if self._scored is None:
             raise RuntimeError("TRL must score completions in _calculate_rewards; check that its version is supported")
@@ -184,18 +222,39 @@ class GenerationBatch:
         self._windowed = KEY in output
         table = make_table(output)
         penalties = self._penalties(table)
-        if self.behaviour and "old_logps" not in table and "old_per_token_logps" not in table:
+        if self.needs.behaviour_logprobs and "old_logps" not in table and "old_per_token_logps" not in table:
             table["old_per_token_logps"] = self.log_probabilities(table)
         self._tables.append(table)
         self.metrics.add(logged, len(request.places))
-        kept = split_table(table) if self.keep_rows else [None] * each
-        norms = [None] * each if self.norms is None else self._score_norms(table, self.norms)
+        kept = split_table(table) if self.needs.reused_rollouts else [None] * each
         tokens = [np.array(of_row, np.int32) for of_row in ids]
-        given = map(tuple, scores[mine].tolist())
-        columns = (tokens, completions, policy_tokens(table, ids), given, penalties, norms, kept)
-        sampled = self.ranks.gather([Sampled(*row) for row in zip(*columns, strict=True)])
-        self.running = False
-        return sampled
+        given, places = map(tuple, scores[mine].tolist()), range(before + mine.start, before + mine.stop)
+        responses = map(Response, tokens, completions, given, places, kept, penalties)
+        columns = (responses, policy_tokens(table, ids), self._score_norms(table))
+        rollouts = [Rollout(completion=c, tokens=n, score_norm=norm) for c, n, norm in zip(*columns, strict=True)]
+        return self.ranks.gather(rollouts)
+
+    def _score_groups(self, request: GroupsRequest, groups: Sequence[Sequence[Rollout]] | None) -> list[Tensor]:
+        """Return scores [G, F] of each finished group, with 0 for functions that scored the rounds.
+
+        Other ranks than 0, which have no ``groups``, call no reward function, but TRL gathers their scores. Columns
+        that functions log are dropped, because TRL's table has its rows already.
+        """
+        trainer, found = self.trainer, []
+        names = trainer.reward_func_names
+        columns = set(range(len(names))) - set(self.allocation.functions_of_rounds(names))
+        with self.stopwatch.reward(), called_functions(trainer, columns if groups is not None else ()):
+            for i, (place, size) in enumerate(zip(request.places, request.sizes, strict=True)):
+                inputs = [copy.deepcopy(self.rows[place]) for _ in range(size)]
+                prompts = [row["prompt"] for row in inputs]
+                contents, ids = [""] * size, [[0]] * size
+                if groups is not None:
+                    contents = [rollout.completion.content for rollout in groups[i]]
+                    ids = [rollout.completion.tokens.tolist() for rollout in groups[i]]
+                given, allowed = (inputs, prompts, contents, ids), self.allocation.failures
+                found.append(score(trainer, self.calculate, given, allowed=allowed, verdict=None)[:size].cpu())
+                trainer._pending_extra_logs.clear()
+        return found
 
     def training_rows(self, batch: TrainingBatch) -> dict[str, Any]:
         """Return the rows that this rank trains on, in the format of TRL's method."""
@@ -230,7 +289,7 @@ class GenerationBatch:
 
     def _penalties(self, table: Table) -> list[float]:
         """Return what RLOO subtracts from the rewards [N] of this round, by TRL's formula; zeros without ``beta``."""
-        if not self.beta:
+        if not (beta := self.trainer._reward_beta):
             return [0.0] * len(table["completion_ids"])
         if len(self._logprobs) != 2:
             raise RuntimeError(
@@ -240,17 +299,19 @@ class GenerationBatch:
         policy, reference = self._logprobs
         self._logprobs.clear()
         divergence = ((policy - reference) * table["completion_mask"]).sum(-1)
-        return (self.beta * divergence).tolist()
+        return (beta * divergence).tolist()
 
-    def _score_norms(self, table: Table, reduction: Reduction) -> list[float]:
-        """Return score norms [N] of the tokens in the loss, by one more forward pass if TRL made none.
+    def _score_norms(self, table: Table) -> Sequence[float | None]:
+        """Return score norms [N], by one more forward pass if TRL made none; None if nothing learns from them.
 
         TRL has nan for a token that vLLM gave no log-probability; it adds 0, as if it were certain.
         """
+        reduction = self.allocation.norm_reduction(self.trainer._loss)
+        if reduction is None:
+            return [None] * len(table["completion_ids"])
         known = next((table[key] for key in LOGPROB_KEYS if key in table), None)
         logprobs = self.log_probabilities(table) if known is None else known.nan_to_num(0.0)
-        pairs = zip(logprobs.double().cpu().numpy(), loss_mask(table).bool().cpu().numpy(), strict=True)
-        return [sampled_score_norm(row[own], reduction) for row, own in pairs]
+        return score_norms(table, logprobs, reduction)
 
     def _reused(self, batch: TrainingBatch, table: Table) -> list[Table]:
         """Return this rank's rows of earlier steps, with the keys of this step's ``table``.
@@ -281,16 +342,11 @@ class GenerationBatch:
             if "importance_sampling_ratio" in table:
                 row["importance_sampling_ratio"] = torch.ones_like(row["importance_sampling_ratio"])
 
-    @contextmanager
-    def _groups_of_one(self) -> Iterator[dict[str, list[float]]]:
-        """Set TRL to groups of one while it generates a round, and yield the metrics that it logs meanwhile."""
-        trainer, logged = self.trainer, defaultdict[str, list[float]](list)
-        generations, metrics = trainer.num_generations, trainer._metrics["train"]
-        trainer.num_generations, trainer._metrics["train"] = 1, logged
-        try:
-            yield logged
-        finally:
-            trainer.num_generations, trainer._metrics["train"] = generations, metrics
+
+def score_norms(table: Table, logprobs: Tensor, reduction: Reduction) -> list[float]:
+    """Return score norms [N] of the tokens in the loss, with ``logprobs`` [N, T], by its ``reduction`` over a row."""
+    pairs = zip(logprobs.double().cpu().numpy(), loss_mask(table).bool().cpu().numpy(), strict=True)
+    return [sampled_score_norm(row[own], reduction) for row, own in pairs]
 
 
 def _with_keys_of(table: Table, row: Table) -> Table:

@@ -8,47 +8,33 @@ import inspect
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields
 from typing import Any
 
 from torch import Tensor
 from transformers import Trainer, TrainerCallback
 
-from apportion.advantages import Weighting
-from apportion.allocators import Allocator
-from apportion.answers import Equivalence
 from apportion.answers.reader import AnswerReader
-from apportion.baselines import Baseline
 from apportion.engines.dataset_prompts import read_prompts
-from apportion.engines.decisions import UNDECIDED, bill
+from apportion.engines.decisions import bill
 from apportion.engines.fresh_rows import FreshRows
-from apportion.engines.metrics import PREFIX, SELECTION_PREFIX, allocation_metrics
+from apportion.engines.metrics import PREFIX
 from apportion.engines.prompts import text_of
-from apportion.presets import Preset
-from apportion.records import LogText, prepare_log, write_step
-from apportion.selection import Selector
-from apportion.trl.advantages import without_failures, zero_deviation
+from apportion.records import prepare_log, write_step
+from apportion.trl.advantages import without_failures
 from apportion.trl.bases import check_trainer
 from apportion.trl.checkpoints import CheckpointedTrainer
 from apportion.trl.failures import FailedRewards, FailureCount
-from apportion.trl.generation import SCALES, GenerationBatch, RoundRequest, Sampled, TrainingBatch
+from apportion.trl.generation import SCALES, GenerationBatch, Response, TrainingBatch
 from apportion.trl.metrics import close_table, open_table
 from apportion.trl.no_signal import NoSignal
-from apportion.trl.planner import BatchPlanner, FinishedBatch, LossSettings, Response
-from apportion.trl.ranks import MainRankError
-from apportion.trl.rewards import RewardReader, called_functions, score
+from apportion.trl.planner import BatchPlanner, FinishedBatch
+from apportion.trl.replaced import replaced
+from apportion.trl.rewards import RewardReader, called_functions, score, zeros
 from apportion.trl.rows import split_micro_batch, spread_masked_rows
-from apportion.trl.settings import LOSSES, TRLAllocation
-from apportion.trl.sleep import SleepMode
-from apportion.trl.verdicts import Verdicts
-from apportion.trl.votes import Votes
-from apportion.trl.whole_groups import GroupsRequest, score_groups
-
-OWN_BATCHING = ("use_vllm", "use_transformers_continuous_batching", "use_transformers_paged")
-"""Settings of TRL under which the engine that generates bounds its memory, however many completions it is asked for."""
+from apportion.trl.settings import LOSSES, TRLAllocation, check_verdict
 
 
 class AllocatedTrainer(CheckpointedTrainer):
@@ -59,44 +45,10 @@ class AllocatedTrainer(CheckpointedTrainer):
     _generation: GenerationBatch | None = None
     _own_loss: str | None = None
 
-    def __init__(
-        self,
-        *args: Any,
-        allocator: Allocator = UNDECIDED,
-        preset: Preset | None = None,
-        weighting: Weighting | None = None,
-        estimator: str | None = None,
-        baseline: Baseline | None = None,
-        selection: Selector | None = None,
-        verdict: str | None = None,
-        id_column: str | None = None,
-        rate_column: str | None = None,
-        extract: str | Callable[[str], str | None] = "auto",
-        equivalence: str | Equivalence = "exact",
-        rollout_log: str | Path | None = None,
-        rollout_log_text: LogText = "full",
-        failed_rewards: FailedRewards | str = "stop",
-        whole_groups: bool = False,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         check_trainer(type(self))
-        self.allocation = TRLAllocation(
-            allocator=allocator,
-            preset=preset,
-            weighting=weighting,
-            estimator=estimator,
-            baseline=baseline,
-            selection=selection,
-            verdict=verdict,
-            id_column=id_column,
-            rate_column=rate_column,
-            extract=extract,
-            equivalence=equivalence,
-            rollout_log=None if rollout_log is None else Path(rollout_log),
-            rollout_log_text=rollout_log_text,
-            failed_rewards=failed_rewards,
-            whole_groups=whole_groups,
-        )
+        own = [each.name for each in fields(TRLAllocation) if each.name in kwargs]
+        self.allocation = TRLAllocation(**{name: kwargs.pop(name) for name in own})
         given = self._by_name(args, kwargs)
         if self.allocation.label_free and not given.get("reward_funcs"):
             if given.get("eval_dataset") is not None:
@@ -111,22 +63,17 @@ class AllocatedTrainer(CheckpointedTrainer):
         if given.get("args") is None:
             self._check(self.args, given)
         self.num_generations = self.allocation.generations(self.args)
-        if verdict is not None and verdict not in self.reward_func_names:
-            raise ValueError(
-                f"verdict must be one of the reward functions, {', '.join(self.reward_func_names)}, got {verdict!r}; "
-                "check the spelling"
-            )
+        check_verdict(self.allocation.verdict, self.reward_func_names)
         self._reader = RewardReader()
         self._failures = FailureCount(self.allocation.failures, self.reward_func_names, self._reader.problems)
         self._no_signal = NoSignal(self.allocation.extractor_name)
         self._part: dict[str, Any] | None = None
         self._padded = False
-        self._answers = AnswerReader(extract, equivalence)
+        self._answers = AnswerReader(self.allocation.extract, self.allocation.equivalence)
         if self.allocation.rollout_log is not None:
             prepare_log(self.allocation.rollout_log)
-        self.add_callback(_OnTrainEnd(self._answers.close))
-        prompts = self._prompts_per_batch
-        self.add_callback(BillLine(bill(self.allocation.allocator, prompts, self.args.generation_batch_size)))
+        line = bill(self.allocation.allocator, self._prompts_per_batch, self.args.generation_batch_size)
+        self.add_callback(BillLine(line, self._answers.close))
         self._take_dataset()
 
     def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -204,31 +151,24 @@ class AllocatedTrainer(CheckpointedTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         if not self.model.training:
             return super()._generate_and_score_completions(inputs)
-        ranks, allocator = self._ranks, self.allocation.allocator
-        tokenizer: Any = getattr(self.processing_class, "tokenizer", self.processing_class)
-        generation = GenerationBatch(
-            self,
-            ranks,
-            super()._generate_and_score_completions,
-            tokenizer.pad_token_id,
-            keep_rows=allocator.needs.reused_rollouts,
-            behaviour=allocator.needs.behaviour_logprobs,
-            norms=self.allocation.norm_reduction(self._loss),
-            beta=self._reward_beta,
-            sleep=SleepMode(several=not allocator.one_round),
-        )
+        generation = GenerationBatch(self, super()._generate_and_score_completions, super()._calculate_rewards)
         self._generation = generation
         open_table(self._logs)
         try:
             generation.add_prompts(inputs, self.num_generations)
-            batch = self._plan_batch(generation) if ranks.is_main else _follow(generation)
+            batch = self._plan_batch(generation) if generation.ranks.is_main else generation.follow()
             output = generation.training_rows(batch)
             self._padded = any(share.padding for share in batch.shares)
         finally:
             self._generation = None
-        self._log_batch(generation, batch)
+        logged = self._metrics["train"]
+        for name, value in (generation.metrics.combine() | batch.metrics).items():
+            logged[name].append(value)
+        logged["num_tokens"] = logged["num_tokens"][-1:]
+        close_table(self._logs, len(batch.columns["advantages"]), batch.columns)
+        self._batches += 1
         for name, seconds in generation.stopwatch.metrics().items():
-            self._metrics["train"][f"{PREFIX}{name}"].append(seconds)
+            logged[f"{PREFIX}{name}"].append(seconds)
         return output
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
@@ -276,39 +216,16 @@ class AllocatedTrainer(CheckpointedTrainer):
             gradients._set_sync_gradients(synchronizes)
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
+        generation, allocation, names = self._generation, self.allocation, self.reward_func_names
         columns = (inputs, prompts, completions, completion_ids_list)
-        allowed = self.allocation.failures if not self.allocation.label_free else FailedRewards()
-        every = range(len(self.reward_funcs))
-        verdict = self.allocation.verdict_column(self.reward_func_names)
-        if self._generation is None:  # an evaluation
-            with called_functions(self, every):
-                return without_failures(
-                    score(self, super()._calculate_rewards, columns, allowed=allowed, verdict=verdict)
-                )
-        in_rounds = self.allocation.functions_of_rounds(self.reward_func_names)
-        with self._generation.stopwatch.reward(), called_functions(self, in_rounds):
+        called = allocation.functions_of_rounds(names) if generation is not None else range(len(names))
+        allowed = FailedRewards() if allocation.label_free else allocation.failures
+        with generation.stopwatch.reward() if generation is not None else nullcontext(), called_functions(self, called):
+            verdict = allocation.verdict_column(names)
             scores = score(self, super()._calculate_rewards, columns, allowed=allowed, verdict=verdict)
-        self._generation.record_scores(scores, completions, completion_ids_list)
+        if generation is not None:
+            generation.record_scores(scores, completions, completion_ids_list)
         return without_failures(scores)
-
-    def _score_groups(
-        self, generation: GenerationBatch, request: GroupsRequest, groups: Sequence[Sequence[Response]] | None = None
-    ) -> list[Tensor]:
-        """Return the scores of finished groups. All ranks must call it."""
-        names = self.reward_func_names
-        generation.running = True
-        with generation.stopwatch.reward():
-            scores = score_groups(
-                self,
-                super()._calculate_rewards,
-                generation.rows,
-                request,
-                groups,
-                columns=set(range(len(names))) - set(self.allocation.functions_of_rounds(names)),
-                allowed=self.allocation.failures,
-            )
-        generation.running = False
-        return scores
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -322,64 +239,29 @@ class AllocatedTrainer(CheckpointedTrainer):
         rest = {key: value for key, value in inputs.items() if key not in SCALES}
         adaptive = getattr(self, "use_adaptive_entropy", False)  # then TRL itself changes the coefficient
         entropy_scales = [] if adaptive else [inputs.get("batch_scale"), inputs.get("entropy_share")]
-        with (
-            scaled_coefficient(self, "beta", inputs.get("row_scale")),
-            scaled_coefficient(self, "entropy_coef", *entropy_scales),
-        ):
+        with self._scaled("beta", inputs.get("row_scale")), self._scaled("entropy_coef", *entropy_scales):
             loss: Tensor = super().compute_loss(model, rest, return_outputs, num_items_in_batch)
         return loss * inputs["loss_share"] if "loss_share" in inputs else loss
 
+    def _scaled(self, coefficient: str, *scales: Tensor | None) -> AbstractContextManager[None]:
+        """Multiply a coefficient of the loss, if it has it, by ``scales`` within a block."""
+        factor = math.prod(float(scale) for scale in scales if scale is not None)
+        if factor == 1.0 or not hasattr(self, coefficient):
+            return nullcontext()
+        return replaced(self, **{coefficient: getattr(self, coefficient) * factor})
+
     def _plan_batch(self, generation: GenerationBatch) -> TrainingBatch:
         """Run the batch on rank 0. An error between rounds is sent to the other ranks."""
-
-        def run_round(request: RoundRequest) -> list[Sampled]:
-            self._ranks.broadcast(request)
-            return generation.run_round(request)
-
-        def score_finished(request: GroupsRequest, groups: Sequence[Sequence[Response]]) -> list[Tensor]:
-            self._ranks.broadcast(request)
-            return self._score_groups(generation, request, groups)
-
-        votes = Votes(self._answers) if self.allocation.label_free else None
-        names, weights = self.reward_func_names, self.reward_weights.cpu()
-        verdicts = Verdicts(self.allocation, names, weights, self._failures, self._components)
-        loss = LossSettings(
-            self._advantages,
-            names,
-            weights,
-            self._loss,
-            self._ranks.size,
-            self.args.steps_per_generation,
-        )
-        batches_itself = any(getattr(self, name, False) for name in OWN_BATCHING)
-        at_once = None if batches_itself else self.args.generation_batch_size
-        of_groups = score_finished if self.allocation.whole_groups else None
-        planner = BatchPlanner(self.allocation, loss, run_round, self._fresh, verdicts, votes, at_once, of_groups)
+        planner = BatchPlanner(self, generation)
         try:
-            finished = planner.collect(list(generation.rows))
-            batch = self._with_metrics(planner, finished)
+            finished = planner.collect()
+            batch = planner.training_batch(finished)
             self._learn(finished)
         except Exception as error:
             if not generation.running:
-                self._ranks.broadcast(f"{type(error).__name__}: {error}")
+                generation.ranks.broadcast(f"{type(error).__name__}: {error}")
             raise
-        return self._ranks.broadcast(batch)
-
-    def _with_metrics(self, planner: BatchPlanner, finished: FinishedBatch) -> TrainingBatch:
-        """Return the shares of all ranks, with the metrics that all of them log."""
-        batch = planner.training_batch(finished)
-        metrics = allocation_metrics(finished.batch, finished.groups, self.allocation.estimator)
-        metrics |= self.allocation.allocator.metrics(finished.batch)
-        metrics["surplus"] = float(planner.surplus)
-        metrics["padding"] = float(sum(share.padding for share in batch.shares))
-        metrics["rows"] = float(sum(len(share.advantages) for share in batch.shares))
-        metrics = {f"{PREFIX}{name}": value for name, value in metrics.items()}
-        if self.allocation.selection is not None:
-            chosen = self.allocation.selection.metrics()
-            metrics |= {f"{SELECTION_PREFIX}{name}": value for name, value in chosen.items()}
-        metrics |= planner.reward_metrics(finished)
-        metrics["frac_reward_zero_std"] = zero_deviation(finished.grouped, *self._zero_deviation)
-        return replace(batch, metrics=metrics, columns=dict(planner.columns(finished)))
+        return generation.ranks.broadcast(batch)
 
     def _learn(self, finished: FinishedBatch) -> None:
         """Write the rollout log, and let the allocator, the selection and the baseline learn from the batch."""
@@ -405,71 +287,26 @@ class AllocatedTrainer(CheckpointedTrainer):
         tokenizer: Any = getattr(self.processing_class, "tokenizer", self.processing_class)
         return str(tokenizer.decode(response.tokens, skip_special_tokens=True))
 
-    def _log_batch(self, generation: GenerationBatch, batch: TrainingBatch) -> None:
-        """Add the batch to TRL's metrics and its table of completions."""
-        logged = self._metrics["train"]
-        for name, value in (generation.metrics.combine() | batch.metrics).items():
-            logged[name].append(value)
-        logged["num_tokens"] = logged["num_tokens"][-1:]
-        close_table(self._logs, len(batch.columns["advantages"]), batch.columns)
-        self._batches += 1
-
-
-def _follow(generation: GenerationBatch) -> TrainingBatch:
-    """Run the rounds that rank 0 requests, and return its training batch. Raises MainRankError if rank 0 failed."""
-    while True:
-        message: Any = generation.ranks.broadcast()
-        if isinstance(message, RoundRequest):
-            generation.run_round(message)
-        elif isinstance(message, GroupsRequest):
-            generation.trainer._score_groups(generation, message)
-        elif isinstance(message, TrainingBatch):
-            return message
-        else:
-            raise MainRankError(f"rank 0 failed in this batch: {message}")
-
-
-@contextmanager
-def scaled_coefficient(trainer: Any, coefficient: str, *scales: Tensor | None) -> Iterator[None]:
-    """Temporarily multiply a loss coefficient by ``scales``; without any it is left unchanged."""
-    factor = math.prod(float(scale) for scale in scales if scale is not None)
-    if factor == 1.0 or not hasattr(trainer, coefficient):
-        yield
-        return
-    before = getattr(trainer, coefficient)
-    setattr(trainer, coefficient, before * factor)
-    try:
-        yield
-    finally:
-        setattr(trainer, coefficient, before)
-
 
 def _placeholder(name: str) -> Callable[..., list[float]]:
     """Return a reward function for label-free training, because TRL needs one. Rewards from votes replace it."""
 
-    def zeros(completions: Sequence[Any], **columns: Any) -> list[float]:
-        return [0.0] * len(completions)
+    def placeholder(completions: Sequence[Any], **columns: Any) -> list[float]:
+        return zeros(completions)
 
-    zeros.__name__ = name
-    return zeros
+    placeholder.__name__ = name
+    return placeholder
 
 
 class BillLine(TrainerCallback):
-    """Write what a batch costs to stderr, before the first one is sampled."""
+    """Write what a batch costs to stderr, before the first one is sampled, and call ``close`` when training ends."""
 
-    def __init__(self, line: str) -> None:
-        self.line = line
+    def __init__(self, line: str, close: Callable[[], None] = lambda: None) -> None:
+        self.line, self.close = line, close
 
     def on_train_begin(self, args: Any, state: Any, *rest: Any, **settings: Any) -> None:
         if state.is_world_process_zero:
             sys.stderr.write(f"{self.line}\n")
-
-
-class _OnTrainEnd(TrainerCallback):
-    """Call ``close`` when training ends."""
-
-    def __init__(self, close: Callable[[], None]) -> None:
-        self.close = close
 
     def on_train_end(self, *args: Any, **settings: Any) -> None:
         self.close()

@@ -8,7 +8,7 @@ import inspect
 import logging
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from apportion.engines.outcomes import read_reward
 from apportion.trl.failures import FailedRewards, failed_rows
+from apportion.trl.replaced import replaced
 from apportion.untrusted import shown
 
 logger = logging.getLogger(__name__)
@@ -189,17 +190,11 @@ def score(
     return scores
 
 
-@contextmanager
-def called_functions(trainer: Any, columns: Collection[int]) -> Iterator[None]:
+def called_functions(trainer: Any, columns: Collection[int]) -> AbstractContextManager[None]:
     """Let TRL call the reward functions at ``columns`` alone, and read what they return. The others give 0."""
-    functions, names = trainer.reward_funcs, trainer.reward_func_names
-    trainer.reward_funcs = [
-        trainer._reader.reading(function, names[i]) if i in columns else _zeros for i, function in enumerate(functions)
-    ]
-    try:
-        yield
-    finally:
-        trainer.reward_funcs = functions
+    pairs = enumerate(zip(trainer.reward_funcs, trainer.reward_func_names, strict=True))
+    called = [trainer._reader.reading(*pair) if i in columns else zeros for i, pair in pairs]
+    return replaced(trainer, reward_funcs=called)
 
 
 def _attempt(trainer: Any, calculate: Callable[..., Tensor], columns: Columns, allowed: FailedRewards) -> Tensor:
@@ -250,7 +245,8 @@ def _log(columns: Mapping[str, Any], logged: Sequence[Logged]) -> None:
         columns[log](*args, **named)
 
 
-def _zeros(completions: Sequence[Any], **columns: Any) -> list[float]:
+def zeros(completions: Sequence[Any], **columns: Any) -> list[float]:
+    """Return a reward of 0 for each completion."""
     return [0.0] * len(completions)
 
 

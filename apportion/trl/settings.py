@@ -83,6 +83,8 @@ class TRLAllocation(TrainerAllocation):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_numbers(self)
+        if self.rollout_log is not None:
+            object.__setattr__(self, "rollout_log", Path(self.rollout_log))
         check_log_text(self.rollout_log_text, "rollout_log_text")
         self.failures  # noqa: B018 - raises now if it is neither settings nor a name of some
         if isinstance(self.extract, str) and self.extract not in EXTRACTORS:
@@ -202,11 +204,7 @@ class TRLAllocation(TrainerAllocation):
             raise ValueError(
                 f"selection must give all prompts the same weight, got {self.selection.name}; take one without weights"
             )
-        if self.verdict is not None and self.verdict not in names:
-            raise ValueError(
-                f"verdict must be one of the reward functions, {', '.join(names)}, got {self.verdict!r}; check the "
-                "spelling"
-            )
+        check_verdict(self.verdict, names)
         self._check_columns(dataset.column_names)
         self._check_rules(len(names))
         check_agreement(self.allocator, str(self.estimator), self.loss_weighting)
@@ -333,6 +331,14 @@ class TRLAllocation(TrainerAllocation):
                 prompts,
                 rows,
             )
+
+
+def check_verdict(verdict: str | None, names: Sequence[str]) -> None:
+    """Raise ValueError if ``verdict`` is none of the reward functions, whose names are ``names``."""
+    if verdict is not None and verdict not in names:
+        raise ValueError(
+            f"verdict must be one of the reward functions, {', '.join(names)}, got {verdict!r}; check the spelling"
+        )
 
 
 def _check_loader(args: Any) -> None:

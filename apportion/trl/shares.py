@@ -12,14 +12,10 @@ from apportion.trl.generation import Reused, Share
 
 @dataclass(frozen=True)
 class LossRow:
-    """A row for the loss and its advantage.
-
-    ``place`` is its index among all rows sampled in this step. A row of an earlier step is in ``reused`` instead.
-    """
+    """A row for the loss and its advantage. ``source`` is its place among all rows of this step, or an earlier row."""
 
     advantage: float
-    place: int | None = None
-    reused: Reused | None = None
+    source: int | Reused
 
 
 def row_locations(rounds: Sequence[int], ranks: int) -> list[tuple[int, int]]:
@@ -52,11 +48,11 @@ def split_rows(rows: Sequence[LossRow], rounds: Sequence[int], ranks: int, chunk
     sampled: list[list[tuple[int, float]]] = [[] for _ in range(ranks)]
     reused: list[tuple[Reused, float]] = []
     for row in rows:
-        if row.place is not None:
-            rank, index = locations[row.place]
+        if isinstance(row.source, Reused):
+            reused.append((row.source, row.advantage))
+        else:
+            rank, index = locations[row.source]
             sampled[rank].append((index, row.advantage))
-        elif row.reused is not None:
-            reused.append((row.reused, row.advantage))
     for own in sampled:
         own.sort()
     sent = [row for own, quota in zip(sampled, quotas, strict=True) for row in own[quota:]]

@@ -13,6 +13,8 @@ from typing import Any
 
 from accelerate.utils.memory import clear_device_cache
 
+from apportion.trl.replaced import replaced
+
 KEEPING_LEVEL = 1
 """vLLM's level of sleep that keeps the weights in the memory of the host."""
 
@@ -51,19 +53,5 @@ class SleepMode:
         def sleep_with_weights(level: int = KEEPING_LEVEL, **settings: Any) -> None:
             sleep(level=KEEPING_LEVEL, **settings)
 
-        with _replaced(engine, "sync_weights", push_once), _replaced(engine.llm, "sleep", sleep_with_weights):
+        with replaced(engine, sync_weights=push_once), replaced(engine.llm, sleep=sleep_with_weights):
             yield
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, method: Any) -> Iterator[None]:
-    """Temporarily give ``owner`` another method."""
-    own = vars(owner).get(name)
-    setattr(owner, name, method)
-    try:
-        yield
-    finally:
-        if own is None:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, own)

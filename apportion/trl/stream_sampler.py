@@ -11,7 +11,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -145,10 +145,7 @@ class _Sampler:
         found = self._generate(rows)
         generated = time.monotonic()
         scores = self._scores(rows, found)
-        scored = [
-            StreamCompletion(c.prompt, c.content, c.prompt_ids, c.ids, c.logprobs, tuple(own))
-            for c, own in zip(found, scores.tolist(), strict=True)
-        ]
+        scored = [replace(each, scores=tuple(own)) for each, own in zip(found, scores.tolist(), strict=True)]
         seconds = {"seconds_generate": generated - started, "seconds_reward": time.monotonic() - generated}
         pairs = tuple(zip(numbers, scored, strict=True))
         return SampledBatch(pairs, self.version, dict(self.reader.problems), seconds)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from apportion.advantages import advantages_of, loss_weights
-from apportion.engines.metrics import PREFIX, SELECTION_PREFIX, allocation_metrics
+from apportion.engines.metrics import allocation_metrics, prefixed
 from apportion.engines.saved_settings import check_same_settings
 from apportion.engines.saved_state import load_state, restoring, save_state
 from apportion.engines.weights import save_weights, weights_folder
@@ -73,7 +73,7 @@ class StreamWorker:
         self.groups = 0
         self._problems: dict[str, str] = {}
         self._failures = FailureCount(allocation.failures, names, self._problems)
-        self._verdicts = Verdicts(allocation, names, torch.ones(len(names)), self._failures, _no_components)
+        self._verdicts = Verdicts(allocation, torch.ones(len(names)), self._failures, _no_components)
         self._asked: dict[int, Ticket] = {}
         self._asked_at = 0.0
         self._seconds = {"seconds_generate": 0.0, "seconds_reward": 0.0}
@@ -233,16 +233,19 @@ class StreamWorker:
             raise StreamWorkerError(f"{self._name} failed while it was {self._sign.text}: {line}") from ChildError(
                 trace
             )
-        numbers, completions = zip(*message.completions, strict=True)
         self._problems.update(message.problems)
-        scores = torch.tensor([each.scores for each in completions], dtype=torch.float32)
-        judged = self._verdicts.judge(scores, [self._asked[number].prompt.text for number in numbers])
         norms = self.allocation.needs.score_norms
+        rollouts = [
+            Rollout(
+                completion=each, tokens=len(each.ids), score_norm=sampled_score_norm(each.logprobs) if norms else None
+            )
+            for _, each in message.completions
+        ]
+        tickets = [self._asked[number] for number, _ in message.completions]
+        judged = self._verdicts.judge(rollouts, [ticket.prompt.text for ticket in tickets])
         with self._lock:
-            for number, found, completion in zip(numbers, judged, completions, strict=True):
-                norm = sampled_score_norm(completion.logprobs) if norms else None
-                rollout = found and replace(found, completion=completion, tokens=len(completion.ids), score_norm=norm)
-                self.stream.arrived(self._asked[number], rollout, message.version)
+            for ticket, rollout in zip(tickets, judged, strict=True):
+                self.stream.arrived(ticket, rollout, message.version)
             self._asked = {}
             for name, seconds in message.seconds.items():
                 self._seconds[name] += seconds
@@ -296,11 +299,7 @@ class StreamWorker:
         found |= {"age_mean": sum(ages) / len(ages), "age_max": float(max(ages))}
         if self.allocation.baseline is not None:
             self.allocation.baseline.update(batch.sampled)
-        chosen = {} if self.allocation.selection is None else self.allocation.selection.metrics()
-        self.metrics_queue.put(
-            {f"{PREFIX}{name}": value for name, value in found.items()}
-            | {f"{SELECTION_PREFIX}{name}": value for name, value in chosen.items()}
-        )
+        self.metrics_queue.put(prefixed(found, self.allocation.selection))
         self._seconds = dict.fromkeys(self._seconds, 0.0)
 
 

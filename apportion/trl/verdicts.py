@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -15,42 +15,51 @@ from apportion.types import Rollout
 
 @dataclass(frozen=True)
 class Verdicts:
-    """How scores are read: the ``names`` and ``weights`` [F] of the reward functions, and what counts as correct.
+    """How scores are read: the ``weights`` [F] of the reward functions, and what counts as correct.
 
     ``failures`` counts completions without a reward over the whole run. ``components`` returns what the estimator
     compares [N, C] of scores [N, F] and weights [F]; C is 0 if it compares their weighted sums.
     """
 
     allocation: TRLAllocation
-    names: Sequence[str]
     weights: torch.Tensor
     failures: FailureCount
     components: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
-    def judge(self, scores: torch.Tensor, prompts: Sequence[str]) -> list[Rollout | None]:
-        """Return verdicts and rewards by ``scores`` [N, F] of completions of ``prompts`` [N]; None without a reward."""
-        judged = self.failures.judged(scores, self.allocation.verdict_column(self.names))
+    def judge(self, rollouts: Sequence[Rollout], prompts: Sequence[str]) -> list[Rollout | None]:
+        """Return ``rollouts`` [N] with verdicts and rewards by the scores of their completions; None without a reward.
+
+        ``prompts`` [N] are the texts of their prompts.
+        """
+        scores = _scores(rollouts)
+        judged = self.failures.judged(scores, self.allocation.verdict_column(self.failures.names))
         failed = failed_rows(scores, judged).tolist()
         self.failures.add(failed, scores, prompts)
         scores = without_failures(scores)
         rewards, verdicts = weighted_rewards(scores, self.weights).tolist(), self._verdicts(scores)
-        compared = self.components(scores, self.weights).tolist()
+        compared = map(tuple, self.components(scores, self.weights).tolist())
         return [
-            None if without else Rollout(verdict, reward=reward, components=tuple(own))
-            for without, verdict, reward, own in zip(failed, verdicts, rewards, compared, strict=True)
+            None if without else replace(rollout, correct=verdict, reward=reward, components=own)
+            for rollout, without, verdict, reward, own in zip(
+                rollouts, failed, verdicts, rewards, compared, strict=True
+            )
         ]
 
-    def judge_in_round(self, scores: torch.Tensor, prompts: Sequence[str]) -> list[Rollout | None]:
-        """Return verdicts of a round, as far as they are known before groups are finished; None without a verdict.
+    def judge_in_round(self, rollouts: Sequence[Rollout], prompts: Sequence[str]) -> list[Rollout | None]:
+        """Return ``rollouts`` with verdicts as far as they are known before groups are finished; None without one.
 
         Completions with a verdict are counted once more with their groups, where another function may fail.
         """
-        columns = self.allocation.functions_of_rounds(self.names)
+        columns = self.allocation.functions_of_rounds(self.failures.names)
         if not columns:
-            return [Rollout() for _ in prompts]
+            return list(rollouts)
+        scores = _scores(rollouts)
         self.failures.add((~scores[:, columns[0]].isfinite()).tolist(), scores, prompts)
-        scores = without_failures(scores)
-        return [None if verdict is None else Rollout(verdict) for verdict in self._verdicts(scores)]
+        verdicts = self._verdicts(without_failures(scores))
+        return [
+            None if verdict is None else replace(rollout, correct=verdict)
+            for rollout, verdict in zip(rollouts, verdicts, strict=True)
+        ]
 
     def _verdicts(self, scores: torch.Tensor) -> list[bool | None]:
         """Return whether rollouts with ``scores`` [N, F] are correct; None if unknown.
@@ -58,10 +67,10 @@ class Verdicts:
         Without a named verdict a single reward function decides if its rewards are all 0 or 1, or -1 or 1. Raises
         ValueError if they are not and the allocator needs to know.
         """
-        named = self.allocation.verdict
-        if named is None and len(self.names) > 1:
+        named, names = self.allocation.verdict, self.failures.names
+        if named is None and len(names) > 1:
             return [None] * len(scores)
-        place = 0 if named is None else self.names.index(named)
+        place = 0 if named is None else names.index(named)
         column = self.failures.judged(scores, place) if self.allocation.needs.binary else scores[:, place]
         assert column is not None
         values = {score for score in column.tolist() if not math.isnan(score)}
@@ -70,8 +79,12 @@ class Verdicts:
                 graded = max(values - {0.0, 1.0}, key=lambda score: not are_verdicts([score]))
                 raise ValueError(
                     f"rewards must be 0 or 1 for {self.allocation.counting}, which counts correct rollouts, got "
-                    f"{graded}; set verdict={self.names[0]!r} if rewards above 0 are correct, or use an "
+                    f"{graded}; set verdict={names[0]!r} if rewards above 0 are correct, or use an "
                     "allocator or predictor for graded rewards"
                 )
             return [None] * len(scores)
         return [None if math.isnan(score) else score > 0 for score in column.tolist()]
+
+
+def _scores(rollouts: Sequence[Rollout]) -> torch.Tensor:
+    return torch.tensor([rollout.completion.scores for rollout in rollouts], dtype=torch.float32)

@@ -18,7 +18,7 @@ from apportion.presets import fixed_baseline
 from apportion.records import RecordError, read_log
 from apportion.selection import LargestVariance, Mixed
 from apportion.trl import AllocatedGRPOTrainer, checkpoints
-from apportion.trl.planner import Response
+from apportion.trl.generation import Response
 from apportion.trl.rows import unpack_row
 from tests.hostile import FILES, MARKER
 from tests.soak import case

@@ -12,7 +12,7 @@ from apportion.engines.prompts import prompt_of
 from apportion.predictors import DiscountedCounts
 from apportion.records import read_log
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
-from apportion.trl.generation import GenerationBatch
+from apportion.trl.generation import score_norms
 from apportion.trl.settings import TRLAllocation
 from tests.soak import case
 from tests.trl.tiny import ids_of, log_probabilities, make_policy
@@ -106,6 +106,5 @@ def test_tokens_of_tools_padding_and_masked_completions_have_no_norm(column):
         "tool_mask": torch.tensor([[1, 1, 1, 1], [1, 0, 0, 1], [1, 1, 1, 1]]),
         column: torch.log(torch.tensor([[0.5, 0.5, 1.0, 0.1], [0.5, 0.1, 0.1, 1.0], [0.1, 0.1, 0.1, 0.1]])),
     }
-    generation = GenerationBatch(trainer=None, ranks=None, generate=None, pad_token=0)
-    assert generation._score_norms(table, "sum") == pytest.approx([0.5, 0.25, 0])
-    assert generation._score_norms(table, "mean") == pytest.approx([0.5 / 9, 0.25 / 4, 0])
+    assert score_norms(table, table[column], "sum") == pytest.approx([0.5, 0.25, 0])
+    assert score_norms(table, table[column], "mean") == pytest.approx([0.5 / 9, 0.25 / 4, 0])

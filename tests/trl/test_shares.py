@@ -19,8 +19,8 @@ def test_shares_hold_every_row_once_and_are_equal(seed):
     assert len(set(locations)) == sum(rounds)
     used = rng.permutation(sum(rounds))[: rng.integers(0, sum(rounds) + 1)]
     reused = [Reused({"row": torch.tensor([i])}, bool(i % 2)) for i in range(rng.integers(0, 7))]
-    entries = [LossRow(float(place) + 1, place=int(place)) for place in used]
-    entries += [LossRow(-float(i) - 1, reused=each) for i, each in enumerate(reused)]
+    entries = [LossRow(float(place) + 1, int(place)) for place in used]
+    entries += [LossRow(-float(i) - 1, each) for i, each in enumerate(reused)]
     shares = split_rows(entries, rounds, ranks, chunks)
     given = [(rank, index) for rank, share in enumerate(shares) for index in share.sends]
     found = Counter()
