@@ -1,7 +1,7 @@
 """The decisions of a run that trainers have in common: how many rollouts, which prompts, what baseline."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
 from operator import or_
@@ -21,7 +21,7 @@ from apportion.checks import make_named
 from apportion.engines.saved_settings import settings_of
 from apportion.presets import PRESETS, Preset, preset_of
 from apportion.selection import SELECTORS, Selector, check_selector
-from apportion.types import Batch, Needs
+from apportion.types import Batch, Needs, Prompt
 from apportion.untrusted import shown
 
 PARTS: tuple[tuple[str, Any, Mapping[str, Any]], ...] = (
@@ -88,6 +88,12 @@ class RunDecisions:
     def settings(self) -> dict[str, Any]:
         """The settings of all parts, as a checkpoint has them; see ``settings_of``."""
         return settings_of(self.parts)
+
+    def prepare(self, prompts: Sequence[Prompt]) -> None:
+        """Give the allocator and the baseline all prompts, so that no step waits for embeddings."""
+        self.allocator.prepare(prompts)
+        if self.baseline is not None:
+            self.baseline.prepare(prompts)
 
     def state_dicts(self) -> dict[str, dict[str, Any] | None]:
         """Return the state of each part by its name; None for one that is left out."""

@@ -133,19 +133,17 @@ class CheckpointedTrainer(TRLTrainer):  # type: ignore[misc]
         save_batch(folder, self._ranks.rank, self._buffered_inputs if used else None)
         if self._ranks.is_main:
             state = SavedState(
-                allocation.allocator.state_dict(),
-                None if allocation.baseline is None else allocation.baseline.state_dict(),
-                allocation.allocator.name,
-                self._fresh.drawn,
-                self._batches,
-                self._step,
-                (self._ranks.size, self.args.steps_per_generation) if used else None,
-                None if allocation.selection is None else allocation.selection.state_dict(),
-                self._sampler.chosen if isinstance(self._sampler, SelectedRows) else [],
-                allocation.settings,
-                self.num_iterations,
-                self._log,
-                self._failures.state_dict() | {"returned": sorted(self._reader.returned)},
+                **allocation.state_dicts(),
+                name=allocation.allocator.name,
+                drawn=self._fresh.drawn,
+                batches=self._batches,
+                step=self._step,
+                sharing=(self._ranks.size, self.args.steps_per_generation) if used else None,
+                chosen=self._sampler.chosen if isinstance(self._sampler, SelectedRows) else [],
+                settings=allocation.settings,
+                iterations=self.num_iterations,
+                log=self._log,
+                failures=self._failures.state_dict() | {"returned": sorted(self._reader.returned)},
             )
             save(folder, state)
 
@@ -155,35 +153,30 @@ class CheckpointedTrainer(TRLTrainer):  # type: ignore[misc]
         if checkpoint is None:
             return
         allocation, ranks, folder = self.allocation, self._ranks, Path(checkpoint)
-        saved: SavedState | None = None
+        states: dict[str, Any] = {}
 
         def load_without_state_dicts() -> SavedState:
-            nonlocal saved
-            given = {"baseline": allocation.baseline is not None, "selection": allocation.selection is not None}
-            saved = load(folder, allocation.allocator.name, **given)
+            with_parts = {name: part is not None for name, part in allocation.parts.items() if name != "allocator"}
+            saved = load(folder, allocation.allocator.name, **with_parts)
             check_same_settings(saved.settings, allocation.settings)
+            states.update({name: getattr(saved, name) for name in allocation.parts})
             return replace(saved, allocator={}, baseline=None, selection=None)
 
-        common = ranks.run_on_main(load_without_state_dicts)
-        check_iterations(common, self.num_iterations)
+        saved = ranks.run_on_main(load_without_state_dicts)
+        check_iterations(saved, self.num_iterations)
         sharing = (ranks.size, self.args.steps_per_generation)
-        self._buffered_inputs = load_batch(folder, ranks.rank, sharing, self.accelerator.device, common)
-        self._fresh.restore(common.drawn)
-        self._batches = common.batches
+        self._buffered_inputs = load_batch(folder, ranks.rank, sharing, self.accelerator.device, saved)
+        self._fresh.restore(saved.drawn)
+        self._batches = saved.batches
+        self._step = 0 if saved.sharing is None else saved.step  # between two batches TRL may count from 0
         with restoring(folder / FILE, REMEDY):
-            self._failures.load_state_dict(common.failures)
-        self._reader.returned.update(common.failures.get("returned", ()))
-        self._step = 0 if common.sharing is None else common.step  # between two batches TRL may count from 0
-        self._restore_sampler(common, folder / FILE)
+            self._failures.load_state_dict(saved.failures)
+            self._restore_sampler(saved)
+        self._reader.returned.update(saved.failures.get("returned", ()))
 
         def restore() -> None:
-            assert saved is not None
             with restoring(folder / FILE, REMEDY):
-                allocation.allocator.load_state_dict(saved.allocator)
-                if allocation.baseline is not None and saved.baseline is not None:
-                    allocation.baseline.load_state_dict(saved.baseline)
-                if allocation.selection is not None and saved.selection is not None:
-                    allocation.selection.load_state_dict(saved.selection)
+                allocation.load_state_dicts(states)
             if allocation.rollout_log is not None:
                 self._log = resume_log(allocation.rollout_log, saved.log, self._batches - 1)
 
@@ -196,14 +189,13 @@ class CheckpointedTrainer(TRLTrainer):  # type: ignore[misc]
             return None
         return start_log(folder) if self._log is None else resume_log(folder, self._log, self._batches - 1)
 
-    def _restore_sampler(self, saved: SavedState, path: Path) -> None:
-        """Put the sampler where the checkpoint at ``path`` was written. transformers then skips rows of its epoch."""
+    def _restore_sampler(self, saved: SavedState) -> None:
+        """Put the sampler where the checkpoint was written. transformers then skips rows of its epoch."""
         if not isinstance(self._sampler, SelectedRows):
             for _ in range(int(self.state.epoch or 0) if self._sampler is not None else 0):
                 next(iter(self._sampler), None)  # skip the orders of finished epochs
         elif not self.args.ignore_data_skip:
-            with restoring(path, REMEDY):
-                self._sampler.replay(saved.chosen, len(self.train_dataset))
+            self._sampler.replay(saved.chosen, len(self.train_dataset))
 
 
 def save(folder: Path, state: SavedState) -> None:
@@ -230,11 +222,12 @@ def load(folder: Path, name: str, *, baseline: bool = False, selection: bool = F
             f"a checkpoint must be of the same allocator, {name}, got {state.name} in {path}; resume with "
             "that one, or start a new run from its weights with model="
         )
-    for part, saved, wanted in (("baseline", state.baseline, baseline), ("selection", state.selection, selection)):
-        if (saved is not None) != wanted:
+    for part, wanted in (("baseline", baseline), ("selection", selection)):
+        if (getattr(state, part) is not None) != wanted:
+            own, other = ("with", "without") if wanted else ("without", "with")
             raise ValueError(
-                f"a checkpoint must be of a run {'with' if wanted else 'without'} a {part}, got {path} of a run "
-                f"{'without' if wanted else 'with'}; resume with the {part} that it was written with"
+                f"a checkpoint must be of a run {own} a {part}, got {path} of a run {other}; resume with the {part} "
+                "that it was written with"
             )
     return state
 

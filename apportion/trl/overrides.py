@@ -123,27 +123,19 @@ class AllocatedTrainer(CheckpointedTrainer):
         self.allocation.check(args, columns, None if unknown else count)
 
     def _take_dataset(self) -> None:
-        """Give all rules the prompts of ``train_dataset``."""
+        """Give all rules the prompts of ``train_dataset``, unless it is a stream of them."""
         self._fresh = FreshRows(self.train_dataset, self.args.seed)
         if hasattr(self.train_dataset, "__len__"):
             self.allocation.check_prompts(len(self.train_dataset), self._prompts_per_batch)
-        self._ranks.run_on_main(self._prepare_prompts)
+            self._ranks.run_on_main(self._prepare_prompts)
 
     def _prepare_prompts(self) -> None:
-        """Give the allocator, baseline and selection all prompts, so that no step waits for embeddings.
-
-        Streams of prompts are skipped.
-        """
-        if not hasattr(self.train_dataset, "__len__"):
-            return
+        """Give the allocator, baseline and selection all prompts."""
         allocation = self.allocation
         found = read_prompts(self.train_dataset, allocation.id_column, allocation.rate_column)
-        prompts = found.distinct
-        allocation.check_repeated(found.differing, len(prompts))
-        allocation.check_distinct(len(prompts), self._prompts_per_batch)
-        allocation.allocator.prepare(prompts)
-        if allocation.baseline is not None:
-            allocation.baseline.prepare(prompts)
+        allocation.check_repeated(found.differing, len(found.distinct))
+        allocation.check_distinct(len(found.distinct), self._prompts_per_batch)
+        allocation.prepare(found.distinct)
         if allocation.selection is not None:
             seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
             allocation.selection.prepare(found.every, seed, getattr(allocation.allocator, "predictor", None))

@@ -190,6 +190,11 @@ class TRLAllocation(TrainerAllocation):
                 f"a stream must know all prompts beforehand, got a {type(dataset).__name__} without a length; load the "
                 "data as a Dataset"
             )
+        if self.whole_groups or self.rollout_log is not None:
+            raise ValueError(
+                f"whole_groups and rollout_log must be left out of a stream, got {self.whole_groups} and "
+                f"{self.rollout_log}; use AllocatedGRPOTrainer, which has both"
+            )
         if args.weight_sync_steps != 1:
             raise ValueError(
                 f"weight_sync_steps must be 1, because an age is counted in updates, got {args.weight_sync_steps}; "

@@ -34,7 +34,6 @@ class Stopwatch:
 
     rounds: list[RoundSeconds] = field(default_factory=list)
     _started: float = field(default_factory=time.perf_counter)
-    _paused: float = 0.0
     _in_round: bool = False
 
     def __post_init__(self) -> None:
@@ -85,12 +84,8 @@ class Stopwatch:
             "seconds_generate": sum(each.generate for each in self.rounds),
             "seconds_reward": sum(each.reward for each in self.rounds),
         }
-        if len(self.rounds) > 1:
-            for number, each in enumerate(self.rounds, 1):
-                found |= {
-                    f"round_{number}/rollouts": float(each.rollouts),
-                    f"round_{number}/seconds": each.outside,
-                    f"round_{number}/seconds_generate": each.generate,
-                    f"round_{number}/seconds_reward": each.reward,
-                }
+        for number, each in enumerate(self.rounds if len(self.rounds) > 1 else (), 1):
+            seconds = {"seconds": each.outside, "seconds_generate": each.generate, "seconds_reward": each.reward}
+            own = {"rollouts": float(each.rollouts)} | seconds
+            found |= {f"round_{number}/{name}": value for name, value in own.items()}
         return found

@@ -16,7 +16,7 @@ teaches, so the trainer would wait for itself. Here nothing is fetched before it
 import itertools
 import pickle
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,16 +26,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from apportion.advantages import Weighting
-from apportion.allocators import Allocator
-from apportion.baselines import Baseline
 from apportion.engines.dataset_prompts import read_prompts
-from apportion.engines.decisions import UNDECIDED
-from apportion.presets import Preset
-from apportion.selection import Selector
 from apportion.stream import Stream
 from apportion.trl.checkpoints import FILE
-from apportion.trl.failures import FailedRewards
 from apportion.trl.overrides import BillLine
 from apportion.trl.ranks import Ranks
 from apportion.trl.settings import TRLAllocation
@@ -64,12 +57,11 @@ class AllocatedAsyncGRPOTrainer(AsyncGRPOTrainer):  # type: ignore[misc]
     those of an update by default.
 
     Args:
-        allocator: decides how many rollouts each prompt gets. A ``preset`` has one.
-        preset: a method as its paper combines the decisions, or its name.
-        weighting, estimator, baseline, selection, verdict, id_column, rate_column, failed_rewards: as in
-            ``TRLAllocation``. The default estimator is "grpo".
         batch: how many prompts are planned together, for rules that compare prompts and have no price.
         sampler_device: where completions are sampled. The default is the trainer's first device.
+        settings: the decisions, as in ``TRLAllocation``: ``allocator`` or ``preset``, ``weighting``, ``estimator``, by
+            default "grpo", ``baseline``, ``selection``, ``verdict``, ``id_column``, ``rate_column`` and
+            ``failed_rewards``.
 
     Raises ValueError if settings cannot work, before anything is sampled.
     """
@@ -85,46 +77,22 @@ class AllocatedAsyncGRPOTrainer(AsyncGRPOTrainer):  # type: ignore[misc]
         optimizers: Any = (None, None),
         peft_config: Any = None,
         *,
-        allocator: Allocator = UNDECIDED,
-        preset: Preset | None = None,
-        weighting: Weighting | None = None,
-        estimator: str | None = None,
-        baseline: Baseline | None = None,
-        selection: Selector | None = None,
-        verdict: str | None = None,
-        id_column: str | None = None,
-        rate_column: str | None = None,
-        failed_rewards: FailedRewards | str = "stop",
         batch: int | None = None,
         sampler_device: str | None = None,
+        **settings: Any,
     ) -> None:
         args = args or AsyncGRPOConfig(f"{model.split('/')[-1]}-AsyncGRPO")
-        allocation = TRLAllocation(
-            allocator=allocator,
-            preset=preset,
-            weighting=weighting,
-            estimator=estimator,
-            baseline=baseline,
-            selection=selection,
-            verdict=verdict,
-            id_column=id_column,
-            rate_column=rate_column,
-            failed_rewards=failed_rewards,
-        )
+        allocation = TRLAllocation(**settings)
         functions = list(reward_funcs) if isinstance(reward_funcs, (list, tuple)) else [reward_funcs]
         names = [getattr(function, "__name__", type(function).__name__) for function in functions]
         allocation = replace(allocation, estimator=allocation.estimator or "grpo").with_defaults(args)
         check_functions(functions)
         allocation.check_stream(args, names, train_dataset)
         self.allocation = allocation
-        found = read_prompts(train_dataset, id_column, rate_column)
+        found = read_prompts(train_dataset, allocation.id_column, allocation.rate_column)
         allocation.check_repeated(found.differing, len(found.distinct))
-        allocation.allocator.prepare(found.distinct)
-        if allocation.baseline is not None:
-            allocation.baseline.prepare(found.distinct)
-        places: dict[str, int] = {}
-        for place, prompt in enumerate(found.every):
-            places.setdefault(prompt.id, place)
+        allocation.prepare(found.distinct)
+        places = {prompt.id: place for place, prompt in reversed(list(enumerate(found.every)))}
         rows = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
         stream = Stream(
             allocation.allocator,
@@ -138,7 +106,7 @@ class AllocatedAsyncGRPOTrainer(AsyncGRPOTrainer):  # type: ignore[misc]
             patience=PATIENCE,
         )
         slots = args.max_inflight_tasks if args.max_inflight_tasks > 0 else rows
-        worker = StreamWorker(stream, allocation, _Rows(train_dataset, places), names, slots)
+        worker = StreamWorker(stream, allocation, lambda name: train_dataset[places[name]], names, slots)
         super().__init__(
             model,
             functions,
@@ -201,22 +169,6 @@ class AllocatedAsyncGRPOTrainer(AsyncGRPOTrainer):  # type: ignore[misc]
         if checkpoint is not None:
             Ranks(self.accelerator).run_on_main(lambda: self._worker.load(Path(checkpoint) / FILE))
             self.model_version, self._groups_before_resume = self._worker.stream.version, self._worker.groups
-
-
-class _Rows(Mapping[str, Any]):
-    """The rows of a data set by the id of their prompt."""
-
-    def __init__(self, dataset: Any, places: Mapping[str, int]) -> None:
-        self.dataset, self.places = dataset, places
-
-    def __getitem__(self, name: str) -> Any:
-        return self.dataset[self.places[name]]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.places)
-
-    def __len__(self) -> int:
-        return len(self.places)
 
 
 class _MicroBatches(IterableDataset[Any]):

@@ -6,7 +6,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from multiprocessing.connection import wait
@@ -50,7 +50,7 @@ class StreamWorkerError(RuntimeError):
 class StreamWorker:
     """What TRL calls a rollout worker and a weight transfer: it decides by ``stream``, and samples in a process.
 
-    ``rows`` are those of the data set by the id of their prompt, and ``slots`` completions are sampled at a time.
+    ``row_of`` returns the row of the prompt with this id, and ``slots`` completions are sampled at a time.
     ``updates`` has the number of rows of each update that is in ``rollout_buffer``, which never has parts of one.
     """
 
@@ -62,11 +62,11 @@ class StreamWorker:
         self,
         stream: Stream,
         allocation: TRLAllocation,
-        rows: Mapping[str, Mapping[str, Any]],
+        row_of: Callable[[str], Mapping[str, Any]],
         names: Sequence[str],
         slots: int,
     ) -> None:
-        self.stream, self.allocation, self.rows, self.slots = stream, allocation, rows, slots
+        self.stream, self.allocation, self.row_of, self.slots = stream, allocation, row_of, slots
         self.rollout_buffer: queue.Queue[Any] = queue.Queue()
         self.metrics_queue: queue.Queue[Any] = queue.Queue()
         self.updates: deque[int] = deque()
@@ -222,7 +222,7 @@ class StreamWorker:
         if decision.requests:
             self._asked_at = time.monotonic()
             self._asked = {ticket.number: ticket for ticket in decision.requests}
-            self._link.send([(ticket.number, self.rows[ticket.prompt.id]) for ticket in decision.requests])
+            self._link.send([(ticket.number, self.row_of(ticket.prompt.id)) for ticket in decision.requests])
 
     def _take(self, message: Any) -> None:
         """Take the results of a batch. Raise the error that ended the process."""

@@ -218,6 +218,7 @@ REFUSED = {
     "got pilot_commit; use it with AllocatedGRPOTrainer": {"allocator": PilotCommit()},
     "got voting; use it with": {"allocator": Voting()},
     "verdict must be one of the reward functions, judge, got 'gold'": {"verdict": "gold"},
+    "whole_groups and rollout_log must be left out of a stream, got True and None": {"whole_groups": True},
     "verdict must name a reward function for hora": {"allocator": HORA(), "reward": [judge, tiny.mark]},
     "reward_funcs must be functions of a module": {"reward": lambda completions, **columns: [0.0]},
     "selection must give all prompts the same weight": {"selection": SPOWeights(importance_weights=True)},

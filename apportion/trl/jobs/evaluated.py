@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from apportion.answers.equivalence import run_coroutine
 from apportion.engines.outcomes import are_verdicts
 from apportion.engines.prompts import last_text
 from apportion.evaluation import majority_at_k, pass_at_k, right_answers, usual_ks
 from apportion.trl.overrides import AllocatedTrainer
 from apportion.trl.trainer import AllocatedGRPOTrainer, AllocatedRLOOTrainer
+from apportion.trl.votes import Votes
 from apportion.types import Floats, Mask
 from apportion.verifiers import Verifier
 
@@ -70,17 +70,9 @@ class EvaluatedTrainer(AllocatedTrainer):
             return {f"mean_at_{k}": rewards[whole].mean(axis=1).tolist()}
         votes = None
         if answers is not None:
-            votes = [self._merged(answers[k * place : k * (place + 1)]) for place in np.flatnonzero(whole)]
+            of_questions = [answers[k * place : k * (place + 1)] for place in np.flatnonzero(whole)]
+            votes = [Votes(self._answers).merged([0] * k, own) for own in of_questions]
         return {name: values.tolist() for name, values in scores_at_k(rewards[whole] > 0, votes).items()}
-
-    def _merged(self, answers: Sequence[str | None]) -> list[str | None]:
-        """Return ``answers``, each replaced by the first that is equal by the job's equivalence."""
-        classes = self._answers.new_classes()
-
-        async def merge() -> list[str | None]:
-            return [None if answer is None else await classes.join(answer) for answer in answers]
-
-        return run_coroutine(merge())
 
 
 class EvaluatedGRPOTrainer(EvaluatedTrainer, AllocatedGRPOTrainer):  # type: ignore[misc]
