@@ -95,7 +95,7 @@ class RunDecisions:
         if self.baseline is not None:
             self.baseline.prepare(prompts)
 
-    def state_dicts(self) -> dict[str, dict[str, Any] | None]:
+    def state_dicts(self) -> dict[str, Any]:
         """Return the state of each part by its name; None for one that is left out."""
         return {name: None if part is None else part.state_dict() for name, part in self.parts.items()}
 

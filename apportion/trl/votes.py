@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
-from apportion.answers.equivalence import run_coroutine
+from apportion.answers.equivalence import AnswerClasses, run_coroutine
 from apportion.answers.reader import AnswerReader
 
 
@@ -11,7 +11,8 @@ class Votes:
     """The distinct answers of one batch, by the index of the prompt."""
 
     def __init__(self, answers: AnswerReader) -> None:
-        self.answers, self._classes = answers, defaultdict(answers.new_classes)
+        self.answers = answers
+        self._classes = defaultdict[int, AnswerClasses](answers.new_classes)
 
     def read(self, places: Sequence[int], texts: Sequence[str]) -> list[str | None]:
         """Return the answer of each completion to the prompt at its place, as first worded; None without an answer."""

@@ -35,7 +35,7 @@ CHOSEN = {
 }
 """The tests of each file, as a pytest expression. `make soak` runs them all, `make test` those in ``FEW``."""
 
-FEW = {"test_parity": "test_parity and (reference or gdpo)", "test_penalty": "test_penalty"}
+FEW = {"test_parity": "test_parity and (iterations or masked or gdpo)", "test_penalty": "test_penalty"}
 
 RUN = "import sys, trl, pytest; print('TRL', trl.__version__, trl.__file__); sys.exit(pytest.main(sys.argv[1:]))"
 

@@ -4,10 +4,13 @@ A completion is correct if its first character is among the first ``k`` of the a
 success rate of a question is about k in 30.
 """
 
+import copy
+import functools
 import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
+import accelerate.utils.imports
 import torch
 from datasets import Dataset
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -16,6 +19,9 @@ from trl import GRPOConfig, RLOOConfig
 
 from apportion import HORA
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
+
+# accelerate searches all folders of packages for peft before each micro-batch, which takes a tenth of a run
+accelerate.utils.imports._is_package_available = functools.cache(accelerate.utils.imports._is_package_available)
 
 CHARACTERS = "0123456789abcdefghij:=+ "
 SPECIAL = ("<pad>", "<eos>", "<unk>")
@@ -61,6 +67,13 @@ def make_policy(**sizes):
     return policy
 
 
+@functools.cache
+def loaded(folder):
+    """Return the policy saved in ``folder``, whose configuration has the path, because TRL loads a reference by it."""
+    return Qwen2ForCausalLM.from_pretrained(folder)
+
+
+@functools.cache
 def make_questions(count=48, extra=0):
     """Return questions with distinct prompts of several lengths and difficulties; ``extra`` shifts their numbers."""
     numbers = range(extra, extra + count)
@@ -247,7 +260,7 @@ def made(trainer, policy, folder, *, config=None, reward_funcs=None, questions=N
     if "allocator" in given:
         given = {"weighting": "rollout"} | given
     built = trainer(
-        model=policy,
+        model=copy.deepcopy(loaded(policy)) if isinstance(policy, str) else policy,
         reward_funcs=[Judge()] if reward_funcs is None else reward_funcs,
         args=configured(folder, trainer, **(config or {})),
         train_dataset=make_questions() if questions is None else questions,

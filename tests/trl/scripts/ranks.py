@@ -152,7 +152,7 @@ def resumed(folder, make, questions=8, selection=lambda: None):
     config = {
         "max_steps": 10,
         "save_strategy": "steps",
-        "save_steps": 1,
+        "save_steps": 6,
         "num_iterations": 2,
         "steps_per_generation": 4,
     }
