@@ -55,7 +55,7 @@ def check_overrides(base: type[Any], own: type[Any], loss: str | None) -> None:
     if loss is not None and loss not in LOSSES:
         raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}; name the one that divides alike")
     for name in MUST_CALL_TRL:
-        if any(name not in _names(method) for method in _overrides(base, own, name)):
+        if _leaves_out_super(base, own, name):
             raise TypeError(
                 f"{base.__name__}.{name} must call super().{name}, got one that does not: an allocator runs TRL's "
                 "method once per round; move what differs to a reward function, an estimator or the loss"
@@ -65,9 +65,7 @@ def check_overrides(base: type[Any], own: type[Any], loss: str | None) -> None:
             f"{base.__name__}.{ROUND} must not depend on num_generations, which is 1 while a round runs; move what "
             "needs whole groups to an estimator, or to an allocator's groups"
         )
-    different = [
-        name for name in LOSS_METHODS if any(name not in _names(method) for method in _overrides(base, own, name))
-    ]
+    different = [name for name in LOSS_METHODS if _leaves_out_super(base, own, name)]
     if different and loss is None:
         raise TypeError(
             f"{base.__name__} has a loss of its own ({different[0]}), so it must be known what that divides by; name "
@@ -133,6 +131,11 @@ def _overrides(base: type[Any], own: type[Any], name: str) -> list[Any]:
     """Return the methods ``name`` of ``base`` and its ancestors that come before ``own``, TRL's class."""
     before = base.__mro__[: base.__mro__.index(own)]
     return [vars(kind)[name] for kind in before if name in vars(kind)]
+
+
+def _leaves_out_super(base: type[Any], own: type[Any], name: str) -> bool:
+    """Return whether a method ``name`` between ``base`` and ``own`` does not name itself, so does not call super."""
+    return any(name not in _names(method) for method in _overrides(base, own, name))
 
 
 def _names(method: Any) -> set[str]:
