@@ -48,7 +48,7 @@ def assert_logged(logged, expected, prefix=""):
 )
 def test_metrics_and_tables_cover_all_rounds(run, tmp_path, name, trainer):
     """TRL's own table would hold a generation batch, 8 prompts of 8. RLOO writes no tables."""
-    config = {"per_device_train_batch_size": 2 * PROMPTS, "log_completions": True}
+    config = {"per_device_train_batch_size": 2 * PROMPTS, "log_completions": True, "max_steps": 2}
     built, watch, history = run(trainer, config=config, allocator=ALLOCATORS[name]())
     tokens = 0
     for logged, step in zip(history, watch.steps, strict=True):

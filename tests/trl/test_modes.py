@@ -37,7 +37,8 @@ def grouped(run):
     """
 
     def trained(ids=ids_of, reward=lambda call: call.score, **given):
-        built, watch, history = run(**{"allocator": hora()} | given)
+        config = {"max_steps": 2} | given.pop("config", {})
+        built, watch, history = run(**{"allocator": hora(), "config": config} | given)
         sizes = set()
         for step in watch.steps:
             expected = whole_groups(built, step, reward, ids)

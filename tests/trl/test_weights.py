@@ -84,8 +84,8 @@ def test_the_weight_of_a_prompt_is_divided_among_its_kept_rows(run):
 )
 def test_our_estimators_replace_trl_s_formula(run, tmp_path, trainer, name):
     given = {"baseline": Predicted(DiscountedCounts())} if "baseline" in needs(name) else {}
-    given |= {"estimator": name, "rollout_log": tmp_path / "log", "questions": QUESTIONS}
-    _, watch, _ = run(trainer, config={"max_steps": 3, "max_grad_norm": 0.0}, allocator=hora(), **given)
+    given |= {"estimator": name, "rollout_log": tmp_path / "log", "questions": QUESTIONS.select(range(4, 8))}
+    _, watch, _ = run(trainer, config={"max_steps": 2, "max_grad_norm": 0.0}, allocator=hora(), **given)
     log = read_log(tmp_path / "log").to_pylist()
     norms = {(row["step"], row["prompt"], row["completion"]): row["score_norm"] for row in log}
     right, wrong = defaultdict(float), defaultdict(float)

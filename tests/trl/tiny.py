@@ -9,6 +9,7 @@ import functools
 import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import accelerate.utils.imports
 import torch
@@ -260,7 +261,7 @@ def made(trainer, policy, folder, *, config=None, reward_funcs=None, questions=N
     if "allocator" in given:
         given = {"weighting": "rollout"} | given
     built = trainer(
-        model=copy.deepcopy(loaded(policy)) if isinstance(policy, str) else policy,
+        model=copy.deepcopy(loaded(policy)) if isinstance(policy, str) and Path(policy).exists() else policy,
         reward_funcs=[Judge()] if reward_funcs is None else reward_funcs,
         args=configured(folder, trainer, **(config or {})),
         train_dataset=make_questions() if questions is None else questions,

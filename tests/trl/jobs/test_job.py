@@ -434,14 +434,14 @@ def test_a_job_on_the_lab_has_its_exact_success_probability(lab, tmp_path, capsy
     """Without learning, shares over hundreds of rollouts a prompt agree with the exact probabilities within noise."""
     config = tmp_path / "exact.toml"
     config.write_text(
-        'model = "lab:medium"\ndata = {name = "lab:medium", limit = 12}\n'
+        'model = "lab:medium"\ndata = {name = "lab:medium", limit = 6}\n'
         'allocator = {name = "uniform", rollouts_per_prompt = 200}\n'
-        "[training]\nlearning_rate = 0.0\nmax_steps = 1\nper_device_train_batch_size = 2400\n"
+        "[training]\nlearning_rate = 0.0\nmax_steps = 1\nper_device_train_batch_size = 1200\n"
         'gradient_accumulation_steps = 1\nsave_strategy = "no"\ndisable_tqdm = true\n'
     )
     assert train(config) == 0
     printed = capsys.readouterr().out
-    assert "trained first, then cached" in printed and "12 prompts, 2,400 rollouts" in printed
+    assert "trained first, then cached" in printed and "6 prompts, 1,200 rollouts" in printed
     verdicts = {}
     for row in read_log(Path("runs/exact/rollouts")).to_pylist():
         verdicts.setdefault(row["prompt"], []).append(row["correct"])
@@ -467,7 +467,8 @@ def test_the_example_jobs_can_be_trained(lab, capsys):
     printed = capsys.readouterr().out
     assert "512 prompts, 4,096 rollouts" in printed and "2 batches, 2 optimizer steps" in printed
     tiny = ["training.gradient_accumulation_steps=1", "training.steps_per_generation=1", "training.max_steps=1"]
-    assert train(ROOT / "examples/papers/vip.toml", *small, *tiny, "evaluation.limit=8") == 0
+    limits = ["data.limit=64", "evaluation.limit=4"]
+    assert train(ROOT / "examples/papers/vip.toml", *small, *tiny, *limits) == 0
     counts = Counter(row["prompt_id"] for row in read_log(Path("runs/vip/rollouts")).to_pylist())
     assert sum(counts.values()) == 64 and min(counts.values()) >= 3
 
