@@ -4,7 +4,7 @@ All raise ValueError, also for a wrong type, because the loader of TOML files tu
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from difflib import get_close_matches
 from functools import cache
 from math import inf
@@ -115,11 +115,11 @@ def check_least(settings: Any, remedy: str = "", **least: float) -> None:
 
 
 def check_positive(settings: Any, *names: str) -> None:
-    """Raise ValueError unless these fields of a dataclass are None, or above 0 and finite."""
+    """Raise ValueError unless these fields of a dataclass are None, or finite and above 0."""
     for name in names:
         value = getattr(settings, name)
         if value is not None and not 0 < value < inf:
-            said = f"{name} must be above 0 and finite{_of_rule(settings)}, got {shown(value)}"
+            said = f"{name} must be finite and above 0{_of_rule(settings)}, got {shown(value)}"
             raise ValueError(f"{said}; {_usual(settings, name)}")
 
 
@@ -130,7 +130,8 @@ def _of_rule(settings: Any) -> str:
 
 
 def _usual(settings: Any, name: str) -> str:
-    return f"{type(settings).__dataclass_fields__[name].default} is usual"
+    usual = type(settings).__dataclass_fields__[name].default
+    return "leave it out for the default" if usual in (None, MISSING) else f"{usual} is usual"
 
 
 def check_choice(name: str, value: Any, choices: Collection[str], remedy: str = "check the spelling") -> None:

@@ -56,15 +56,6 @@ class Predictor(Learner, ABC):
         return settings
 
 
-def check_positive(predictor: Predictor, **settings: float) -> None:
-    """Raise ValueError for a setting of ``predictor`` that is not a finite number above 0."""
-    for key, value in settings.items():
-        if not 0 < value < float("inf"):
-            raise ValueError(
-                f"{key} must be finite and above 0 for {predictor.name!r}, got {value}; leave it out for the default"
-            )
-
-
 def check_clip(predictor: Predictor, clip: float) -> None:
     """Raise ValueError unless ``clip`` is strictly between 0 and 0.5."""
     if not 0 < clip < 0.5:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from apportion.checks import check_numbers
-from apportion.predictors.base import Predictor, check_positive
+from apportion.checks import check_numbers, check_positive
+from apportion.predictors.base import Predictor
 from apportion.predictors.saved import SavedValues
 from apportion.predictors.statistics.per_prompt import observations
 from apportion.predictors.statistics.pooled import DiscountedSums
@@ -40,7 +40,7 @@ class DiscountedCounts(Predictor):
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        check_positive(self, prior_alpha=self.prior_alpha, prior_beta=self.prior_beta)
+        check_positive(self, "prior_alpha", "prior_beta")
         self._counts = DiscountedSums(2, self.discount)
 
     def predict(self, prompts: Sequence[Prompt]) -> Belief:

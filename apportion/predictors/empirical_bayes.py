@@ -25,8 +25,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.checks import check_numbers
-from apportion.predictors.base import Predictor, check_discount, check_positive
+from apportion.checks import check_numbers, check_positive
+from apportion.predictors.base import Predictor, check_discount
 from apportion.predictors.embeddings import Embedder, embed
 from apportion.predictors.embeddings.table import EmbeddingTable, Rows
 from apportion.predictors.kernels.rbf import MEDIAN_SAMPLE, SMALLEST_BANDWIDTH, median_distance
@@ -92,8 +92,7 @@ class EmpiricalBayes(Predictor):
     def __post_init__(self) -> None:
         check_numbers(self)
         check_discount(self.discount)
-        if self.bandwidth is not None:
-            check_positive(self, bandwidth=self.bandwidth)
+        check_positive(self, "bandwidth")
         for id, rate in (self.rates or {}).items():
             if not 0 <= rate <= 1:
                 raise ValueError(f"rates must be between 0 and 1, got {rate} for prompt {id!r}; divide by the trials")

@@ -47,8 +47,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from apportion.checks import check_numbers
-from apportion.predictors.base import Predictor, check_clip, check_discount, check_positive
+from apportion.checks import check_numbers, check_positive
+from apportion.predictors.base import Predictor, check_clip, check_discount
 from apportion.predictors.embeddings import Embedder, SentenceTransformerEmbedder, embed
 from apportion.predictors.embeddings.table import EmbeddingTable, Rows
 from apportion.predictors.kernels.rbf import MEDIAN_SAMPLE, SMALLEST_BANDWIDTH, median_distance, rbf_blocks
@@ -78,13 +78,11 @@ class LatentProcess(Predictor):
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        check_positive(self, noise=self.noise)
+        check_positive(self, "noise", "bandwidth")
         if self.noise < SMALLEST_NOISE:
             raise ValueError(
                 f"noise must be at least {SMALLEST_NOISE}, got {self.noise}; near-duplicate prompts need it"
             )
-        if self.bandwidth is not None:
-            check_positive(self, bandwidth=self.bandwidth)
         self._table = EmbeddingTable()
         self._mean, self._weights = np.empty(0), np.empty(0)
         self._h = None if self.bandwidth is None else float(self.bandwidth)
@@ -224,7 +222,7 @@ class GaussianProcess(LatentProcess):
     def __post_init__(self) -> None:
         check_numbers(self)
         check_clip(self, self.clip)
-        check_positive(self, strength=self.strength)
+        check_positive(self, "strength")
         if not abs(self.prior_mean) < LARGEST_LOGIT:
             raise ValueError(
                 f"prior_mean must be a log-odds within {LARGEST_LOGIT} of 0, got {self.prior_mean}; 0 is the paper's"
@@ -310,8 +308,7 @@ class GradedGaussianProcess(LatentProcess):
             raise ValueError(
                 f"floor must be above 0 and below 1 for {self.name!r}, got {self.floor}; leave it out for the default"
             )
-        if self.scale is not None:
-            check_positive(self, scale=self.scale)
+        check_positive(self, "scale")
         check_discount(self.discount)
         super().__post_init__()
         self._variances = self._observed = 0.0

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from apportion.checks import check_numbers
-from apportion.predictors.base import Predictor, check_clip, check_discount, check_positive
+from apportion.checks import check_numbers, check_positive
+from apportion.predictors.base import Predictor, check_clip, check_discount
 from apportion.predictors.embeddings import Embedder, SentenceTransformerEmbedder, embed
 from apportion.predictors.saved import SavedValues
 from apportion.predictors.statistics.beta_binomial import expit
@@ -40,7 +40,7 @@ class LogisticProbe(Predictor):
     def __post_init__(self) -> None:
         check_numbers(self)
         check_clip(self, self.clip)
-        check_positive(self, strength=self.strength)
+        check_positive(self, "strength")
         self._weights: Floats | None = None
         self._kept: ProbeData | None = None
 

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from apportion.checks import check_numbers
-from apportion.predictors.base import Predictor, check_clip, check_positive, check_window
+from apportion.checks import check_numbers, check_positive
+from apportion.predictors.base import Predictor, check_clip, check_window
 from apportion.predictors.embeddings import Embedder, SentenceTransformerEmbedder, embed
 from apportion.predictors.saved import SavedValues
 from apportion.predictors.statistics.per_prompt import observations
@@ -66,7 +66,7 @@ class Ridge(Predictor):
     def __post_init__(self) -> None:
         check_numbers(self)
         check_window(self, self.window)
-        check_positive(self, penalty=self.penalty, strength=self.strength)
+        check_positive(self, "penalty", "strength")
         check_clip(self, self.clip)
         self._embeddings: Floats | None = None
         self._rates = np.empty(0)

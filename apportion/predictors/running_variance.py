@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from apportion.checks import check_numbers
-from apportion.predictors.base import Predictor, check_positive
+from apportion.checks import check_numbers, check_positive
+from apportion.predictors.base import Predictor
 from apportion.predictors.saved import SavedValues
 from apportion.predictors.statistics.per_prompt import Range, saved_range, spreads
 from apportion.predictors.statistics.pooled import DiscountedSums
@@ -60,7 +60,7 @@ class RunningVariance(Predictor):
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        check_positive(self, strength=self.strength)
+        check_positive(self, "strength")
         self._spreads = DiscountedSums(2, self.discount)
         self._range: Range | None = None
 

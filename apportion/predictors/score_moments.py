@@ -21,8 +21,8 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from apportion.checks import check_numbers
-from apportion.predictors.base import Predictor, check_positive
+from apportion.checks import check_numbers, check_positive
+from apportion.predictors.base import Predictor
 from apportion.predictors.saved import SavedValues
 from apportion.predictors.score_norms import score_norm
 from apportion.predictors.statistics.pooled import PooledSums
@@ -96,7 +96,7 @@ class ScoreMoments(Predictor):
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        check_positive(self, prior_alpha=self.prior_alpha, prior_beta=self.prior_beta, strength=self.strength)
+        check_positive(self, "prior_alpha", "prior_beta", "strength")
         if self.baseline not in get_args(HistoryBaseline):
             raise ValueError(
                 f"baseline must be one of {', '.join(get_args(HistoryBaseline))} for {self.name!r}, got "

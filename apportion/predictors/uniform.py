@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from apportion.checks import check_numbers
-from apportion.predictors.base import Predictor, check_positive
+from apportion.checks import check_numbers, check_positive
+from apportion.predictors.base import Predictor
 from apportion.types import Batch, Belief, Needs, Prompt
 
 
@@ -31,7 +31,7 @@ class UniformPrior(Predictor):
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        check_positive(self, alpha=self.alpha, beta=self.beta)
+        check_positive(self, "alpha", "beta")
 
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
         return Belief(np.full(len(prompts), self.alpha), np.full(len(prompts), self.beta))

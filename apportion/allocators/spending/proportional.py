@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from apportion.allocators.spending.budget import BudgetedAllocator
-from apportion.checks import check_least
+from apportion.checks import check_least, check_positive
 from apportion.types import Batch, Belief, Counts, Floats, Plan
 
 
@@ -42,10 +42,7 @@ class ProportionalAllocator(BudgetedAllocator):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_least(self, "a prompt without rollouts teaches nothing", low=1)
-        if not 0 < self.epsilon < float("inf"):
-            raise ValueError(
-                f"epsilon must be finite and above 0 for {self.name}, got {self.epsilon}; leave it out for the default"
-            )
+        check_positive(self, "epsilon")
 
     @abstractmethod
     def weights(self, belief: Belief) -> Floats:
