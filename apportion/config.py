@@ -19,12 +19,12 @@ from pydantic.errors import PydanticSchemaGenerationError
 
 from apportion.allocators import ALLOCATORS, Allocator
 from apportion.baselines import BASELINES, Baseline, Tracked
-from apportion.checks import LARGEST_INTEGER, LONGEST_WORD
+from apportion.checks import LARGEST_INTEGER, LONGEST_WORD, choices
 from apportion.predictors import EMBEDDERS, PREDICTORS, Embedder, Predictor
 from apportion.presets import PRESETS, Preset
 from apportion.selection import SELECTORS, Selector
 from apportion.stopping import RULES, Rule
-from apportion.toml import ConfigError, choices, load, to_toml
+from apportion.toml import ConfigError, load, to_toml
 from apportion.untrusted import shown
 from apportion.verifiers import VERIFIERS, Verifier
 

@@ -6,10 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from apportion.checks import choices
 from apportion.untrusted import MAX_DEPTH, check_depth, read_config, shown
-
-__all__ = ["ConfigError", "check_folder_name", "choices", "load", "to_toml"]
 
 _TEXT = re.compile(r'''"""(?s:.*?)"""|\'{3}(?s:.*?)\'{3}|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|#[^\n]*''')
 _LONG_KEY = re.compile(rf"(?:\.[ \t]*[\w-]+[ \t]*){{{MAX_DEPTH}}}")

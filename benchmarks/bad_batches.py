@@ -10,7 +10,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -42,7 +42,9 @@ class Still(Drift):
 class WithoutDrift(EmpiricalBayes):
     """Empirical Bayes whose beliefs never move together: the control."""
 
-    _drift: Drift = field(default_factory=Still, init=False, repr=False, compare=False)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._drift = Still()
 
 
 def pools() -> dict[str, Counts]:

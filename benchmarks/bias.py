@@ -97,7 +97,7 @@ class HORAWithMore(HORA):
     def plan(self, batch: Batch) -> Plan:
         if not batch.round:
             return super().plan(batch)
-        total = self._budget.of(len(batch.prompts))
+        total = self._total(len(batch.prompts))
         low = np.maximum(batch.asked, self.pre_rollouts + 1)
         return Plan(maximise_hits(batch.posterior, total, low, self.high) - batch.asked)
 

@@ -157,9 +157,9 @@ class CountedShares(DiscountedCounts):
     def update(self, batch: Batch) -> None:
         for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):
             rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
-            right, wrong = self._counts.get(prompt.id, (0.0, 0.0))
+            right, wrong = self._counts.by_id.get(prompt.id, (0.0, 0.0))
             shares = sum(rewards), len(rewards) - sum(rewards)
-            self._counts[prompt.id] = (self.discount * right + shares[0], self.discount * wrong + shares[1])
+            self._counts.by_id[prompt.id] = (self.discount * right + shares[0], self.discount * wrong + shares[1])
 
 
 NOTES = [

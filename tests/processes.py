@@ -73,10 +73,15 @@ class Command:
 
     def nothing_left(self, seconds=20.0):
         """Return whether all its processes end by themselves within ``seconds``, of which most need well under 5."""
-        deadline = time.monotonic() + seconds
-        while (left := self.family()) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return not left
+        return nothing_left(self.mark, seconds)
+
+
+def nothing_left(mark, seconds=20.0):
+    """Return whether all processes with ``mark`` end by themselves within ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while (left := marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not left
 
 
 def marked(mark):

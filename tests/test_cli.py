@@ -165,14 +165,14 @@ def test_wrong_options_and_prompts_of_allocate_are_refused(tmp_path: Path, monke
         --budget 8           => budget must be between 9 and 192 for 3 prompts, got 8
         --budget 193         => got 193
         --budget -1          => got -1
-        --low 2              => low must be at least 3 for vip
+        --low 2              => low must be at least 3 for rloo
         --low 5 --high 4     => high must be at least low
         --success 0.1,nan    => success must be in [0, 1], got nan
         --success 0.1,1.5    => success must be in [0, 1], got 1.5
         --success 0.1,half   => --success must be numbers separated by commas, got '0.1,half'
         --success ''         => --success must be numbers separated by commas, got ''
         --method vpi         => method must be one of uniform, vip, hora, got 'vpi'
-        --estimator grpo     => estimator must be one of rloo, dr_grpo for vip, got 'grpo'
+        --estimator grpo     => estimator must be one of rloo, dr_grpo, got 'grpo'
         --method hora        => hora takes no success probabilities
         --trials 4,4,4       => vip takes no successes and trials
         --input x.csv        => prompts come from --input or from --success, got both

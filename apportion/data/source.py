@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from apportion.checks import choices
 from apportion.data.named import NAMED, NamedSet
 from apportion.data.templates import TEMPLATES, Template, make_template
 from apportion.tables import SUFFIXES
-from apportion.toml import choices
 from apportion.verifiers import VERIFIERS
 from apportion.verifiers.base import Verifier
 

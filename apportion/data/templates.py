@@ -9,8 +9,8 @@ References: DAPO (Yu et al., 2025, arXiv 2503.14476), the wording of its data se
 from dataclasses import dataclass
 
 from apportion.answers.extraction import EXTRACTORS
+from apportion.checks import choices
 from apportion.questions import TEMPLATE, Question
-from apportion.toml import choices
 from apportion.untrusted import shown
 
 STEPS = (

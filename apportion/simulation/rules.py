@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from apportion.allocators import ALLOCATORS, Allocator, Uniform
+from apportion.checks import choices
 from apportion.predictors import PREDICTORS, EmpiricalBayes, Predictor
 from apportion.selection import SELECTORS, Selector, ShuffledEpochs, check_selector
 from apportion.simulation.population import Population, place_of
-from apportion.toml import choices
 from apportion.types import Batch, Belief, Floats, Needs, Prompt
 from apportion.untrusted import shown
 

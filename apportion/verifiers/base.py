@@ -8,9 +8,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
 from apportion.answers import EXTRACTORS, extract
+from apportion.checks import choices
 from apportion.questions import Question
 from apportion.rows import TableError
-from apportion.toml import choices
 from apportion.untrusted import shown
 
 NAMED_OFFENDERS = 3

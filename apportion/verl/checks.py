@@ -11,8 +11,8 @@ from verl.utils.import_utils import load_class_from_fqn
 
 from apportion.advantages import Weighting, check_agreement, check_baseline, default_weighting
 from apportion.allocators import AR3PO, DAPO, Allocator, PilotCommit, ReinforceAda
+from apportion.checks import choices
 from apportion.config import placed
-from apportion.toml import choices
 from apportion.verl.advice import warn
 from apportion.verl.checkpoints import SavedAllocation, resumed_file
 from apportion.verl.coordinator.settings import PREFIX, VerlAllocation

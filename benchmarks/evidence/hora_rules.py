@@ -33,10 +33,10 @@ class Hardest(HORA):
         return plan if not batch.round or not plan else self._dealt(batch)
 
     def _dealt(self, batch: Batch) -> Plan:
-        width = self._budget.width(batch, batch.asked)
+        width = self._width(batch, batch.asked)
         gains = self._worth(batch.successes.astype(float), batch.trials.astype(float), np.arange(width))
         gains[batch.asked[:, None] + 1 + np.arange(width) > self.high] = -np.inf
-        return Plan(spend(gains, self._budget.of(len(batch.prompts)), batch.asked) - batch.asked)
+        return Plan(spend(gains, self._total(len(batch.prompts)), batch.asked) - batch.asked)
 
     def _worth(self, right: Floats, trials: Floats, extra: Floats) -> Floats:
         """Return what each further rollout is worth [P, W]: a right pre-rollout outweighs all rollouts of a prompt."""
@@ -63,6 +63,6 @@ class Unhit(HORA):
         if not batch.round or not plan:
             return plan
         posterior = clipped_prior(batch.belief).condition(batch.successes, batch.trials)
-        gains = gains_beyond(posterior, batch.asked, self.high, self._budget.width(batch, batch.asked))
+        gains = gains_beyond(posterior, batch.asked, self.high, self._width(batch, batch.asked))
         gains[batch.successes == 0] += 1.0
-        return Plan(spend(gains, self._budget.of(len(batch.prompts)), batch.asked) - batch.asked)
+        return Plan(spend(gains, self._total(len(batch.prompts)), batch.asked) - batch.asked)

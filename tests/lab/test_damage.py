@@ -13,7 +13,7 @@ from apportion.lab import command
 from tests import warm
 from tests.lab.states import curves
 from tests.lab.test_processes import CONFIG, start_training, whole  # noqa: F401 - a fixture
-from tests.processes import MARK, Command, marked
+from tests.processes import MARK, Command, nothing_left
 
 pytestmark = [pytest.mark.xdist_group("commands"), pytest.mark.slow]
 RUN = "runs/quick/vip-seed0"
@@ -197,4 +197,4 @@ def test_a_disk_that_gets_full_is_told_in_one_line(folder):
     limited = warm.forked(["-c", FULL.format(room=2000)], folder, **{MARK: "full disk"})
     assert limited.returncode == 1 and "Traceback" not in limited.stdout + limited.stderr
     assert re.search("could not be written .*File too large", limited.stdout.splitlines()[-1])
-    assert not marked("full disk")
+    assert nothing_left("full disk")

@@ -17,7 +17,7 @@ def test_vip_as_printed_has_the_papers_process_and_formula():
     assert found.arguments().keys() == {"allocator", "estimator"}
     assert found.allocator == VIP(estimator="dr_grpo", rollouts_per_prompt=12, predictor=GaussianProcess())
     assert found.estimator == found.allocator.needs.estimator == "dr_grpo"
-    with pytest.raises(ValueError, match="estimator must be rloo or dr_grpo for vip, got 'grpo'; "):
+    with pytest.raises(ValueError, match="estimator must be one of rloo, dr_grpo, got 'grpo'; the paper of vip"):
         vip_as_printed("grpo")
 
 

@@ -68,7 +68,7 @@ CONSTRUCTED = {
         "questions": make_questions(3)
     },
     "verdict must be one of the reward functions, judge, got 'wright'; check the spelling": {"verdict": "wright"},
-    "baseline must be one of .*, got 'optimum'; did you mean 'optimal'": {
+    "baseline must be known, got 'optimum'; did you mean 'optimal'": {
         "estimator": "reinforce",
         "baseline": "optimum",
     },

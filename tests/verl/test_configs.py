@@ -197,7 +197,7 @@ def test_a_preset_is_set_further():
 
 
 REFUSED = {
-    "give either rollouts_per_prompt or budget, got 6.0 and 512; budget counts": [
+    "give one of rollouts_per_prompt, budget and tokens_per_prompt, got 6.0, 512 and None": [
         *("allocation.allocator.budget=512", "allocation.allocator.rollouts_per_prompt=6")
     ],
     r"^allocation\.allocator\.predictor\.predictor must have a value": ["allocation/predictor=shuffled"],
