@@ -133,7 +133,8 @@ def test_a_stored_rollout_must_be_a_correct_one_of_the_past():
     prompt_id, rollout = state["store"]["entries"][0]
     for change in ({"correct": False}, {"step": 9}, {"completion": None}, {"tokens": -1}, {"score_norm": -1.0}):
         forged = state | {"store": {**state["store"], "entries": [(prompt_id, rollout | change)]}}
-        with pytest.raises(ValueError, match=f"entries must be correct responses|{next(iter(change))} must be"):
+        name = "entries must be correct responses" if "correct" in change else f"{next(iter(change))} must be"
+        with pytest.raises(ValueError, match=name):
             AR3PO().load_state_dict(forged)
     with pytest.raises(ValueError, match="must have"):
         AR3PO().load_state_dict(state | {"store": {**state["store"], "entries": [(prompt_id, {"correct": True})]}})

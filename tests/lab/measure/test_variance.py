@@ -102,7 +102,7 @@ def test_the_error_is_the_jackknife_and_the_bootstrap_counts_draws(small_base, u
 def test_uniform_beside_itself_has_ratio_one(small_base, uncertain):
     same, again = measure_variances(small_base, uncertain, [np.full(6, 5), lambda rng: np.full(6, 5)], draws=10)
     assert ratio_interval(again, same) == pytest.approx((1.0, 1.0))
-    other, fresh = (measure_one(small_base, uncertain, np.full(6, 5), draws=50, seed=seed) for seed in (9, 10))
+    other, fresh = (measure_one(small_base, uncertain, np.full(6, 5), draws=100, seed=seed) for seed in (9, 10))
     low, high = ratio_interval(other, fresh)
     assert low < 1 < high
 

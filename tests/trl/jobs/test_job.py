@@ -434,14 +434,14 @@ def test_a_job_on_the_lab_has_its_exact_success_probability(lab, tmp_path, capsy
     """Without learning, shares over hundreds of rollouts a prompt agree with the exact probabilities within noise."""
     config = tmp_path / "exact.toml"
     config.write_text(
-        'model = "lab:medium"\ndata = {name = "lab:medium", limit = 6}\n'
+        'model = "lab:medium"\ndata = {name = "lab:medium", limit = 12}\n'
         'allocator = {name = "uniform", rollouts_per_prompt = 200}\n'
-        "[training]\nlearning_rate = 0.0\nmax_steps = 1\nper_device_train_batch_size = 1200\n"
+        "[training]\nlearning_rate = 0.0\nmax_steps = 1\nper_device_train_batch_size = 2400\n"
         'gradient_accumulation_steps = 1\nsave_strategy = "no"\ndisable_tqdm = true\n'
     )
     assert train(config) == 0
     printed = capsys.readouterr().out
-    assert "trained first, then cached" in printed and "6 prompts, 1,200 rollouts" in printed
+    assert "trained first, then cached" in printed and "12 prompts, 2,400 rollouts" in printed
     verdicts = {}
     for row in read_log(Path("runs/exact/rollouts")).to_pylist():
         verdicts.setdefault(row["prompt"], []).append(row["correct"])

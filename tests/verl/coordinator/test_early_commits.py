@@ -52,7 +52,7 @@ def by_uid(commits):
     return found
 
 
-@settings(max_examples=75)
+@settings(max_examples=150)
 @given(kind=st.sampled_from(sorted(JOINT)), seed=st.integers(0, 10**6), retries=st.integers(0, 1))
 def test_early_commits_change_nothing_that_is_trained_on_learned_or_logged(kind, seed, retries):
     runs = []

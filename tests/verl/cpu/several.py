@@ -1,7 +1,7 @@
 """verl's command, which trains under several allocations one after the other in the same processes.
 
-``+several=[...]`` holds what ``allocation`` would, and a number of ``steps``; each has a manager, workers and a
-coordinator of its own, and goes on from the weights of the one before.
+``+several=[...]`` holds what ``allocation`` would; each has a manager, workers and a coordinator of its own, for as
+many steps as ``trainer.total_training_steps`` says, and goes on from the weights of the one before.
 """
 
 import hydra
@@ -17,15 +17,15 @@ from verl.utils.config import validate_config
 class Several(TaskRunnerV1.__ray_actor_class__):
     def init_agent_loop_manager(self):
         """Trains under all but the last allocation, and makes the manager of that."""
-        self.trainer.total_training_steps = 0
+        steps = self.trainer.total_training_steps
         tracking.open = _opened_to_append
         for i, allocation in enumerate(self.config.several):
             if i:
                 self.trainer.fit(self.agent_loop_manager)
                 self.trainer.global_steps -= 1
+                self.trainer.total_training_steps += steps
                 self.trainer._init_dump_executor()
             with open_dict(self.config):
-                self.trainer.total_training_steps += allocation.pop("steps")
                 self.config.allocation = allocation
             super().init_agent_loop_manager()
 
