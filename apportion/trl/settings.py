@@ -195,6 +195,12 @@ class TRLAllocation(TrainerAllocation):
                 f"whole_groups and rollout_log must be left out of a stream, got {self.whole_groups} and "
                 f"{self.rollout_log}; use AllocatedGRPOTrainer, which has both"
             )
+        idle = {"extract": "auto", "equivalence": "exact", "rollout_log_text": "full"}
+        if given := [name for name, usual in idle.items() if getattr(self, name) != usual]:
+            raise ValueError(
+                f"{' and '.join(given)} must be left out of a stream, which counts no votes and writes no log, got "
+                f"{', '.join(repr(getattr(self, name)) for name in given)}; use AllocatedGRPOTrainer"
+            )
         if args.weight_sync_steps != 1:
             raise ValueError(
                 f"weight_sync_steps must be 1, because an age is counted in updates, got {args.weight_sync_steps}; "

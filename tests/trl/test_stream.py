@@ -129,12 +129,12 @@ def test_vip_by_price_with_faulty_rewards(policy, tmp_path, monkeypatch):
     faults = {"0": float("nan"), "5": None, "a": "seven", "g": TimeoutError("busy")}
     trainer = make(
         policy, tmp_path, 16, Faulty(faults), allocator=VIP(rollouts_per_prompt=4, high=8), estimator="rloo",
-        failed_rewards="drop", max_steps=4,
+        failed_rewards="drop", max_steps=6,
     )  # fmt: skip
     audit = Audit(trainer, monkeypatch)
-    history = tiny.trained(trainer)[:4]
+    history = tiny.trained(trainer)[:6]
     audit.check(bound=1)
-    assert len(audit.steps) == 4 and sum(logged["allocation/failed"] for logged in history) > 0
+    assert len(audit.steps) == 6 and sum(logged["allocation/failed"] for logged in history) > 0
     assert not any(c["input_ids"] is None for step in audit.steps for c in step)
     groups = [group for update in audit.given for group in update.groups]
     assert len({len(group.rollouts) for group in groups}) > 1
@@ -147,22 +147,22 @@ def test_vip_by_price_with_faulty_rewards(policy, tmp_path, monkeypatch):
 def test_a_killed_run_resumes_without_losing_or_repeating_a_prompt(policy, tmp_path, monkeypatch):
     def run(act):
         trainer = make(
-            policy, tmp_path, estimator="reinforce", baseline="spo", max_steps=6, save_strategy="steps", save_steps=3,
+            policy, tmp_path, estimator="reinforce", baseline="spo", max_steps=9, save_strategy="steps", save_steps=3,
         )  # fmt: skip
-        return trainer, Audit(trainer, monkeypatch, 4, act)
+        return trainer, Audit(trainer, monkeypatch, 5, act)
 
     killed, audit = run(lambda worker: os.kill(worker._process.pid, signal.SIGKILL))
     ends_with(killed, audit, StreamWorkerError, r"must run, got one that ended with exit code -9 while", seconds=300)
     pid, first = audit.worker._process.pid, audit.prompts[:3]
-    assert len(audit.steps) in (4, 5)
+    assert len(audit.steps) in (5, 6)
 
     resumed, audit = run(lambda worker: None)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
-    assert resumed.state.global_step == 6 and audit.worker._process.pid != pid
+    assert resumed.state.global_step == 9 and audit.worker._process.pid != pid
     audit.check(bound=1)
-    assert [len(step) for step in audit.steps] == [16] * 3
+    assert [len(step) for step in audit.steps] == [16] * 6
     counts = Counter(chain(*first, *audit.prompts))
-    assert set(counts.values()) == {2} and len(counts) == 12  # two epochs of twelve prompts
+    assert set(counts.values()) == {3} and len(counts) == 12  # three epochs of twelve prompts
     assert resumed.allocation.baseline.predict(audit.worker.stream._prompts).std() > 0
 
 
@@ -219,6 +219,10 @@ REFUSED = {
     "got voting; use it with": {"allocator": Voting()},
     "verdict must be one of the reward functions, judge, got 'gold'": {"verdict": "gold"},
     "whole_groups and rollout_log must be left out of a stream, got True and None": {"whole_groups": True},
+    "extract and rollout_log_text must be left out of a stream, .* got 'boxed', 'hashes'; ": {
+        "extract": "boxed",
+        "rollout_log_text": "hashes",
+    },
     "verdict must name a reward function for hora": {"allocator": HORA(), "reward": [judge, tiny.mark]},
     "reward_funcs must be functions of a module": {"reward": lambda completions, **columns: [0.0]},
     "selection must give all prompts the same weight": {"selection": SPOWeights(importance_weights=True)},
