@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from apportion.checks import encodable, number_array
+from apportion.checks import check_choice, encodable, number_array
 from apportion.records.log_folder import path_of
 from apportion.records.record_writing import with_nulls, write_rows
 from apportion.records.rollout_log import COLUMNS, LogText, schema
@@ -82,11 +82,9 @@ def write_steps(
     return path
 
 
-def check_log_text(log_text: str, name: str = "log_text", also: Sequence[str] = ()) -> None:
-    """Raise ValueError unless ``log_text`` is a ``LogText`` or in ``also``. The error calls it ``name``."""
-    known = (*get_args(LogText), *also)
-    if log_text not in known:
-        raise ValueError(f"{name} must be one of {', '.join(known)}, got {log_text!r}; check the spelling")
+def check_log_text(log_text: str, name: str = "log_text") -> None:
+    """Raise ValueError unless ``log_text`` is a ``LogText``. The error calls it ``name``."""
+    check_choice(name, log_text, get_args(LogText))
 
 
 def hash_of(text: str) -> str:

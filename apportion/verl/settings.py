@@ -1,8 +1,6 @@
 """Read the settings of an allocation from verl's configuration."""
 
-import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +8,6 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from apportion.advantages import Reduction, default_weighting, rollout_needs
-from apportion.allocators.spending import budget
 from apportion.config import ConfigError, build, placed
 from apportion.presets import PRESETS, Preset
 from apportion.verl.coordinator.settings import PREFIX, VerlAllocation
@@ -38,18 +35,17 @@ def allocation_of(config: DictConfig) -> VerlAllocation:
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key} must have a value, got {str(error).splitlines()[0]!r}; set it") from error
     rollouts = int(config.actor_rollout_ref.rollout.n)
-    with _said_by_checks():
-        allocation = build(VerlAllocation, plain, "allocation")
-        if "preset" in plain:
-            _check_estimator(build(Preset, plain["preset"], "allocation.preset"), config)
-        try:
-            allocator = allocation.allocator.with_estimator(trained_estimator(config))
-            return replace(allocation, allocator=allocator.with_budget(rollouts))
-        except ValueError as error:
-            raise ConfigError(
-                f"{placed(str(error), type(allocation.allocator), 'allocation.allocator')} (rollouts_per_prompt is "
-                f"actor_rollout_ref.rollout.n by default, {rollouts})"
-            ) from error
+    allocation = build(VerlAllocation, plain, "allocation")
+    if "preset" in plain:
+        _check_estimator(build(Preset, plain["preset"], "allocation.preset"), config)
+    try:
+        allocator = allocation.allocator.with_estimator(trained_estimator(config))
+        return replace(allocation, allocator=allocator.with_budget(rollouts))
+    except ValueError as error:
+        raise ConfigError(
+            f"{placed(str(error), type(allocation.allocator), 'allocation.allocator')} (rollouts_per_prompt is "
+            f"actor_rollout_ref.rollout.n by default, {rollouts})"
+        ) from error
 
 
 def trained_estimator(config: DictConfig) -> str:
@@ -91,21 +87,6 @@ def norm_reduction(config: DictConfig, allocation: VerlAllocation) -> Reduction 
             "depend on how the loss reduces the tokens of a row"
         )
     return LOSSES[loss][0]
-
-
-@contextmanager
-def _said_by_checks() -> Iterator[None]:
-    """Leave out the warning of a budget that leaves nothing to decide, which ``check`` logs for the whole batch.
-
-    Every worker reads the settings, so that it would be in the log many times.
-    """
-    logger = logging.getLogger(budget.__name__)
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _without_null(table: Any) -> Any:
