@@ -26,6 +26,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 CELLS = ROOT / "runs" / "benchmarks"
 """Folder of the raw cells, which git ignores."""
 HEADLINES = ROOT / "benchmarks" / "headlines.toml"
+LEFT_OUT = "Rows and columns that no document quotes are left out."
 PACKAGES = ("numpy", "scipy", "torch", "transformers")
 
 
@@ -78,7 +79,8 @@ def write(
     print(whole)
     ours = results == RESULTS
     beside = CELLS if ours else results / "cells"
-    _write(results / f"{name}.md", f"{quoted(name, first) if ours else first}\n\n{last}\n")
+    kept = quoted(name, first) if ours else first
+    _write(results / f"{name}.md", "\n\n".join([kept, *([LEFT_OUT] if kept != first else []), last]) + "\n")
     _write(beside / f"{name}.md", whole)
     content = {"facts": found, "columns": list(columns), "rows": [list(row) for row in rows], **(cells or {})}
     _write(beside / f"{name}.json", json.dumps(content, indent=1) + "\n")
