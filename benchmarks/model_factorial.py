@@ -33,6 +33,8 @@ from apportion.advantages import advantages_of
 from apportion.baselines import Baseline, Optimal, Zero
 from apportion.predictors.score_norms import sampled_score_norm
 from apportion.types import Batch, Belief, Floats, Group, Plan
+from benchmarks.baselines_measured import load
+from benchmarks.evidence.language_model_policy import SUMS, line_ends, questions
 from benchmarks.stacked_llama import StackedLlama
 
 ROLLOUTS, UPDATES, EVERY, LONG = 32, 80, 20, 400
@@ -62,8 +64,6 @@ class Task:
 
 def tasks() -> dict[str, Task]:
     """Return the tasks. A sum has one right answer, and a number between two others has 2 to 12."""
-    from benchmarks.evidence.language_model_policy import SUMS, questions
-
     training, held_out = questions()
     pairs = [(a, a + width) for a in range(1, 81) for width in range(3, 14)]
     order = np.random.default_rng(0).permutation(len(pairs))[:112]
@@ -119,8 +119,6 @@ class Trainer:
     """Trains runs of one task side by side from the same ``model``."""
 
     def __init__(self, task: Task, model: Any, tokenizer: Any, device: str) -> None:
-        from benchmarks.evidence.language_model_policy import line_ends
-
         self.task, self.model, self.tokenizer, self.device = task, model, tokenizer, device
         self.ends = line_ends(tokenizer)
         self.examples = tokenizer("\n".join([*task.examples, ""])).input_ids
@@ -251,8 +249,6 @@ def area(run: Mapping[str, Any], until: int = UPDATES) -> float:
 
 def measure(file: Path, minutes: float, commit: str) -> None:
     """Measure part after part into ``file``, and begin none that would end too late. It goes on where it stopped."""
-    from benchmarks.baselines_measured import load
-
     torch.set_float32_matmul_precision("high")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     started, each = time.monotonic(), 0.0

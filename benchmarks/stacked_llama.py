@@ -19,7 +19,7 @@ KeysValues = list[tuple[Tensor, Tensor]]
 
 
 class Sampled(NamedTuple):
-    """Sampled tokens, which of them count, their log-probabilities and the entropy where each was sampled: [K, B, T]."""
+    """Sampled tokens, which of them count, their log-probabilities, and the entropy at each: [K, B, T]."""
 
     tokens: Tensor
     mask: Tensor

@@ -1,0 +1,61 @@
+"""Tests of the factorial of shapes and baselines: runs do not depend on their neighbours, and the schedule goes on."""
+
+import json
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from benchmarks import model_factorial
+from benchmarks.model_factorial import ARMS, Run, Trainer, measure, tasks
+from tests.trl.tiny import make_tokenizer
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Return a tiny model with random weights and its tokenizer; runs have two updates."""
+    torch.manual_seed(0)
+    tokenizer = make_tokenizer()
+    sizes = {"vocab_size": len(tokenizer), "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": True}
+    model = LlamaForCausalLM(LlamaConfig(**sizes, **heads)).eval()
+    for name, value in {
+        "UPDATES": 2,
+        "EVERY": 1,
+        "LONG": 4,
+        "DURING": 2,
+        "AT_END": 4,
+        "ATTEMPTS": 2,
+        "TOGETHER": 2,
+    }.items():
+        monkeypatch.setattr(model_factorial, name, value)
+    monkeypatch.setattr(model_factorial, "load", lambda: (model, tokenizer))
+    return model, tokenizer
+
+
+@pytest.mark.parametrize("name", ["sums", "between"])
+def test_a_run_is_the_same_alone_and_beside_others(name, small):
+    task = tasks()[name]
+    questions = [question for question, _ in task.training]
+
+    def trained(arms):
+        runs = [Run(arm, 1e-2, 3, questions) for arm in arms]
+        Trainer(task, *small, "cpu").train(runs, 2, 1)
+        return runs
+
+    beside, alone = trained(["single_zero", "fours_global", "eights_rloo"]), trained(["fours_global"])
+    for key, values in alone[0].found.items():
+        assert beside[1].found[key] == pytest.approx(values, nan_ok=True, abs=1e-5)
+
+
+def test_a_measurement_goes_on_where_it_stopped(small, tmp_path, capsys):
+    file = tmp_path / "measured.json"
+    measure(file, 60.0, "abc")
+    whole = json.loads(file.read_text())
+    assert [name.split()[0] for name in whole] == ["sweep"] * 4 + ["seeds"] * 6 + ["long"] * 2
+    assert {run["arm"] for run in whole["seeds sums (0, 1)"]["runs"]} == set(ARMS)
+    kept = dict(list(whole.items())[:9])
+    file.write_text(json.dumps(kept))
+    measure(file, 60.0, "abc")
+    again = json.loads(file.read_text())
+    assert {name: own["runs"] for name, own in again.items()} == {name: own["runs"] for name, own in whole.items()}
