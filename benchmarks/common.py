@@ -64,15 +64,17 @@ def write(
     cells: Mapping[str, Any] | None = None,
     more: Sequence[str] = (),
     results: Path = RESULTS,
+    measured: Mapping[str, Any] | None = None,
 ) -> None:
     """Write and print the table ``NAME.md``, and write its raw cells.
 
     ``rows`` hold text or numbers, shown as they are. The raw cells, ``rows`` among them, go to ``runs/benchmarks``.
     What no document quotes is made and not kept: the notes and tables of ``more``, and the rows and columns that
     ``headlines.toml`` does not name. It is printed, and the whole page is written beside the raw cells. With other
-    ``results`` than the tree's the raw cells go to ``results/cells``, and all rows and columns are kept.
+    ``results`` than the tree's the raw cells go to ``results/cells``, and all rows and columns are kept. ``measured``
+    are the facts of the machine that measured, if that is another one.
     """
-    found = {**facts(), "seeds": " ".join(map(str, seeds))}
+    found = {**(measured or facts()), "seeds": " ".join(map(str, seeds))}
     last = ", ".join(f"{key} {value}" for key, value in found.items())
     first = "\n\n".join([f"# {title}", table(columns, rows), *notes])
     whole = "\n\n".join([first, *more, last]) + "\n"

@@ -20,7 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -59,6 +59,8 @@ FORKS = (
 """What the factorial changes on the second task: its base and its usual length, and seeds that no other study used."""
 SWEEP_SEEDS = (100,)
 LEVELS = (0.8, 0.9)
+FACTORS = ("single", "pairs", "fours", "eights"), ("rloo", "zero", "global", "prompt")
+"""The shapes and the baselines of a factorial."""
 COLUMNS = (
     "method, rate, success, pass@32, area, area - baseline, over tokens, rollouts to .8, to .9, informative, "
     "no correct, rollouts/prompt, updates, tokens, CPU s"
@@ -112,7 +114,11 @@ def main(which: str = "", part: str = "all") -> None:
             + (" `solutions`: right completions of a problem effectively in use at the end, of 6.7." if forked else ""),
             _how_chosen(best, rates),
             f"{len(study.seeds)} of the {planned} seeds that were fixed beforehand.",
-            *([_contrasts(runs)] if factorial else []),
+            *(
+                contrasts({arm: [run.area for run in mine] for arm, mine in runs.items()}, *FACTORS)
+                if factorial
+                else []
+            ),
         ],
         more=[] if factorial else ["Rollouts a prompt by its exact success when sampled:\n\n" + _bands(summary)],
         seeds=list(study.seeds),
@@ -226,27 +232,27 @@ def _ratio(mine: Sequence[Run], baseline: Sequence[Run], level: float) -> str:
     return f"{bound}{np.exp(interval.mean):.2f} ({low:.2f} to {high:.2f})"
 
 
-def _contrasts(runs: dict[str, list[Run]]) -> str:
-    """Return the differences of area that the factorial was made for: one thing changed, the other held."""
-    area = {arm: np.array([run.area for run in mine]) for arm, mine in runs.items()}
-    shapes = ("single", "pairs", "fours", "eights")
-    baselines = ("rloo", "zero", "global", "prompt")
+def contrasts(area: Mapping[str, Sequence[float]], shapes: Sequence[str], baselines: Sequence[str]) -> list[str]:
+    """Return the differences of area that a factorial was made for, each with its table: one thing changed at a time.
+
+    ``area`` has the seeds of each arm, ``shape_baseline``. The last shape is what shapes are compared with.
+    """
 
     def less(arm: str, other: str) -> str:
         known = arm in area and other in area
-        return SeedInterval.of(area[arm] - area[other]).signed if known and arm != other else "-"
+        return SeedInterval.of(np.subtract(area[arm], area[other])).signed if known and arm != other else "-"
 
-    by_shape = [[shape, *(less(f"{shape}_{each}", f"eights_{each}") for each in baselines)] for shape in shapes]
+    by_shape = [[shape, *(less(f"{shape}_{each}", f"{shapes[-1]}_{each}") for each in baselines)] for shape in shapes]
     by_baseline = [
         [each, *(less(f"{shape}_{each}", f"{shape}_{'zero' if shape == 'single' else 'rloo'}") for shape in shapes)]
         for each in baselines
     ]
-    return (
-        "The shape alone: area, less that of groups of 8 with the same baseline, at 32 rollouts an update\n\n"
-        + table(["shape", *baselines], by_shape)
-        + "\n\nThe baseline alone: area, less RLOO's with the same shape (for single rollouts less baseline 0's)\n\n"
-        + table(["baseline", *shapes], by_baseline)
-    )
+    return [
+        "The shape alone: area, less that of groups of 8 with the same baseline, at 32 rollouts an update",
+        table(["shape", *baselines], by_shape),
+        "The baseline alone: area, less RLOO's with the same shape (for single rollouts less baseline 0's)",
+        table(["baseline", *shapes], by_baseline),
+    ]
 
 
 def _bands(summary: Sequence[Arm]) -> str:

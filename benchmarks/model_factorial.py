@@ -5,8 +5,8 @@ swept for every arm and task with a seed of its own. Fresh seeds then train for 
 Runs of a task train side by side (``stacked_llama``), so a run has no seconds of its own. The gradient is the plain
 score function's, as in ``evidence.language_model_measured``. About ten minutes on an H100.
 
-    PYTHONPATH=.venv/weights python -m benchmarks.model_factorial measure FILE [--minutes N]   # after `make weights`
-    python -m benchmarks.model_factorial page FILE                                             # writes the table
+    PYTHONPATH=.venv/weights python -m benchmarks.model_factorial FILE [--minutes N]  # after `make weights`
+    python -m benchmarks.model_factorial_table FILE
 """
 
 from __future__ import annotations
@@ -282,13 +282,11 @@ def measure(file: Path, minutes: float, commit: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["measure", "page"])
     parser.add_argument("file", type=Path)
     parser.add_argument("--minutes", type=float, default=60.0, help="begin no part that would end later")
     parser.add_argument("--commit", default="unknown", help="of the code, where there is no git")
     given = parser.parse_args()
-    if given.what == "measure":
-        measure(given.file, given.minutes, given.commit)
+    measure(given.file, given.minutes, given.commit)
 
 
 if __name__ == "__main__":

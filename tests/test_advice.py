@@ -10,7 +10,6 @@ from tests.test_cli import invoke
 from tests.test_docs import ROOT, few_recorded
 
 PLACES = ("README.md", "docs/trl.md", "docs/verl.md", "docs/index.md", "docs/diagnose.md")
-SINGLES = "allocation=uniform algorithm.adv_estimator=apportion_reinforce allocation.baseline=optimal rollout.n=1"
 
 
 def text_of(place):
@@ -27,12 +26,12 @@ def test_the_sentence_stands_in_every_document():
 
 
 @pytest.mark.parametrize("place", ["README.md", "docs/trl.md", "docs/verl.md"])
-def test_the_first_trainer_and_the_first_verl_command_have_single_rollouts(place):
+def test_the_first_trainer_and_the_first_verl_command_have_a_baseline_from_history(place):
     if place != "docs/verl.md":
         block = first_block(place, "python", "AllocatedGRPOTrainer(")
-        assert "**singles().arguments()" in block and "allocator=" not in block
+        assert "**fixed_baseline().arguments()" in block and "allocator=" not in block
     if place != "docs/trl.md":
-        assert all(override in first_block(place, "sh", "apportion.verl") for override in SINGLES.split())
+        assert "allocation=fixed_baseline" in first_block(place, "sh", "apportion.verl")
 
 
 def test_the_presets_are_what_the_first_page_says_of_them():

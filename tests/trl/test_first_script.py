@@ -24,5 +24,5 @@ def test_the_first_script_trains_on_all_rows(tmp_path, capsys, monkeypatch):
     exec(compile(block, str(DOCUMENT), "exec"), names)
     history = names["trainer"].state.log_history[:3]
     assert [each["allocation/rows"] for each in history] == [32] * 3
-    assert [each["allocation/prompts"] for each in history] == [32] * 3
-    assert "uniform: a batch of 32 prompts samples 32 rollouts in one round" in capsys.readouterr().err
+    assert [each["allocation/prompts"] for each in history] == [4] * 3
+    assert "uniform: a batch of 4 prompts samples 32 rollouts in one round" in capsys.readouterr().err
