@@ -28,7 +28,7 @@ import openai
 
 from benchmarks.common import RESULTS, ROOT, spread, table, write
 from benchmarks.served_model import ServedModel, problems, serving, train_model
-from benchmarks.serving_left import Left, aftermath, never_ending, settled
+from benchmarks.serving_left import Left, aftermath, of_length, settled
 from tests.endpoint.fault_server import FaultServer
 from tests.gateway.builders import MESSAGES, ballot, either
 
@@ -173,9 +173,8 @@ async def left_over(served: ServedModel, way: str, tokens: int) -> Left:
             completion: Any = await client.chat.completions.create(
                 model=served.model,
                 messages=[{"role": "user", "content": problems(1)[0].text}],
-                max_tokens=tokens,
                 temperature=1e-6,  # all the same text, so that the rule stops early; requests at 0 are not voted on
-                extra_body=never_ending(tokens),
+                **of_length(tokens),
             )
             found = ballot(completion)
             return await asyncio.to_thread(aftermath, served, before, found["samples"], found["cancelled"])

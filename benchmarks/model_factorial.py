@@ -252,7 +252,7 @@ def measure(file: Path, minutes: float, commit: str) -> None:
     torch.set_float32_matmul_precision("high")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     started, each = time.monotonic(), 0.0
-    measured: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    measured: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     model, tokenizer = load()
     known = {name: Trainer(task, model, tokenizer, device) for name, task in tasks().items()}
     for name, task, chosen, updates in parts(measured):
@@ -276,7 +276,7 @@ def measure(file: Path, minutes: float, commit: str) -> None:
                 "commit": commit,
             },
         }
-        file.write_text(json.dumps(measured))
+        file.write_text(json.dumps(measured), encoding="utf-8")
         print(name, f"{seconds:.0f} s", {r.arm: [round(s, 3) for s in r.found["success"]] for r in runs}, flush=True)
 
 

@@ -109,10 +109,15 @@ def aftermath(served: ServedModel, before: float, needed: int, in_flight: int) -
     return Left(needed, in_flight, left - before, settled(served) - left, seconds)
 
 
-def never_ending(tokens: int) -> dict[str, Any]:
-    """Return a generation config for a request that makes each completion exactly ``tokens`` long."""
-    config = {"min_new_tokens": tokens, "eos_token_id": EOS, "pad_token_id": PAD}
-    return {"generation_config": json.dumps(config)}
+def of_length(tokens: int) -> dict[str, Any]:
+    """Return what a request says beside the rest, so that each completion ends by itself after ``tokens`` tokens.
+
+    One that is cut off at its maximum length has no answer.
+    """
+    end_now = [tokens, 1e6]  # from here on the end is a million times as likely
+    config = {"min_new_tokens": tokens, "exponential_decay_length_penalty": end_now}
+    config |= {"eos_token_id": EOS, "pad_token_id": PAD}
+    return {"max_tokens": tokens + WAVE, "extra_body": {"generation_config": json.dumps(config)}}
 
 
 def _by_vote(served: ServedModel, question: Question, seed: int, tokens: int, wave: Wave) -> Left:
@@ -129,8 +134,7 @@ def _by_vote(served: ServedModel, question: Question, seed: int, tokens: int, wa
             extract="last_number",
             equivalence="exact",
             temperature=0.0,
-            max_tokens=tokens,
-            extra_body=never_ending(tokens),
+            **of_length(tokens),
             seed=seed,
             concurrency=WAVE,
         )
@@ -152,9 +156,8 @@ async def _leave(served: ServedModel, question: Question, tokens: int, needed: i
                 model=served.model,
                 messages=[{"role": "user", "content": question.prompt}],
                 temperature=0.0,
-                max_tokens=tokens,
                 stream=True,
-                extra_body=never_ending(tokens),
+                **of_length(tokens),
             )
             async with stream:
                 async for _ in stream:
