@@ -397,7 +397,7 @@ def load_verl(path: Path) -> Mapping[str, Any]:
     """Return what a coordinator has learned after it has loaded the checkpoint ``path`` as verl's manager has it do."""
     coordinator = _verl_coordinator()
     load_into(coordinator, path)
-    return coordinator._learned()
+    return coordinator.state()
 
 
 def _verl_coordinator() -> Coordinator:
