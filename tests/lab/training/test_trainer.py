@@ -32,7 +32,7 @@ RULES = {
     "vip": lambda: (VIP(rollouts_per_prompt=4, high=12, predictor=DiscountedCounts()), {}),
     "hora": lambda: (HITS, {}),
     "ar3po": lambda: (AR3PO(rollouts_per_stage=2, reuse="recompute"), {}),
-    "dapo": lambda: (DYNAMIC, {}),
+    "dapo": lambda: (DYNAMIC, {"problems": 24}),
     "pilot_commit": lambda: (PilotCommit(pilots=2, commits=2, target=2, draw=4, max_rounds=4), {}),
     "reinforce_ada": lambda: (ReinforceAda(rollouts_per_round=2, keep=2, rounds=3), {}),
     "optimal": lambda: (UNIFORM, {"estimator": "reinforce", "baseline": Optimal()}),
@@ -43,7 +43,7 @@ RULES = {
         {"selection": SPOWeights(importance_weights=True), "estimator": "spo", "baseline": SPO()},
     ),
     "batch_optimal": lambda: (SINGLE, {"estimator": "batch_optimal"}),
-    "greso": lambda: (DYNAMIC, {"selection": GRESO()}),
+    "greso": lambda: (DYNAMIC, {"problems": 24, "selection": GRESO()}),
     "stream": lambda: (HITS, {"age_bound": 2, "slots": 12, "selection": Mixed()}),
     "stream_singles": lambda: (SINGLE, {"age_bound": 1, "slots": 4, "estimator": "batch_optimal"}),
 }
