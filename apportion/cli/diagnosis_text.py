@@ -27,9 +27,9 @@ Table = Callable[..., str]
 JOINED = "Steps were joined to 8 groups each, because a step has fewer. "
 CHANGES = (
     "Try one change at a time, beside a run without it. TRL: replace GRPOTrainer by AllocatedGRPOTrainer, keep its "
-    "other arguments, and pip install 'apportion[trl]'. verl: replace python -m verl.trainer.main_ppo by python -m "
-    "apportion.verl, keep your other overrides, and pip install 'apportion[verl]'. Say algorithm.adv_estimator there, "
-    "because its default becomes apportion_rloo."
+    "other arguments, and pip install '.[trl]' in a clone. verl: replace python -m verl.trainer.main_ppo by python -m "
+    "apportion.verl, keep your other overrides, and pip install '.[verl]'. Say algorithm.adv_estimator there, because "
+    "its default becomes apportion_rloo."
 )
 
 

@@ -102,7 +102,7 @@ def informed_change(group_size: int, binary: bool, embeddings: bool, rates: bool
             "prompts."
         )
     if embeddings:
-        notes.append("MiniLM needs apportion[embed]. For embeddings of your own give PrecomputedEmbeddings.")
+        notes.append("MiniLM needs pip install '.[embed]'. For embeddings of your own give PrecomputedEmbeddings.")
     imports += [f"from apportion.selection import {_class(rule)}", _TRAINER]
     return CodeChange(tuple(imports), trl, " ".join(("allocation=uniform", *overrides)), " ".join(notes))
 
