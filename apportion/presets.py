@@ -126,10 +126,10 @@ def ttrl_as_printed() -> Preset:
 def optpo_as_printed() -> Preset:
     """Return OptPO (arXiv 2512.02882): at least 32 and at most 64 votes, of which the first 32 are trained on.
 
-    Its other settings are the trainer's: a learning rate of 1e-6 (critic 1e-5, SFT 2e-5), a KL coefficient of 0.001,
-    a temperature of 0.6 and top-p 0.95.
+    In a tie the leader is the label. Its other settings are the trainer's: a learning rate of 1e-6 (critic 1e-5, SFT
+    2e-5), a KL coefficient of 0.001, a temperature of 0.6 and top-p 0.95.
     """
-    return Preset(allocator=OptPO(max_samples=64, min_samples=32))
+    return Preset(allocator=OptPO(max_samples=64, min_samples=32, ties="leader"))
 
 
 def spo(rates: Mapping[str, float] | None = None, *, rho: float = 0.875) -> Preset:

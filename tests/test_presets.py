@@ -68,6 +68,7 @@ def test_the_other_papers_have_their_printed_numbers_whatever_the_engine_says():
     assert presets.hora_as_printed().allocator.pre_rollouts == 8
     assert presets.optpo_as_printed().allocator.size(1).kept == presets.ttrl_as_printed().allocator.size(1).kept == 32
     assert presets.ttrl_as_printed().allocator.size(1).asked == 64
+    assert presets.optpo_as_printed().allocator.ties == "leader"
 
 
 def test_a_bonus_that_is_none_is_refused():
