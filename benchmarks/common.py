@@ -26,7 +26,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 CELLS = ROOT / "runs" / "benchmarks"
 """Folder of the raw cells, which git ignores."""
 HEADLINES = ROOT / "benchmarks" / "headlines.toml"
-LEFT_OUT = "Rows and columns that no document quotes are left out."
+LEFT_OUT = "What no document quotes is left out."
 PACKAGES = ("numpy", "scipy", "torch", "transformers")
 
 
