@@ -155,10 +155,13 @@ def main() -> None:
         [
             table(["something can be gained", *columns], gains),
             f"{LOGS} simulated logs a row: shuffled epochs in batches of {BATCH}, 200 prompts, 6 visits and groups of "
-            "8 unless named. `choose` takes the better half of each batch by P(mixed), `split` gives VIP's "
-            "counts, `retire` rests mastered prompts; the columns count the logs in which they were recommended. "
-            "Saving told: of `choose`, mean over logs. At the true p: the saving of the same choices in expectation. "
-            "The intervals are 98.3%, so that three changes together are right with 95%.",
+            "8 unless named. Counted are logs in which a change was recommended. The intervals are 98.3%, so that "
+            "three changes together are right with 95%.",
+        ],
+        more=[
+            "`choose` takes the better half of each batch by P(mixed), `split` gives VIP's counts, `retire` rests "
+            "mastered prompts. Saving told: of `choose`, mean over logs. At the true p: the saving of the same choices "
+            "in expectation.",
             table(["", "choose", "split", "retire"], real),
             "The recorded run of examples/data, with its 98.3% intervals, and a control: within each visit the "
             "outcomes are at random prompts.",

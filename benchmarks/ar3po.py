@@ -47,13 +47,14 @@ def main() -> None:
         [
             f"Medium base, {study.training.problems} problems, {study.training.prompts_per_step} a step, "
             f"{study.training.rollouts:,} rollouts a run, GRPO, learning rate {study.training.learning_rate:g}; mean "
-            "and 95% interval (Student's t) over seeds, differences paired by seed. `per trained group` is the "
-            "number of rollouts for each group in the loss with differing rewards. `no correct` is the share of "
-            "prompts without a correct rollout, and `after reuse` the share of groups without one. `ratio variance` is "
-            "the variance of the importance ratios of reused tokens in the loss: Option I starts them at 1, and Option "
-            "II leaves them out. grpo_5 is the control with as many rollouts a prompt as the stages take.",
-            "The paper has 5.7 responses a prompt where GRPO has 8, 4.2 times fewer than DAPO, and the share of groups "
-            "without a correct response down from about .30 to below .20 (arXiv 2509.25808).",
+            "and 95% interval (Student's t) over seeds. grpo_5 is the control with as many rollouts a prompt as the "
+            "stages take.",
+        ],
+        more=[
+            "`per trained group` is the number of rollouts for each group in the loss with differing rewards. "
+            "`no correct` is the share of prompts without a correct rollout, and `after reuse` the share of groups "
+            "without one. `ratio variance` is the variance of the importance ratios of reused tokens in the loss: "
+            "Option I starts them at 1, and Option II leaves them out.",
         ],
         seeds=list(study.seeds),
         cells={"rollouts_by_band": {arm.name: arm.rollouts_by_band for arm in summary}},

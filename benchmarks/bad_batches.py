@@ -139,9 +139,8 @@ def _ratios(found: Mapping[str, Floats]) -> str:
 
 NOTES = [
     "Squared error of the predicted share of right answers in the next group of 8, over that of discounted counts: "
-    "over all ten visits, then without each prompt's first. In brackets: without drift and without outages. Prompts "
-    "come in a random order at each visit. At visit 4 three batches have the fault: all rewards 0, all 1, half of "
-    "each group without a verdict, or half of each group 0. 200 problems of the GRPO run of Qwen2.5-Math-1.5B; 120 "
+    "over all ten visits, then without each prompt's first. In brackets: without drift and without outages. At visit 4 "
+    "three batches have the fault. 200 problems of the GRPO run of Qwen2.5-Math-1.5B; 120 "
     "problems of which Qwen2.5-Math-7B solves at most 16 of 128.",
     "120 simulated prompts whose log-odds all rise by 2 before visit 4: squared error against the true rates over "
     "that of counts, at the visits from 3 on. At visit 4 of 128 a batch nothing has shown the jump yet.",

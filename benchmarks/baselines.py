@@ -22,11 +22,9 @@ import numpy as np
 
 from apportion.types import Floats
 from benchmarks.baselines_rules import (
-    BANDWIDTH,
     FAMILIES,
     RLOO,
     SHIPPED,
-    STRENGTH,
     WEIGHTS,
     Samples,
     moments,
@@ -143,27 +141,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
 NOTES = {
     "gains": (
         "Mean of (r - b)^2 |g|^2 over that of RLOO with groups of 8; below 1 is better. g is the gradient of a "
-        "completion's log-probability in all 134,515,008 parameters of SmolLM2-135M-Instruct (weights of 4 bits read "
-        "as float32), without any training. Three-shot prompts, 40 a task at four levels, 16 completions each at "
-        "temperature 1. An earlier look at another set of sums suggested the stand-in.",
-        "Each of 200 random splits gives 8 completions of every prompt to the history and judges the baseline on the "
-        "other 8. Median (5% to 95% of the splits). The squared mean gradient is the same for all and is not "
-        "subtracted, so ratios of variances lie further from 1.",
+        "completion's log-probability in all 134,515,008 parameters of SmolLM2-135M-Instruct, without any training. "
+        "Three-shot prompts, 40 a task at four levels, 16 completions each at temperature 1. Each of 200 random splits "
+        "judges the baseline on the half of a prompt's completions that is not its history. Median (5% to 95% of the "
+        "splits). An earlier look at another set of sums suggested the stand-in.",
         "b = sum(w r) / sum(w) with the weights w of the second column. constant: over the history of all prompts. "
-        f"own, shrunk to curve: the prompt's history, shrunk as if by {STRENGTH:g} average rollouts to prompts with "
-        f"about the same success rate (Gaussian kernel, {BANDWIDTH:g} in log-odds). others of the group: leave-one-out "
-        "among the 8 judged ones. other prompts: all judged rollouts of the other prompts, with one a prompt. "
+        "others of the group: leave-one-out. other prompts: those of a batch with one rollout a prompt. "
         "`Optimal` is the package's own, after eight batches with one rollout a prompt.",
     ),
     "stand-ins": (
-        f"The same second moments over those with parameter norms as weights: the median over the {SPLITS} splits, and "
-        f"the 95% interval of {RESAMPLES} draws that resample the prompts too. A draw without any right completion to "
-        "judge is left out."
+        "The same second moments over those with parameter norms as weights: the median over the splits, and the 95% "
+        f"interval of {RESAMPLES} draws that resample the prompts too."
     ),
     "lab": (
-        "The same for policies of the lab that uniform 4 trains with RLOO, as in benchmarks/moments: 48 training "
-        "problems with 16 completions each, after 0, 4,032 and 9,600 rollouts. Medians over 200 splits, then mean and "
-        "95% interval (Student's t) over eight runs (seeds 20 to 27)."
+        "The same for policies of the lab that uniform 4 trains with RLOO, after so many rollouts. Mean and 95% "
+        "interval (Student's t) over eight runs (seeds 20 to 27)."
     ),
 }
 

@@ -57,7 +57,6 @@ from benchmarks.bias_measured import (
     PROMPTS,
     SEED,
     TRUTH,
-    WARM_UP,
     Measured,
     by_prompt,
     by_round,
@@ -266,11 +265,10 @@ def main() -> None:
             for rule, mine in cells.items()
         ],
         [
-            "RLOO, every prompt with weight 1 (a mean over its rollouts in the loss); 1 is unbiased. Exact where no "
-            f"interval is given, else measured, with 95% intervals: {PROMPTS} prompts a batch, each p equally likely, "
-            f"{BATCHES:,} batches after {WARM_UP}. Rules have their defaults, and predictors know the true p, but for "
-            "`vip, learning`. `ar3po` reuses nothing; `reuse` is the paper's way, outside the loss, its store full. "
-            "The cosine is that of the expected batch gradient and the truth, for tabular policies.",
+            "RLOO, every prompt with weight 1; 1 is unbiased. Exact where no interval is given, else measured, with "
+            f"95% intervals: {PROMPTS} prompts a batch, each p equally likely, {BATCHES:,} batches. Predictors know "
+            "the true p, but for `vip, learning`. `reuse` is AR3PO's way, outside the loss, its store full. The cosine "
+            "is that of the expected batch gradient and the truth, for tabular policies.",
             f"Measured against exact, all estimators and weights: {len(scores):,} values, "
             f"{np.mean(np.abs(scores) > 1.96):.1%} outside their 95% interval, the farthest at "
             f"{np.abs(scores).max():.1f} standard errors.",
@@ -278,17 +276,15 @@ def main() -> None:
             + ", ".join(f"{value:.2f}" for value in cells["uniform"]["grpo", "prompt"].best)
             + ".",
             "## What corrects it",
-            "`weight` is the factor of each prompt's gradient in the estimated quantity. The last column is the "
-            "variance over the squared mean, times the rollouts drawn: the number of rollouts for a relative standard "
-            f"error of 1 at p = {SUCCESS[AT]:g}.",
+            "`weight` is the factor of each prompt's gradient. The last column is the number of rollouts for a "
+            f"relative standard error of 1 at p = {SUCCESS[AT]:g}.",
             table(["rule", "done", "weight", *shown, "rollouts for error 1"], [_correction_row(c) for c in mended]),
-            f"DAPO keeps a prompt with probability P(mixed), {share:.3f} on average here. Dividing by the drawn "
-            f"prompts leaves a factor of {stopping_bias(SMALL_TARGET, share):.4f} at B = {SMALL_TARGET} and of "
-            f"{stopping_bias(PROMPTS, share):.4f} at B = {PROMPTS}, exactly.",
-            "![Bias by p, and what corrects it](../../docs/pictures/bias.png)",
         ],
         seeds=[SEED],
         more=[
+            f"DAPO keeps a prompt with probability P(mixed), {share:.3f} on average here. Dividing by the drawn "
+            f"prompts leaves a factor of {stopping_bias(SMALL_TARGET, share):.4f} at B = {SMALL_TARGET} and of "
+            f"{stopping_bias(PROMPTS, share):.4f} at B = {PROMPTS}, exactly.",
             "## Every estimator and weight",
             "Over the equal-weight truth, and with `sum` over E[n] times the gradient. `reinforce` has b = p.",
             table(

@@ -167,15 +167,11 @@ def main(votes: Path = VOTES) -> None:
 
 
 NOTES = (
-    "Each figure is over that of an even split of as many rollouts, of fractional size where it must be. 'Mixed': "
-    "groups with right and wrong rollouts. '4v/(n-1)': RLOO's variance under a mean over prompts, lower is better. "
-    "'Signal': p (1 - p) of the prompt that a rollout belongs to, on average, which is what counts under a loss that "
-    "weighs tokens equally; higher is better. 'Coverage': how often C-GRPO's set at the k where it stops holds the "
-    "right answer, and what it promises. In both ± is twice the standard error over seeds, which draw the samples "
-    "and the halves.",
-    "C-GRPO also pays 32 rollouts for each question that it calibrates on, again every 50 steps by default. They are "
-    "not in 'rollouts', and the control has no such cost. GRPO run: 1,209 problems at the success rates of visits 15 "
-    "to 24; its answers were not recorded, so both extremes are shown.",
+    "Each figure is over that of an even split of as many rollouts. '4v/(n-1)': RLOO's variance under a mean over "
+    "prompts, lower is better. 'Signal': p (1 - p) of the prompt that a rollout belongs to, on average, which is what "
+    "counts under a loss that weighs tokens equally; higher is better. ± is twice the standard error over seeds.",
+    "C-GRPO also pays 32 rollouts for each question that it calibrates on, which are not counted here. The answers of "
+    "the GRPO run were not recorded, so both extremes are shown.",
 )
 
 if __name__ == "__main__":

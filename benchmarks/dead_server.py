@@ -118,11 +118,9 @@ def row(fault: str, requests: str, script: Script, settings: dict[str, Any]) -> 
 def main() -> None:
     """Run all cases and write the table."""
     notes = [
-        f"Eight questions, max_samples 64, concurrency 32, five retries; mean of {REPEATS} runs and 95% interval. The "
-        "error is an `EndpointError`, which names the fault and what to do.",
-        "A server that has answered may come back. So a fault after 100 good requests ends the run when a question and "
-        "then a plain prompt have failed eight times in a row, each after five retries, or when nothing was answered "
-        "for a minute. Refusals end it when a plain prompt is refused too.",
+        f"Eight questions, max_samples 64, concurrency 32, five retries; mean of {REPEATS} runs and 95% interval. Each "
+        "ends with an `EndpointError`, unless one question alone has the fault. A server that has answered may come "
+        "back, so a fault after 100 good requests ends the run later.",
     ]
     title = "How soon a vote ends on a dead or misdirected server"
     write("dead_server", title, COLUMNS, [row(*case) for case in CASES], notes, seeds=[0])

@@ -96,11 +96,9 @@ def main() -> None:
     rows = [(f"`{title}`", f"{seconds:.1f}", f"{cpu:.1f}") for title, (seconds, cpu) in medians.items()]
     rows.append(("all of them", *(f"{sum(each):.1f}" for each in zip(*medians.values(), strict=True))))
     notes = [
-        f"The commands of docs/diagnose.md, in their order, in a fresh environment. Medians of {REPEATS}. The run has "
-        "54 steps of 128 prompts with 8 rollouts each. Other work ran on the machine, so CPU seconds are the better "
-        "measure.",
-        f"The environment and `pip install '.[cli,report]'` took {installing:.0f} seconds and {size:,.0f} MB. This "
-        "depends on the network and on pip's cache.",
+        f"The commands of docs/diagnose.md in a fresh environment, on a busy machine. Medians of {REPEATS}. The run "
+        "has 54 steps of 128 prompts with 8 rollouts each. The environment and `pip install '.[cli,report]'` took "
+        f"{installing:.0f} seconds and {size:,.0f} MB.",
     ]
     write("first_run", "Time from a log to a plan", ("command", "seconds", "CPU seconds"), rows, notes, seeds=[0])
 

@@ -119,20 +119,19 @@ def main() -> None:
         [*COLUMNS, "requests a question"],
         [*([*row(method, of), "-"] for method, of in found.items()), *asyncio.run(judged(words))],
         [
-            f"{len(words)} short questions with known classes of answers; each vote is a random wording of its class. "
-            "The questions with their aliases and near misses were written by hand for this table, so they are no "
-            "sample of any task; their votes are drawn, the right class with a probability from U(.3, .95). "
-            f"{orders} orders of {SAMPLES} votes a question. The rule is posterior_predictive at eps = .01.",
-            "Precision and recall count pairs of different wordings in a vote, with 95% intervals over questions. "
-            "Votes split off: of the votes for the true winner, the share outside their largest counted class. Wrongly "
-            "merged: votes in a class whose majority means something else. Known full vote: how often the answer is "
-            "not the winner of the full vote over the known classes. The thresholds of embedding are chosen by F1 on "
-            "one half of the questions and reported on the other, in both directions.",
-            "No real model judged: the replies are scripted from the known classes, and each pair of wordings errs "
-            f"with the given probability, in both directions. Requests are those for all {orders} orders of a "
-            "question, each pair once.",
+            f"{len(words)} short questions with known classes of answers, written by hand for this table, so they are "
+            f"no sample of any task; each vote is a random wording of its class. {orders} orders of {SAMPLES} "
+            "votes a question.",
+            "Precision counts pairs of different wordings in a vote, with 95% intervals over questions. Votes split "
+            "off: of the votes for the true winner, the share outside their largest counted class. Wrongly merged: "
+            "votes in a class whose majority means something else. The thresholds of embedding are chosen by F1 on one "
+            "half of the questions and reported on the other. No real model judged.",
         ],
         more=[
+            "Known full vote: how often the answer is not the winner of the full vote over the known classes. The rule "
+            "is posterior_predictive at eps = .01. The right class is drawn with a probability from U(.3, .95). A "
+            "judge errs with the given probability on each pair of wordings, in both directions. Requests are those "
+            f"for all {orders} orders of a question, each pair once.",
             "## Every threshold of embedding",
             table(COLUMNS, [row(f"{one:.2f}", by_threshold[one]) for one in THRESHOLDS]),
         ],

@@ -15,7 +15,6 @@ import resource
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,24 +58,21 @@ class Run:
 
 def study_full_disk(results: Path = RESULTS, most: int = MOST_WRITES) -> list[Fault]:
     """Let each of the first ``most`` writes of every run fail, and write the table ``full_disk``. Return the faults."""
-    started, base = time.perf_counter(), base_folder()
+    base = base_folder()
     found: list[Fault] = []
     with tempfile.TemporaryDirectory() as name, replies() as port:
         for run in make_runs(base, port):
             found += _try_all(run, Path(name).resolve(), most)
             print(run.name, len(found), [vars(fault) for fault in found if fault.wrong][:3], flush=True)
-    minutes = (time.perf_counter() - started) / 60
     write(
         "full_disk",
         "Runs on a full or read-only disk",
         COLUMNS,
         rows(found),
         [
-            "The k-th time that a process of the run opens a file for writing, renames, cuts, removes or makes one, "
-            "and every later time, fails with the error, for every k; or no file may become larger than a size. A "
-            "fault is survived if the run ends with an exit code above 0, without a traceback, with at most one line "
+            "The k-th change of a file, and every later one, fails with the error, for every k; or no file may become "
+            "larger than a size. A fault is survived if the run ends with an exit code above 0, with at most one line "
             "on stderr, and if the next run, which has room, ends with what an unbroken run gives.",
-            f"The run took {minutes:.0f} minutes.",
         ],
         seeds=[0],
         cells={"faults": [vars(fault) for fault in found]},

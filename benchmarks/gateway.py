@@ -247,14 +247,7 @@ def main(
         [
             f"A vote of {SAMPLES} samples at once on a scripted server, each a reply of {WORDS} words after 50 ms: one "
             f"request to `apportion serve`, or {SAMPLES} requests of the `openai` client without a vote. Means of "
-            f"{votes} votes and 95% intervals over seeds. The client's process also runs the scripted server. 1-minute "
-            f"load of the machine when it began: {load:.1f}.",
-            "## Load",
-            f"Requests sent at the same time, {SAMPLES} samples each, with 64 votes and 32 upstream requests at once.",
-            table(
-                ["requests", "errors", "s", "most upstream in flight", "peak MiB"],
-                [[one.votes, one.errors, f"{one.seconds:.1f}", one.in_flight, f"{one.peak_mib:.0f}"] for one in loads],
-            ),
+            f"{votes} votes and 95% intervals over seeds. The client's process also runs the scripted server.",
             "## What is computed after a stream is closed",
             f"`transformers serve`, a wave of {SAMPLES} completions of {tokens} tokens, and a rule that stops within "
             "it. `computed` is the share of the cancelled requests that the server computed all the same. A streamed "
@@ -263,6 +256,14 @@ def main(
                 ["upstream", "needed", "cancelled", "server CPU s until the answer", "after", "computed"],
                 left_rows(left),
             ),
+        ],
+        more=[
+            f"Requests sent at the same time, {SAMPLES} samples each, with 64 votes and 32 upstream requests at once.",
+            table(
+                ["requests", "errors", "s", "most upstream in flight", "peak MiB"],
+                [[one.votes, one.errors, f"{one.seconds:.1f}", one.in_flight, f"{one.peak_mib:.0f}"] for one in loads],
+            ),
+            f"1-minute load of the machine when it began: {load:.1f}.",
         ],
         seeds=seeds,
         cells={"left": [{name: vars(one) for name, one in each.items()} for each in left]},

@@ -208,31 +208,31 @@ def reuse_quality(
 def report(votes: Votes, reuse: Reused, seeds: Sequence[int], seconds: float, results: Path = RESULTS) -> None:
     """Write the table."""
     notes = [
-        f"The lab's bases, {PROMPTS} prompts for each seed, and {VOTE_DRAWS} draws of {MOST} rollouts for each prompt "
-        "at temperature 1, on which all rules vote. OptPO has M = 64, and alpha = beta as named. The gradient is that "
-        "of RLOO over all 200,640 parameters. OptPO trains on the first N rollouts, TTRL on the first 32 at most. A "
-        "tied vote has no label and the gradient 0. Means over seeds with 95% intervals. All measurements took "
-        f"{seconds / 60:.0f} CPU minutes.",
-        "Cosine is that of a batch's gradient and the true one. Error is the squared distance to the true gradient "
-        "over the squared norm of that: the sum of bias and variance. The error at 64 rollouts has the variance of a "
-        "batch with so many more prompts that all rules spend the same. These are ratios of sums over seeds with "
-        "jackknife intervals.",
-        vote_notes(votes),
-        "## AR3PO's options",
         f"The responses are stored under the base, {STEPS} training steps before the present policy (uniform groups of "
         f"{2 * STAGE}, 16 prompts a step of {POOL}, learning rate 5e-4). For each seed up to {PROMPTS} prompts that "
         f"hold a response and had a group without a right one, and {REUSE_DRAWS} new draws. RLOO, S = 2, k = 4. A "
-        f"group without a right one is {2 * STAGE} wrong rollouts, one of which the reused response replaces; 'all' "
-        "has the groups as AR3PO samples them.",
-        table(REUSE_COLUMNS, reuse_rows(reuse)),
+        f"group without a right one is {2 * STAGE} wrong rollouts, one of which the reused response replaces. Cosine "
+        "is that of a batch's gradient and the true one. Means over seeds with 95% intervals.",
+        "## Stopped votes",
+        vote_notes(votes),
+    ]
+    more = [
+        "'all' has the groups as AR3PO samples them.",
+        table(VOTE_COLUMNS, vote_rows(votes)),
+        f"{PROMPTS} prompts for each seed, and {VOTE_DRAWS} draws of {MOST} rollouts for each prompt, on which all "
+        "rules vote. OptPO has M = 64, and alpha = beta as named, and trains on the first N rollouts, TTRL on the "
+        "first 32 at most. A tied vote has no label and the gradient 0. The error at 64 rollouts is the squared "
+        "distance to the true gradient over the squared norm of that, for a batch with so many more prompts that all "
+        f"rules spend the same. All measurements took {seconds / 60:.0f} CPU minutes.",
     ]
     raw = {base: [{" | ".join(key): own for key, own in run.items()} for run in runs] for base, runs in reuse.items()}
     write(
         "gradient_quality",
         "The gradient of a stopped vote, and of AR3PO's options",
-        VOTE_COLUMNS,
-        vote_rows(votes),
+        REUSE_COLUMNS,
+        reuse_rows(reuse),
         notes,
+        more=more,
         seeds=seeds,
         cells={"votes": votes, "reuse": raw},
         results=results,

@@ -232,19 +232,17 @@ def main() -> None:
     hits_columns = ["base", "rule", "expected hits", "gain, points"]
     notes = [
         f"{PROMPTS} training prompts, {PER_PROMPT} rollouts a prompt on average, between {LOW} and {HIGH} under VIP; "
-        f"{arguments.draws} batches, all rules on the same rollouts. Total variance over all parameters, summed "
-        "over prompts, +- jackknife standard error; ratios to uniform with 95% bootstrap intervals. Shuffled p is "
-        "permuted anew in every batch.",
-        "By moments: the same ratio in closed form, from each prompt's exact p and the second moments of its gradients "
-        "(+- standard error). This is the more reliable column, because rare failures at p near 1 weigh much and are "
-        "seldom drawn. Its error too is understated if a rare completion with a large gradient was not drawn. "
-        f"'{BEST}' is the best allocation within the same bounds under RLOO. It is slightly flattered, because it is "
-        "chosen and judged by the same moments.",
+        f"{arguments.draws} batches, all rules on the same rollouts. Ratios to uniform with 95% bootstrap intervals. "
+        "Shuffled p is permuted anew in every batch. By moments: the same ratio in closed form (+- standard error), "
+        f"which is more reliable, unless a rare completion with a large gradient was not drawn. '{BEST}' is the best "
+        "allocation within the same bounds under RLOO, slightly flattered, because it is chosen and judged by the same "
+        "moments.",
         "## Proposition 4.3, prompt by prompt",
         "Variance of (1/n) sum of A_j Z_j over 4 sigma_Z^2 p (1 - p) / (n - 1). The proposition says 1. "
-        f"RLOO, n = {GROUP}, rewards -1 and 1, h the gradient of one rollout, h+ of the right one, h- of a wrong one. "
-        f"Medians over prompts of all bases; {GROUPS:,} groups a prompt, drawn from its rollouts with the exact p.",
+        f"RLOO, n = {GROUP}, rewards -1 and 1. Medians over prompts of all bases; {GROUPS:,} groups a prompt.",
         bands_table(checks),
+    ]
+    more = [
         "## Expected hits",
         f"Expected prompts of {PROMPTS} with a correct rollout, and the gain over uniform in points (95% interval, "
         f"without width if exact). HORA draws {PER_PROMPT // 2} pre-rollouts a prompt; its control deals the extra "
@@ -258,6 +256,7 @@ def main() -> None:
         columns,
         rows,
         notes,
+        more=more,
         seeds=[arguments.seed],
     )
 

@@ -132,12 +132,9 @@ def _write_logs(found: Sequence[Result], results: Path) -> None:
         LOG_COLUMNS,
         table,
         [
-            "A case is a valid run with one seeded mutation, as in `hostile_input.md`, which `apportion import` reads "
-            f"in a process of its own, with {CPU_SECONDS} s of processor time and {MEMORY_BYTES // 2**30} GiB of "
-            "memory beyond the start.",
-            "Refused: exit code 2 and one line that begins with `error:`. Accepted and right: exit code 0, and the log "
-            "has as many rows and the same sum of rewards as json, csv or pandas find in the damaged file. All further "
-            "columns but the last two are defects.",
+            "A case is a valid run with one seeded mutation, as in `hostile_input.md`, which `apportion import` reads. "
+            "It is refused with one line, or the log has as many rows and the same sum of rewards as json, csv or "
+            "pandas find in the damaged file.",
         ],
         seeds=[SEED],
         results=results,
@@ -154,17 +151,15 @@ def _write(
         COLUMNS,
         rows(found),
         [
-            f"{len(found):,} cases: a valid input with one seeded mutation each. Bits are flipped, ranges are lost, "
-            "repeated, overwritten or spliced, lines shuffled, numbers and strings made extreme, keys renamed, values "
-            "nested deeply, encodings changed, files compressed, arguments changed; pickles get code to run. Each case "
-            "runs the real command or the library's loader in a fork of a process that has imported it, with "
+            "A valid input with one seeded mutation each: bits flipped, ranges lost or spliced, numbers and strings "
+            "made extreme, keys renamed, values nested deeply, encodings changed, files compressed, arguments changed; "
+            "pickles get code to run. Each case runs the real command or the library's loader, with "
             f"{CPU_SECONDS} s of processor time and {MEMORY_BYTES // 2**30} GiB of memory beyond the start.",
             "Refused: exit code 2 and one line that begins with `error:`. Accepted and right: exit code 0, and an "
-            "independent reader finds the output right; a loader restored exactly what was saved. Failed in the run: "
-            "exit code 1 without a traceback, as a vote whose server sends nonsense, and overrides of verl that Hydra "
-            "itself refuses. All further columns are defects.",
+            "independent reader finds the output right; a loader restored exactly what was saved. Not shown are cases "
+            "that failed in the run: exit code 1 without a traceback.",
             f"{len(again)} random command lines ran again as `python -m apportion`: {agreed} ended with the same exit "
-            f"code and the same output. The run took {minutes:.0f} minutes.",
+            "code and the same output.",
         ],
         seeds=[SEED],
         cells={"defects": [describe(result) for result in found if result.verdict not in PASSES]},

@@ -213,9 +213,7 @@ def study(rows: int = ROWS, results: Path = RESULTS) -> None:
         [
             f"`open_run` on synthetic runs of groups of {GROUP}, {GROUPS} groups a step, of {PROMPTS:,} prompts, with "
             "a completion in each row (not in the counts). Each import is a process of its own. Its memory is the "
-            "largest resident size of the whole process. CPU seconds above the seconds are those of pyarrow's threads.",
-            f"Other work on the machine lengthens the seconds, and not the CPU seconds. The load average was "
-            f"{load:.1f} when the study began.",
+            f"largest resident size of the whole process. The machine was busy: its load was {load:.1f}.",
             f"Traces of prime-rl are nested, and are read line by line, so {SLOW_ROWS:,} were enough to measure them.",
         ],
         seeds=[SEED],

@@ -135,14 +135,14 @@ def main(votes: Path = VOTES) -> None:
         [[label, *shown] for label, shown in found.items()],
         [
             f"Agreement is with the majority of all {BUDGET} samples, the first answer among equals. its_hub draws "
-            "among equals at random, without a seed; ours is the answer that appeared first, so only the columns "
-            "without ties compare the votes themselves. Ties at the top: "
+            "among equals at random, without a seed; ours is the answer that appeared first. Ties at the top: "
             + ", ".join(f"{name} {ties(streams)}" for name, streams in data.items())
             + ". Random orders, the same for each: "
             + ", ".join(f"{name} {len(mine.questions):,} questions x {mine.orders}" for name, mine in data.items())
             + ".",
-            "BetaSelfConsistency sends all requests at once and cancels those under way when it stops; only samples "
-            "that had arrived are counted here. Ours asks for what the rule surely needs.",
+            "BetaSelfConsistency sends all requests at once; only samples that had arrived when it stops are counted.",
+        ],
+        more=[
             "Three samples without an answer and two with the answer 7, read by a regular expression: "
             f"{unparsed()}. In its_hub samples without a match vote together; in ours they do not vote.",
         ],

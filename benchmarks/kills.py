@@ -119,14 +119,14 @@ def study_kills(results: Path = RESULTS, kills: int = KILLS, rollouts: int = ROL
         COLUMNS,
         rows(found),
         [
-            f"{len(found)} kills of {studies} lab studies with two workers, each at a random moment between its first "
-            "new step on the disk and its end, and each followed by `--resume`. The studies were then run to their "
-            f"ends. A kill is survived if all metrics are those of an unbroken study, byte by byte except "
-            f"`cpu_seconds`, no process of the study lives {GONE_SECONDS:g} s after it, the exit code is the "
-            "documented one (143 after SIGTERM, 130 after SIGINT, 1 after the death of a worker), and no traceback was "
-            "shown. A run takes a checkpoint every second step. Steps repeated are those on the disk after the kill "
-            "that the checkpoint does not hold, in the mean over kills and both runs.",
-            f"The run took {minutes:.0f} minutes.",
+            f"{len(found)} kills of {studies} lab studies with two workers, each at a random moment and followed by "
+            "`--resume`. The studies were then run to their ends. A kill is survived if all metrics are those of an "
+            f"unbroken study, byte by byte except `cpu_seconds`, no process of the study lives {GONE_SECONDS:g} s "
+            "after it, the exit code is the documented one, and no traceback was shown.",
+        ],
+        more=[
+            "A run takes a checkpoint every second step. Steps repeated are those on the disk after the kill that the "
+            f"checkpoint does not hold, in the mean over kills and both runs. The run took {minutes:.0f} minutes.",
         ],
         seeds=[SEED],
         cells={"kills": [{**vars(kill), "fault": kill.fault.name} for kill in found]},

@@ -62,9 +62,7 @@ COLUMNS = "mean@16, - {baseline}, exact, labels right, false consensus, rollouts
 TERMS = (
     f"Medium base, {TRAINING['problems']} prompts without answers, {TRAINING['prompts_per_step']} a step, "
     f"{TRAINING['steps']} steps; at most M = 64 and at least N = 16 votes a prompt, unless stated otherwise. "
-    "Intervals are 95%, Student's t over seeds; differences and savings are paired by seed. mean@16 is of 16 sampled "
-    "answers to the prompts themselves, `exact` the exact success probability on them. `labels right` and `false "
-    "consensus` (a wrong label that more than half of the samples agree on) are shares of the labels over the run."
+    "Intervals are 95%, Student's t over seeds, paired by seed. mean@16 is of 16 sampled answers to the prompts."
 )
 
 
@@ -87,14 +85,17 @@ def main_study() -> None:
         rows,
         [
             f"{TERMS} Before learning, mean@16 is {start}. Differences and savings are to TTRL with the same update.",
-            "Every rule trains on the first 16 votes. `ttrl`: 64 votes. `predictive`: the posterior-predictive rule "
-            "with eps .01, asked after every 4 samples, which takes up to 3 more and fewer round trips.",
+            "Every rule trains on the first 16 votes, `ttrl` on those of 64.",
             _pooled(runs),
             _trend(runs["grpo-ttrl"]),
+        ],
+        more=[
             f"Learning rates, chosen for TTRL from {', '.join(f'{rate:g}' for rate in RATES)} by the exact success "
             f"with seed {SWEEP_SEEDS[0]}, which is not reported, and used for all rules: "
             f"{', '.join(f'{update} {rate:g}' for update, rate in rates.items())}. At the edge of that range: "
-            f"{', '.join(edge) or 'none'}.",
+            f"{', '.join(edge) or 'none'}. `predictive`: the posterior-predictive rule with eps .01, asked after every "
+            "4 samples. `exact`: the exact success probability. `labels right` and `false consensus` are shares of the "
+            "labels over the run.",
         ],
         seeds=SEEDS,
     )
@@ -164,9 +165,8 @@ def votes_study() -> None:
     """Compare numbers of votes, numbers of rollouts trained on, and rewards."""
     runs = trained("label_free_votes", plain_arms(VOTES), VOTE_SEEDS, **GRPO)
     note = (
-        "GRPO at a learning rate of 4e-4. `ttrl`: 64 votes, the first 16 trained on; `_16`: 16 votes; `_keeps_8`: N = "
-        "8. `shared_24`: a fixed budget of 24 a prompt, shared by the expected gain of more votes. `_vote_share`: an "
-        "answer's reward is its share of the votes."
+        "GRPO at a learning rate of 4e-4. `ttrl`: 64 votes, the first 16 trained on; `_16`: 16 votes. `shared_24`: a "
+        "fixed budget of 24 a prompt, shared by the expected gain of more votes."
     )
     _write("label_free_votes", "Votes, retained rollouts and rewards: what closes the gap", runs, note, VOTE_SEEDS)
 
@@ -260,10 +260,10 @@ def drift_study() -> None:
         [
             f"Medium base, GRPO at {DRIFT_RATE:g}, one step for each instance, every instance once. By quarters of the "
             "stream: `false consensus`, labels that are wrong although more than half of the samples agree, as a share "
-            "of the labels; `untouched`, exact success on held-out prompts at the quarter's end, before a reset. "
-            f"Before learning `untouched` is {start}. "
-            "`every_25`: back to the base after every 25 instances. Means over seeds with 95% intervals.",
+            "of the labels. `every_25`: back to the base after every 25 instances. Means over seeds with 95% "
+            "intervals.",
         ],
+        more=[f"`untouched`: exact success on held-out prompts at the quarter's end, {start} before learning."],
         seeds=SEEDS,
     )
 

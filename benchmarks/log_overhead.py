@@ -153,12 +153,11 @@ def main() -> None:
         )
     columns = ("prompts x rollouts", "CPU s of a run", "CPU s of its log", "share of the log in %", "bytes a rollout")
     notes = [
-        f"Each run is {ROLLOUTS:,} rollouts of the medium base. The time of the log and that of the whole run are "
-        "measured in the same run, so a busy machine slows both. Brackets hold the least and the largest share of the "
+        f"Each run is {ROLLOUTS:,} rollouts of the medium base. Brackets hold the least and the largest share of the "
         "runs. The import of pyarrow, about 0.03 s once a process, is left out.",
         f"A writer was killed at {arguments.kills} random moments. {survived} of the logs it left could be read, with "
         "whole steps and no gap.",
-        f"One file of a log was damaged in {len(found):,} ways (bits flipped, torn, cut, spliced, compressed): "
+        f"One file of a log was damaged in {len(found):,} ways: "
         f"{found.count('refused')} were refused with one line, {found.count('as it was')} were read as they were, and "
         f"{found.count('changed')} were read as something else.",
     ]

@@ -69,10 +69,7 @@ TOKENS = (
     " `over tokens` is the same difference of the curves over tokens, up to the fewest that any method took with that "
     "seed."
 )
-RATIOS = (
-    " `rollouts to` are geometric means of the ratio to {}'s with their 95% intervals; - if a run never got there; "
-    "`at most` if a run of the baseline never did, which then counts as if it had at its end."
-)
+RATIOS = " `rollouts to` are geometric means of the ratio to {}'s with 95% intervals; - if a run never got there."
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 
 
@@ -106,11 +103,11 @@ def main(which: str = "", part: str = "all") -> None:
         ],
         [
             f"{study.training.rollouts:,} rollouts a run on the {study.training.base} base; success is exact on "
-            f"{study.training.held_out} held-out prompts, with 95% bootstrap intervals over prompts and seeds. Areas "
-            "are means with 95% intervals (Student's t) over seeds, differences paired by seed with "
+            f"{study.training.held_out} held-out prompts"
+            + (", with 95% bootstrap intervals over prompts and seeds" if which == "decisions" else "")
+            + ". Areas are means with 95% intervals (Student's t) over seeds, differences paired by seed with "
             f"{study.baseline}, the tuned uniform."
-            + (TOKENS if which == "" else "")
-            + (RATIOS.format(study.baseline) if which in ("", "decisions") else "")
+            + (TOKENS + RATIOS.format(study.baseline) if which == "" else "")
             + (" `solutions`: right completions of a problem effectively in use at the end, of 6.7." if forked else ""),
             _how_chosen(best, rates),
             f"{len(study.seeds)} of the {planned} seeds that were fixed beforehand.",

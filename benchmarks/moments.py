@@ -193,15 +193,12 @@ def report(runs: dict[str, list[list[Found]]]) -> None:
             f"that of uniform {PER_PROMPT}; below 1 is better. At least {LOW} and at most {HIGH} a prompt. Shuffled: "
             f"mean of {PERMUTATIONS} permutations. Means and 95% intervals (Student's t) over {len(SEEDS)} runs a "
             "base.",
-            f"Uniform with {GROUP} rollouts a prompt trains with RLOO on 512 problems, {PROMPTS_PER_STEP} a step "
-            f"(learning rate: {rates}); all learners see the same batches. Point 0 has its own learners, after one "
-            "epoch of 4 rollouts a prompt from the untrained policy. The truth is in closed form: exact p, and squared "
-            f"norms of the gradient in all parameters, of wrong completions averaged over about {WRONG_ROLLOUTS} a "
-            "prompt. The learners have the squared norms in the logits, a proxy, and their default discounts.",
+            f"Uniform {GROUP} trains with RLOO on 512 problems, {PROMPTS_PER_STEP} a step (learning rate: {rates}). "
+            "The truth is in closed form, from exact p and squared norms of the gradient in all parameters. The "
+            "learners have those in the logits, a proxy.",
             "## One rollout a prompt, with a baseline from history",
             f"Summed variance of one rollout with advantage r - b, over {GROUP} times the variance of RLOO's mean of "
-            f"{GROUP}: both are the variance at equal rollouts. It does not count that single rollouts reach more "
-            "prompts.",
+            f"{GROUP}: both at equal rollouts.",
             table(columns, table_rows(runs, "singles")),
         ],
         seeds=SEEDS,

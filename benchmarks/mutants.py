@@ -285,11 +285,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for room in dict.fromkeys(mutant.room for mutant in mutants):
         own = [(noticed, seconds) for mutant, noticed, seconds in found if mutant.room == room]
         rows.append((room, len(own), sum(bool(noticed) for noticed, _ in own), f"{max(each for _, each in own):.0f}"))
-    notes = [
-        f"{len(found)} mutants were tried, and {len(left)} were not noticed.",
-        table(("room", "not noticed", "was", "became"), left) if left else "Each was noticed.",
-    ]
-    write("mutants", "Does the suite notice a broken line?", COLUMNS, rows, notes, seeds=[given.seed], results=RESULTS)
+    write(
+        "mutants",
+        "Does the suite notice a broken line?",
+        ("room", "not noticed", "was", "became"),
+        left,
+        [f"{len(found)} mutants were tried, and {len(left)} were not noticed."],
+        seeds=[given.seed],
+        more=[table(COLUMNS, rows)],
+        results=RESULTS,
+    )
 
 
 if __name__ == "__main__":

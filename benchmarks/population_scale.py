@@ -123,15 +123,12 @@ def main() -> None:
         costs(),
         [
             f"Cost of the decisions: median CPU milliseconds of a step after the first, {COST_BATCH} prompts a step, 8 "
-            f"rollouts each; CPU seconds of {COST_STEPS} steps with sampling and preparation; peak memory. "
-            'After "+" is the selection, which predicts all prompts in `choose`. The predictors that read embeddings '
-            f"have {COST_EMBEDDING} dimensions. One process with one thread each.",
-            f"Gains, on {PROMPTS:,} prompts, {BATCH} a step, {STEPS} steps (6 epochs of shuffled prompts), 8 rollouts "
-            "unless a column says more. Mean over seeds ± half of the 95% interval (Student's t). variance: RLOO "
-            "variance at the true p over that of an even split of the same rollouts on the same prompts; late: the "
-            "last 3 epochs. noise: variance x rollouts over the square of the summed p (1 - p), over that of uniform "
-            "on shuffled prompts, so it counts selection too. mixed, hits: shares of groups with both rewards, with a "
-            'right rollout. "-": counts that depend on outcomes have no closed form.',
+            'rollouts each; peak memory. After "+" is the selection, which predicts all prompts in `choose`. The '
+            f"embeddings have {COST_EMBEDDING} dimensions.",
+            f"Gains, on {PROMPTS:,} prompts, {BATCH} a step, {STEPS} steps (6 epochs of shuffled prompts), 8 rollouts. "
+            "Mean over seeds ± half of the 95% interval (Student's t). variance: RLOO's at the true p over that of an "
+            "even split; late: in the last 3 epochs. mixed, hits: shares of groups with both rewards, with a right "
+            "rollout.",
             "## By the distribution of p",
             table(["population", "rule", "variance", "noise", "mixed", "hits"], by_shape()),
             "## VIP by the spread of p, by its drift in log-odds a step, and by rollouts",

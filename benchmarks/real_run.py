@@ -164,18 +164,15 @@ class CountedShares(DiscountedCounts):
 
 NOTES = [
     "Mean squared error of the predicted share of right answers in the next group of 8, whose own binomial noise is in "
-    "it. In brackets: 95%, bootstrap over the 1,209 problems, after averaging over the seeds, which order the visits. "
-    "Epoch e is the e-th visit of each problem; 128 problems a batch. No constant was fitted to this run: all "
-    "predictors have their default settings, except `noise 1`. 'Empirical Bayes' alone knows no embeddings. Known "
-    "rates are Qwen2.5-Math-7B's, for 898 of the problems. 'Sees the future' is the mean of up to nine visits around, "
-    "without that one.",
+    "it. In brackets: 95%, bootstrap over the 1,209 problems. Epoch e is the e-th visit of each problem; 128 problems "
+    "a batch. All predictors have their default settings, except `noise 1`. Known rates are Qwen2.5-Math-7B's, for 898 "
+    "of the problems. 'Sees the future' is the mean of up to nine visits around.",
     f"RLOO's gradient variance in expectation under VIP ({LOW} to {HIGH} a prompt, {GROUP} on average), over that "
     f"under {GROUP} each, at the success rates of a window of ten visits around. 95%: bootstrap over batches of all "
-    "seeds, which treats them as independent. `Shuffled` has the same beliefs at random prompts; `exact p` is told the "
-    "rates by which it is judged.",
-    f"Expected prompts with a right answer among {GROUP} extra rollouts a prompt, which HORA places after the recorded "
-    f"group of {GROUP} (at most {HORA_HIGH} a prompt in all), over the same with {GROUP} extra for each. HORA as "
-    "published has `one half for all`, Beta(1, 1).",
+    "seeds. `Shuffled` has the same beliefs at random prompts.",
+    f"Expected prompts with a right answer among {GROUP} extra rollouts a prompt, which HORA places (at most "
+    f"{HORA_HIGH} a prompt in all), over the same with {GROUP} extra for each. HORA as published has "
+    "`one half for all`.",
 ]
 
 

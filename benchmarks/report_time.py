@@ -84,10 +84,8 @@ def main() -> None:
     notes = [
         f"Rollout logs of {PROMPTS} prompts a step with {SIZE} rollouts each. Medians of 3, but for 5,000 steps, which "
         "were measured once.",
-        "`seconds` and `CPU seconds` are of the whole command, start of Python included. `reading` and `making the "
-        "page` are CPU seconds within it. Several runs are the same log read several times. The log has one file a "
-        "step, so reading it takes nearly all of the time. Other work ran on the machine, so CPU seconds are the "
-        "better measure.",
+        "CPU seconds are of the whole command, start of Python included. Several runs are the same log read several "
+        "times. The log has one file a step, so reading it takes nearly all of the time.",
     ]
     write("report_time", "Time and size of a report", columns, rows, notes, seeds=seeds)
 

@@ -107,8 +107,7 @@ def measure(repeats: int, seed: int) -> tuple[list[list[object]], list[str]]:
         f"Medium base, 200,640 parameters, temperature 1, at most {MAX_NEW_TOKENS} new tokens; {repeats} interleaved "
         f"repeats, seed {seed}, one thread. Median (min to max) of useful tokens per second of processor time.",
         f"Greedy completions that differ from generate's: {different} of {len(problems)}.",
-        "The sampler's gain grows with rollouts per prompt because rollouts with one prefix share one row. At one "
-        "rollout a prompt there is little to share.",
+        "The gain grows with rollouts per prompt because rollouts with one prefix share one row.",
     ]
     return rows, notes
 

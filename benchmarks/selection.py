@@ -120,14 +120,11 @@ def main() -> None:
 
 NOTES = [
     f"Each of 415 steps chooses {BATCH} of 1,209 problems. A chosen problem's outcome is one of its recorded groups of "
-    f"{GROUP}: a random one of the ten visits around the visit that sampling without selection would have reached at "
-    "that step. mixed: share of chosen groups with a right and a wrong rollout. Mean and 95% interval (Student's t) "
-    "over seeds, which draw the outcomes and break ties. regret: the share of mixed groups lost to the best choice at "
-    "the success rates of those ten visits, in expectation. longest wait: the most steps between two choices of any "
+    f"{GROUP}: a random one of the ten visits around that step. mixed: share of chosen groups with a right and a wrong "
+    "rollout. Mean and 95% interval (Student's t) over seeds. longest wait: the most steps between two choices of any "
     "problem; never chosen: problems; both are the worst seed's. hold half: the least number of problems that got half "
-    "of all groups. A tenth of the places of P(mixed) and p (1 - p) is for the problems that were not chosen the "
-    "longest. 'Exact p' is told the success rates of the ten visits. Known rates are Qwen2.5-Math-7B's, for 898 of the "
-    "problems. No constant was fitted to this run.",
+    "of all groups. A tenth of the places of P(mixed) is for the problems that were not chosen the longest. 'Exact p' "
+    "is told the success rates of the ten visits. No constant was fitted to this run.",
     "The recorded policy was trained by uniform sampling. So this shows which groups a rule would have found at that "
     "policy, not what the policy would have become.",
 ]

@@ -193,6 +193,7 @@ def main(
                 for arm in ARMS:
                     votes[arm].append(measure(served, asked, arm, seed, max_samples))
                 left.append(left_behind(served, asked[0], seed, tokens))
+    left_note, left_table = left_notes(left, tokens)
     write(
         "serving",
         "Votes stopped early on a served model",
@@ -202,19 +203,19 @@ def main(
             f"`transformers serve` on the CPU, one thread, with a policy of 200,640 parameters: {questions} ledger "
             f"problems of one operation, of which it is sure of some and torn on others; at most M = {max_samples} "
             f"samples a question, temperature 1, {CONCURRENCY} requests in flight; every rule but `fixed` with "
-            "curtailment. Mean and 95% interval (Student's t) over seeds. The server has one seed for all requests, so "
-            "votes at the same time repeat no samples. Tokens are those that arrived.",
-            "`agreement`: questions with the answer of the full vote, which drew samples of its own; for `fixed`, that "
-            "of the next seed, so that two full votes are compared. `agreement on its samples`: the rule replayed on "
-            "the samples of the full vote. The eps of `posterior_predictive` bounds this one.",
+            "curtailment. Mean and 95% interval (Student's t) over seeds.",
             "## What it costs",
-            "Each server request is one sample. `server CPU s` counts until the server is idle, also for requests "
-            "that its client has left, which are `left in flight`. `wall s` is until the last answer is on disk. The "
-            "server computes one request after another, so a longer wave is not faster here. 1-minute load "
-            f"of the machine when it began: {load:.1f}.",
+            "Processor time of the server until it is idle, also for requests that its client has left.",
             table(SPENT.split(", "), spent_rows(votes)),
             "## Leaving requests in flight",
-            *left_notes(left, tokens),
+            left_note,
+        ],
+        more=[
+            left_table,
+            "`agreement`: questions with the answer of the full vote, which drew samples of its own; for `fixed`, that "
+            "of the next seed. `agreement on its samples`: the rule replayed on the samples of the full vote. The eps "
+            "of `posterior_predictive` bounds this one. `wall s` is until the last answer is on disk. The server "
+            f"computes one request after another. 1-minute load of the machine when it began: {load:.1f}.",
         ],
         seeds=seeds,
         cells={

@@ -93,11 +93,11 @@ def left_notes(found: Sequence[Mapping[str, Left]], tokens: int) -> list[str]:
     computed = {name: spread([one[name].computed for one in found], ".0%") for name in (OURS, STREAMED)}
     dearer = spread([one[STREAMED].each_seconds / one[OURS].each_seconds for one in found], ".2f")
     return [
-        f"One question, {WAVE} completions of {tokens} tokens, all the same text, and the default rule at M = {WAVE}, "
-        f"which leaves when it has the votes that it needs. The server computed {computed[OURS]} of what was left in "
-        "flight, with requests as `apportion vote` sends them. Cancelling does not save this share, and the next "
-        f"request waits for it. Streamed by the `openai` client the share is {computed[STREAMED]}, but a streamed "
-        f"completion costs {dearer} times the processor time. Free waves leave nothing in flight.",
+        f"One question, {WAVE} completions of {tokens} tokens, and the default rule at M = {WAVE}, which leaves when "
+        f"it has the votes that it needs. The server computed {computed[OURS]} of what was left in flight, as "
+        f"`apportion vote` sends requests. Cancelling does not save this share. Streamed by the `openai` client the "
+        f"share is {computed[STREAMED]}, but a streamed completion costs {dearer} times the processor time. "
+        "Free waves leave nothing in flight.",
         table(columns.split(", "), rows),
     ]
 

@@ -12,7 +12,6 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from apportion.stopping import AdaptiveConsistencyBeta, BayesianSPRT, Fixed, Pos
 from apportion.types import Counts, Mask
 from benchmarks.common import RESULTS, options, table, write
 from benchmarks.recorded import VOTES, Question, Streams, read_datasets
-from benchmarks.stopping_measured import RESAMPLES, SEED, Estimate, estimate
+from benchmarks.stopping_measured import SEED, Estimate, estimate
 
 M = 61
 """The number of answers of the shortest record."""
@@ -83,7 +82,6 @@ class Pool:
 
 def main(votes: Path = VOTES, quick: bool = False) -> None:
     """Measure and write the table ``shared_votes``, under ``runs/`` if ``quick``."""
-    start = time.process_time()
     data = read_datasets(votes)
     pools = pools_of(data, quick)
     even, stopped, gains = [], [], []
@@ -111,11 +109,9 @@ def main(votes: Path = VOTES, quick: bool = False) -> None:
             how(data, pools, votes),
             f"Agreement with the full vote against as many samples each, over all data sets: {verdict(gains)}.",
             "## Against stopping rules, each at the samples that it takes",
-            "A rule is asked after every sample and has no budget. The samples that it takes over all questions are "
-            "the budget here, which every batch must keep by itself, in rounds that all its prompts wait for. Points "
-            f"of agreement, less the rule's, over all data sets: {'; '.join(counted)}.",
+            "The samples that a rule takes over all questions are the budget here, which every batch must keep by "
+            f"itself. Points of agreement, less the rule's, over all data sets: {'; '.join(counted)}.",
             table(STOPPED.split(", "), stopped),
-            f"The run took {(time.process_time() - start) / 60:.1f} minutes of CPU time.",
         ],
         seeds=[SEED],
         results=QUICK if quick else RESULTS,
@@ -190,10 +186,10 @@ def how(data: Mapping[str, list[Question]], pools: Mapping[str, Pool], votes: Pa
     missing = sorted({"gsm8k", "aime24"} - data.keys())
     return (
         f"`shared_votes` with N = {FIRST}, at most {M} samples a prompt and {ROUNDS[0]} rounds, in random batches of "
-        f"about {BATCH}, against the first so many samples of every prompt, as TTRL takes them. Agreement is with the "
-        f"majority of all {M}. Gains in points, with 95% bootstrap intervals "
-        f"over questions ({RESAMPLES:,} resamples). Data: {sizes}; `{MIXTURE}`: {MIXED} streams of each, with equal "
-        "weights." + (f" Skipped: {', '.join(missing)}, because {votes.name} is missing." if missing else "")
+        f"about {BATCH}, against the first so many samples of every prompt. Agreement is with the majority of all {M}. "
+        f"Gains in points, with 95% bootstrap intervals over questions. Data: {sizes}; `{MIXTURE}`: {MIXED} streams of "
+        "each, with equal weights."
+        + (f" Skipped: {', '.join(missing)}, because {votes.name} is missing." if missing else "")
     )
 
 

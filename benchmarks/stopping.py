@@ -12,7 +12,6 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from benchmarks.stopping_cost import (
 )
 from benchmarks.stopping_measured import (
     GRID,
-    RESAMPLES,
     SEED,
     WAVES,
     Key,
@@ -78,7 +76,6 @@ TIMED = 10_000
 
 def main(votes: Path = VOTES, quick: bool = False) -> None:
     """Measure, and write the table ``stopping`` and its picture, under ``runs/`` if ``quick``."""
-    start = time.process_time()
     data = {
         name: Streams.draw(questions, 1 if quick else ORDERS.get(name, OTHER_ORDERS), SEED)
         for name, questions in read_datasets(votes).items()
@@ -97,25 +94,21 @@ def main(votes: Path = VOTES, quick: bool = False) -> None:
         [
             _how(data, votes),
             f"With curtailment no stream took more samples or agreed less, with any waves: checked on "
-            f"{sum(len(streams.answers) for streams in data.values()):,} streams, {len(cells) // 2:,} times each. "
-            f"The run took {(time.process_time() - start) / 60:.0f} minutes of CPU time.",
+            f"{sum(len(streams.answers) for streams in data.values()):,} streams, {len(cells) // 2:,} times each.",
             f"## Waves, M = {M}",
             "With curtailment, means over the data sets: samples in round trips, agreement in percent. A `free` wave "
             "is as large as the number of samples that the rule surely needs.",
             waves(cells, usual, M),
             "## Nothing but close races",
-            f"Synthetic: {RACES:,} questions whose answers all have the same probabilities, at M = {M}. No prior can "
-            "promise eps here, because no question tells of the others. Samples, and disagreement in percent (*: more "
-            "than eps), with OptPO for comparison.",
+            f"Synthetic: {RACES:,} questions whose answers all have the same probabilities, at M = {M}, unlike "
+            "recorded ones. No prior can promise eps here. Samples, and disagreement in percent (*: more than eps).",
             races(200 if quick else RACES),
-            "## What a decision costs",
-            f"CPU time on one core, with the tables that the rules build. `replayed`: {TIMED:,} streams of {M} "
-            "answers, drawn from all recorded questions, asked after every sample. `alone`: as many questions to the "
-            "rule, each about one stream so far: whether to stop, and how many samples are needed at least.",
-            cost_table(costs),
-            "![Samples against disagreement](../../docs/pictures/stopping.png)",
         ],
         more=[
+            "## What a decision costs",
+            f"CPU time on one core, with the tables that the rules build. `replayed`: {TIMED:,} streams of {M} "
+            "answers, asked after every sample. `alone`: as many questions to the rule, each about one stream so far.",
+            cost_table(costs),
             "## Every setting, means over the data sets",
             table(SUMMARY.split(", "), summary(cells, rules, M)),
             f"## Every setting on each data set, M = {M}",
@@ -136,9 +129,9 @@ def _how(data: Mapping[str, Streams], votes: Path) -> str:
     )
     missing = [name for name in EASY if name not in data]
     return (
-        f"Asked after every sample; 95% bootstrap intervals over questions ({RESAMPLES:,} resamples). Data: {sizes}; "
-        "samples in random order, without replacement. A stream shorter than M is its own maximum. Agreement is with "
-        "the full vote." + (f" Skipped: {', '.join(missing)}, because {votes.name} is missing." if missing else "")
+        f"Asked after every sample; 95% bootstrap intervals over questions. Data: {sizes}; samples in random order, "
+        "without replacement. Agreement is with the full vote."
+        + (f" Skipped: {', '.join(missing)}, because {votes.name} is missing." if missing else "")
     )
 
 

@@ -155,8 +155,9 @@ def main() -> None:
                 used,
             ),
             f"Share of the time that {SLOTS} slots sample; groups of 8, {ROWS} rollouts an update, {HELD} prompts, "
-            f"lognormal lengths (sigma 1, half of the variance the prompt's, cut at the 99th percentile), {UPDATES} "
-            "updates without the first quarter. The largest age is that of bound and of longest first, predicted.",
+            f"lognormal lengths, {UPDATES} updates without the first quarter.",
+        ],
+        more=[
             table(["prompts, selection", "decision, us (50%)", "us (99%)", "update, ms"], times),
             "CPU time of a result with the decision that follows, VIP by a price, 256 slots; and of an update of 128 "
             "groups, with what is learnt, the new price and the new order.",

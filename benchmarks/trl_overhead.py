@@ -158,10 +158,9 @@ def main() -> None:
         rows,
         [
             f"Processor time of a whole step: generation, rewards, loss, optimizer and log. {chosen.cycles} cycles in "
-            f"which the four trainers take turns, each with a run of {chosen.steps} steps, of which the first is left "
-            "out. Means over cycles of the median step, with 95% t intervals. Ratios and differences are paired by "
-            "cycle: `Uniform` beside TRL, two rounds beside TRL with its batch generated in two calls of half the "
-            "size. The tiny policy has 2 layers of width 32 and hides nothing behind computation.",
+            f"which the four trainers take turns, each with a run of {chosen.steps} steps. Means over cycles of the "
+            "median step, with 95% t intervals. Ratios and differences are paired by cycle: `Uniform` beside TRL, two "
+            "rounds beside TRL with its batch generated in two calls of half the size.",
         ],
         seeds=range(chosen.cycles),
     )

@@ -156,12 +156,13 @@ def study(sizes: Sizes, results: Path = RESULTS) -> None:
         rows,
         [
             f"AR3PO with {sizes.answers:,} responses of {sizes.tokens:,} tokens and prompts of {PROMPT_TOKENS}. First "
-            f"checkpoint, then {sizes.checkpoints} further ones, each after {sizes.new:,} new responses that push out "
-            "as many old ones: mean and 95% t interval. Seconds on the clock, with fsync, in a process without a "
-            "trainer. MiB are those that a checkpoint adds to the disk. `resume s` reads the last checkpoint into an "
-            "allocator. `first s after it` is the first checkpoint of that process, which checks the files that it "
-            "uses again. The first rows of each kind write everything each time, as before.",
-            f"1-minute load of the machine when the run began: {load:.1f}.",
+            f"checkpoint, then {sizes.checkpoints} further ones, each after {sizes.new:,} new responses: mean and 95% "
+            "t interval. Seconds on the clock, with fsync, on a busy machine; MiB are those added to the disk.",
+        ],
+        more=[
+            "`resume s` reads the last checkpoint into an allocator. `first s after it` is the first checkpoint of "
+            "that process, which checks the files that it uses again. The first rows of each kind write everything "
+            f"each time. 1-minute load of the machine when the run began: {load:.1f}.",
         ],
         seeds=[0],
         results=results,

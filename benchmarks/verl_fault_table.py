@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import os
 import tempfile
-import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
@@ -37,7 +35,6 @@ def study(
     moments: int = len(MOMENTS),
 ) -> list[Found]:
     """Try all kinds at all moments, and runs of ``steps`` steps with random faults. Write the table."""
-    began, busy = time.perf_counter(), os.getloadavg()[0]
     cases = [(kind, (kind + i) % len(MOMENTS)) for kind in range(len(KINDS)) for i in range(moments)]
     with tempfile.TemporaryDirectory() as name:
         assets = made.write(Path(name))
@@ -52,7 +49,6 @@ def study(
         print(*runs, sep="\n", flush=True)
     by_kind = [[each for each in found if each.kind == kind.name] for kind in KINDS]
     survived = [own for own in by_kind if all(each.outcome == "survived" for each in own)]
-    points = sorted({(strike.point) for kind in KINDS for strike in kind.strikes})
     write(
         "verl_fault_table",
         "Kinds of faults in runs of verl in one process",
@@ -60,19 +56,13 @@ def study(
         [*(row(own[0].kind, own) for own in by_kind if own not in survived), row("all", found)],
         [
             f"Every run of the other {len(survived)} kinds survived, in at most {_longest(found):.0f} s.",
-            f"{len(KINDS)} kinds, each at {moments} of {len(MOMENTS)} moments, in turn: in four steps, at the first, "
-            "at the last and at other passages of the point where it strikes, two under an asynchronous trainer. The "
-            "coordinator, its group of workers, the watch of actors, the agent-loop workers with verl's own code, "
-            "checkpoints and tracking are the real ones. Ray's actors and calls, TransferQueue, rollout servers, the "
-            "load balancer, reward workers and the trainer's loop are made up, and time passes at once while nothing "
-            f"runs. Points: {', '.join(points)}.",
+            f"{len(KINDS)} kinds, each at {moments} of {len(MOMENTS)} moments. The coordinator, its workers with "
+            "verl's own code, checkpoints and tracking are the real ones. Ray's actors and calls, TransferQueue, "
+            "rollout servers, the load balancer, reward workers and the trainer's loop are made up, and time passes at "
+            "once while nothing runs.",
             "A run survives if all its steps are trained on. A run that must end has to say the cause that its kind "
-            "names, and is then resumed from its newest checkpoint without the fault, and must end whole. It may also "
-            "be over before the fault is noticed, and then counts as survived. Rows are wrong if one is left of an "
-            "earlier step, is of no group, has another reward than its tokens, or is there twice, or if there are more "
-            "than the budget. `longest s` is the longest step, on the clock of the run, with a `wait_seconds` of 120, "
-            "of runs that survived. The last line is that of the first run that ended.",
-            f"It took {(time.perf_counter() - began) / 60:.0f} minutes. 1-minute load when it began: {busy:.1f}.",
+            "names, and is then resumed and must end whole. Rows are wrong if one is left of an earlier step, is of no "
+            "group, has another reward than its tokens, or is there twice, or if there are more than the budget.",
             *([random_lines(runs)] if runs else []),
         ],
         more=["Survived: " + "; ".join(own[0].kind for own in survived)],
@@ -111,9 +101,8 @@ def random_lines(runs: Sequence[RandomRun]) -> str:
     """Return what came of the runs with random faults."""
     lines = ["## Faults at random moments", ""]
     for run in runs:
-        kinds = ", ".join(f"{count} {name}" for name, count in sorted(run.faults.items()))
         lines.append(
-            f"- Seed {run.seed}: {run.steps} of {run.wanted} steps, {sum(run.faults.values())} faults ({kinds}), rows "
+            f"- Seed {run.seed}: {run.steps} of {run.wanted} steps, {sum(run.faults.values())} faults, rows "
             f"wrong {len(run.wrong)}, rollouts asked for {run.rollouts:,} of a budget of {run.budget:,}, longest step "
             f"{run.slowest:.0f} s{', ended with ' + run.last if run.last else ''}"
         )

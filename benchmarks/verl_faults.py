@@ -288,16 +288,18 @@ def study(faults: int = FAULTS, fatal: int = 3, results: Path = RESULTS, seed: i
         rows(found),
         [
             f"{len(found)} faults in {len({each.run for each in found})} runs of verl on a CPU, with two workers, "
-            f"`allocation.silent_seconds={SILENT_SECONDS}`, a validation after each step, and a tiny policy. A "
-            "fault came at a random moment after the run had recovered from the one before. Seconds are those from it "
-            "until the next whole step was logged, or, for a fatal fault, until the run and all its processes had "
-            f"ended. The bounds are {GOES_ON_SECONDS:g} s and {ENDS_SECONDS:g} s. A run without a new step for "
-            f"{HUNG_SECONDS:g} s counts as hung.",
+            f"`allocation.silent_seconds={SILENT_SECONDS}`, and a tiny policy. A fault came at a random moment after "
+            "the run had recovered from the one before. Seconds are those until the next whole step was logged, or, "
+            "for a fatal fault, until the run and all its processes had ended. The bounds are "
+            f"{GOES_ON_SECONDS:g} s and {ENDS_SECONDS:g} s.",
             "A fault is wrong if a row that is trained on is of another step, twice there, of no group, or has another "
-            "reward than its group says, if rows are left over in the TransferQueue, or if a worker that was stopped "
-            "and declared lost still lives, or if a step that is repeated after the death of a trainer differs. "
+            "reward than its group says, or if rows are left over. "
             f"Wrong: {sum(bool(each.wrong) for each in found)} of {len(found)}.",
-            f"Moments: {_moments(found)}. The machine was busy with other work.",
+        ],
+        more=[
+            "It is wrong, too, if a worker that was declared lost still lives, or if a step that is repeated after the "
+            f"death of a trainer differs. A run without a new step for {HUNG_SECONDS:g} s counts as hung. Moments: "
+            f"{_moments(found)}.",
         ],
         seeds=sorted({each.seed for each in found}),
         cells={"faults": [asdict(each) for each in found]},

@@ -43,9 +43,8 @@ def main() -> None:
             rows.append([rule, way, *cells])
     notes = (
         f"Updates of verl's separate_async, whose mini-batches have {EACH} prompts of {ROLLOUTS} rollouts: verl pads "
-        f"the rows of an update to a multiple of {MULTIPLE}, and takes a step of the optimiser for each mini-batch. "
-        f"verl's own buffer takes {EACH} prompts an update. {UPDATES} updates over {PROMPTS} prompts with shares of "
-        f"success from 0 to 1, the first {SKIPPED} left out, and a tenth of the rollouts fails.",
+        f"the rows of an update to a multiple of {MULTIPLE}. Its own buffer takes {EACH} prompts an update. {UPDATES} "
+        f"updates over {PROMPTS} prompts, the first {SKIPPED} left out; a tenth of the rollouts fails.",
     )
     columns = ("rule", "an update", "padding", "mini-batches an update", "prompts an update")
     write("verl_padding", "Padding of updates of a stream in verl", columns, rows, notes, seeds=SEEDS)

@@ -207,12 +207,11 @@ async def measure(kills: int) -> None:
     answered, kept = (sum(getattr(each, what) for each in tried.values()) for what in ("answered", "kept"))
     notes = [
         f"A vote on {QUESTIONS} questions with {CONCURRENCY} requests in flight was killed {done} times, each time "
-        f"within {LATEST_SECONDS:g} s of its first answer, and then finished. Until the last kill the server had "
-        f"answered {answered:,} requests, and {kept:,} samples were kept. Lost are samples whose answer was on its way "
-        f"when the run died: at most {CONCURRENCY} may be in flight. {sum(count > 1 for count in asked.values()):,} "
-        f"samples were answered more than once, because the first answer was lost.",
+        f"within {LATEST_SECONDS:g} s of its first answer, and then finished. Of {answered:,} requests that were "
+        f"answered until the last kill, {kept:,} samples were kept; the others were on their way. "
+        f"{sum(count > 1 for count in asked.values()):,} samples were answered more than once.",
         f"In the end {same} of {QUESTIONS} questions have the answer and the number of samples of a vote that nobody "
-        "killed. No sample is there twice, because the reader refuses such a file.",
+        "killed.",
         *(problems or ["Nothing else went wrong: no traceback, and no run that did not end."]),
     ]
     write("vote_kills", "Samples kept by a vote that is killed", COLUMNS, table, notes, seeds=[SEED])

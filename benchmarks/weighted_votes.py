@@ -34,7 +34,7 @@ from apportion.stopping import encode_answers
 from apportion.types import Counts, Floats
 from benchmarks.common import options, write
 from benchmarks.recorded import VOTES, Question, read_datasets
-from benchmarks.stopping_measured import RESAMPLES, SEED, Estimate, estimate
+from benchmarks.stopping_measured import SEED, Estimate, estimate
 
 VOTES_EACH = 40
 EXPONENT = 1.0
@@ -155,14 +155,16 @@ def main(votes: Path = VOTES) -> None:
             "**The hypothesis holds:** the weight may be built in."
             if holds(found)
             else "**The hypothesis does not hold:** the weight is not built in.",
-            "Accuracies, and how often the winner differs, are over the pooled questions; the other columns are "
-            "weighted less plain accuracy, in points. Registered before the run, in `benchmarks/weighted_votes.py`: 40 "
+            "Weighted less plain accuracy, in points. Registered before the run, in `benchmarks/weighted_votes.py`: 40 "
             "votes, exponent 1, gsm8k and aime24. "
             "Built in only if the 95% interval of the pooled difference lies above 0 and neither set's lies below 0. "
-            f"Pooled: {found['pooled'].show('+.2f', 100)} points. Intervals: bootstrap over questions, {RESAMPLES:,} "
-            "resamples. Orders: "
+            "Intervals: bootstrap over questions. Orders: "
             + ", ".join(f"{name} {count:,} a question" for name, count in ORDERS.items())
-            + ". The placebo shuffles the tokens between the votes. Rows called exploratory decide nothing.",
+            + ". The placebo shuffles the tokens between the votes.",
+        ],
+        more=[
+            "Accuracies, and how often the winner differs, are over the pooled questions. Rows called exploratory "
+            "decide nothing.",
             "Exploratory: log tokens of right samples less those of wrong samples of the same question, "
             + "; ".join(f"{name} {gap.show('+.3f')} over {count} questions" for name, (gap, count) in gaps.items())
             + ".",
