@@ -16,17 +16,20 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cache
 from threading import Event, Thread
+from typing import Any
 
 from apportion.runs.whole_files import write_whole
 from benchmarks.common import ROOT, facts
 from benchmarks.evidence import reach
-from benchmarks.evidence.claim import Values
 
 FOLDER = ROOT / "runs" / "evidence"
 """What was measured on this machine, which git ignores: a file a cell."""
 COMMAND = (sys.executable, "-m", "benchmarks.evidence", "--child", "--cell")
 PATIENCE = 10
 """A cell is stopped after so many times the minutes that it should take."""
+
+Values = Mapping[str, Any]
+"""What a cell measured: JSON values by name."""
 
 
 @dataclass(frozen=True)

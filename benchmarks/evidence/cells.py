@@ -9,7 +9,6 @@ from typing import Any
 from benchmarks.evidence import (
     ar3po_counts,
     ar3po_lab,
-    ar3po_reuse,
     ar3po_store,
     combinations_measured,
     controls,
@@ -107,7 +106,7 @@ HORAS = {
         f"hora.forks_{rule}": Cell(partial(hora_measured.forks, rule), 1.5, hora_measured.FORKS_SEEDS)
         for rule in ("uniform", "pre_4")
     },
-    "hora.forks_start": Cell(hora_measured.forks_start, 0.2),
+    "hora.forks_start": Cell(partial(controls.start, "forks"), 0.2),
     **{
         f"hora_hits.{base}": Cell(partial(hora_hits_measured.hits, base), 2.5, hora_hits_measured.SEEDS)
         for base in ("easy", "medium", "hard")
@@ -131,7 +130,7 @@ AR3POS = {
     "ar3po.stages": Cell(ar3po_counts.stages, 0.1),
     "ar3po.memory": Cell(ar3po_store.memory, 0.2),
     "ar3po.lookup": Cell(ar3po_store.lookup, 0.2),
-    "ar3po.paired": Cell(partial(ar3po_reuse.paired, TEN), 3.0, TEN),
+    "ar3po.paired": Cell(partial(ar3po_lab.paired, TEN), 3.0, TEN),
     **{
         f"ar3po.{name}": Cell(
             partial(ar3po_lab.learning, rule, DAPO_RATES if name == "dapo" else AR3PO_RATES),

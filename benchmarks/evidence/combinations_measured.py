@@ -20,7 +20,7 @@ from apportion.lab.training.trainer import Trainer
 from apportion.predictors import EmpiricalBayes, MeanLengths
 from apportion.selection import Mixed, Retire, SPOWeights
 from apportion.types import Batch, Group
-from benchmarks.evidence.claim import Values
+from benchmarks.evidence.cell import Values
 from benchmarks.evidence.learning import HARD, SEEDS
 
 TOKENS = 96_000

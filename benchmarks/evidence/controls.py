@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from apportion.lab.policy.base import base_policy
 from apportion.lab.policy.exact import exact_success
+from apportion.lab.policy.recipes import task_of
 from apportion.lab.world.task import held_out_problems
-from benchmarks.evidence.claim import Values
-from benchmarks.evidence.learning import HARD, PASS_AT, abilities, pass_at, swept
+from benchmarks.evidence.cell import Values
+from benchmarks.evidence.learning import HARD, abilities, passes, swept
 
 
-def start() -> Values:
+def start(base: str = "hard") -> Values:
     """Return exact pass@k of the starting policy on held-out problems, by k."""
-    success = exact_success(base_policy("hard"), held_out_problems(500))
-    return {"pass_at": {str(k): pass_at(success, k) for k in PASS_AT}}
+    return {"pass_at": passes(exact_success(base_policy(base), held_out_problems(500, task_of(base))))}
 
 
 def uniform(rollouts_per_prompt: int, estimator: str) -> Values:

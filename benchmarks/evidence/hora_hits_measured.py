@@ -6,26 +6,23 @@ the same run, so that each has learned from the same rollouts.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from scipy.stats import binom
 
 from apportion.allocators import HORA, Allocator, Uniform
-from apportion.allocators.hora import hit_utility, maximise_hits
-from apportion.config import build
+from apportion.allocators.hora import hit_utility
 from apportion.lab.policy.exact import exact_success
-from apportion.lab.training.settings import Training
-from apportion.lab.training.trainer import Trainer
 from apportion.predictors import Predictor
 from apportion.types import Batch, Belief, Counts, Floats, Prompt, Rollout
-from benchmarks.evidence.claim import Values
+from benchmarks.evidence.cell import Values
 from benchmarks.evidence.hora_measured import predictor_named
-from benchmarks.evidence.hora_rules import ByFailures, Hardest, RandomPrompts, Unhit
+from benchmarks.evidence.hora_rules import Hardest, RandomPrompts
+from benchmarks.evidence.learning import trainer_of
 
 SEEDS = tuple(range(5))
 EPOCH, EPOCHS = 32, 2
@@ -70,11 +67,9 @@ class Given(Predictor):
 
 def states(base: str, seed: int) -> Iterator[tuple[Floats, dict[str, Belief]]]:
     """Yield the exact success [512] and the predictors' beliefs at the start and after each epoch of a run."""
-    settings = {"base": base, "prompts_per_step": 16, "learning_rate": 1e-3, "held_out": 50, "rollout_log": "none"}
-    training = build(Training, {**settings, "steps": EPOCH * EPOCHS, "evaluate_every": EPOCH})
+    training = {"base": base, "prompts_per_step": 16, "learning_rate": 1e-3, "held_out": 50, "steps": EPOCH * EPOCHS}
     predictors = {name: predictor_named(name) for name in LEARNED}
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(training, Watched(EACH, predictors), seed, Path(folder))
+    with trainer_of(Watched(EACH, predictors), {**training, "evaluate_every": EPOCH}, seed) as trainer:
         for epoch in range(EPOCHS + 1):
             if epoch:
                 trainer.run(lambda record: record["step"] % EPOCH != 0)
@@ -117,44 +112,33 @@ def metrics(success: Floats, first: Counts, correct: Counts, extra: Counts) -> F
     return np.array([overall.mean(), hit.mean(), mixed.mean()])
 
 
-def rules(success: Floats, beliefs: Mapping[str, Belief], seed: int) -> dict[str, Callable[[], Allocator]]:
+def rules(beliefs: Mapping[str, Belief]) -> dict[str, Callable[[], Allocator]]:
     """Return the rules of a batch by name. All spend 8 rollouts a prompt."""
     budget = {"rollouts_per_prompt": EACH}
-    shuffled = np.random.default_rng(seed).permutation(len(success))
-    fitted = beliefs["empirical_bayes"]
-    priors = {**beliefs, "shuffled": Belief(fitted.alpha[shuffled], fitted.beta[shuffled])}
     return {
-        **{f"pre_{n}": lambda n=n: HORA(pre_rollouts=n, **budget) for n in (1, 2, 4, 6)},
-        "random": lambda: RandomPrompts(pre_rollouts=PRE, **budget),
-        "hardest": lambda: Hardest(pre_rollouts=PRE, **budget),
-        "failures": lambda: ByFailures(pre_rollouts=PRE, **budget),
+        **{f"pre_{n}": partial(HORA, pre_rollouts=n, **budget) for n in (1, 2, 4, 6)},
+        "random": partial(RandomPrompts, pre_rollouts=PRE, **budget),
+        "hardest": partial(Hardest, pre_rollouts=PRE, **budget),
         **{
-            name: lambda belief=belief: HORA(pre_rollouts=PRE, predictor=Given(belief), **budget)
-            for name, belief in priors.items()
+            name: partial(HORA, pre_rollouts=PRE, predictor=Given(belief), **budget) for name, belief in beliefs.items()
         },
-        "unhit": lambda: Unhit(pre_rollouts=PRE, predictor=Given(fitted), **budget),
     }
 
 
 def hits(base: str) -> Values:
     """Return by epoch: the gain of each rule over uniform in points by metric and seed; allocation; calibration."""
-    found: list[dict[str, Any]] = [{"gains": {}} for _ in range(EPOCHS + 1)]
+    found: list[dict[str, Any]] = [{"gains": {}, "figure_3": [], "calibration": []} for _ in range(EPOCHS + 1)]
     for seed in SEEDS:
         for state, (success, beliefs) in zip(found, states(base, seed), strict=True):
-            state.setdefault("success", []).append(float(success.mean()))
             for name, gained in _gains(success, beliefs, seed).items():
                 own = state["gains"].setdefault(name, {metric: [] for metric in METRICS})
                 for metric, value in zip(METRICS, gained, strict=True):
                     own[metric].append(round(100 * float(value), 2))
-            state.setdefault("figure_3", []).append(_allocation(success, seed))
-            state.setdefault("calibration", []).append(
-                {"uniform": _calibration(success, Belief.uniform(len(success)))}
-                | {"empirical_bayes": _calibration(success, beliefs["empirical_bayes"])}
-            )
+            state["figure_3"].append(_allocation(success, seed))
+            state["calibration"].append(_calibration(success))
     for state in found:
         state["figure_3"] = _mean(state["figure_3"])
-        state["calibration"] = _mean(state["calibration"])
-        state["success"] = round(float(np.mean(state["success"])), 3)
+        state["calibration"] = {"uniform": _mean(state["calibration"])}
     return {"epochs": found}
 
 
@@ -163,22 +147,10 @@ def _gains(success: Floats, beliefs: Mapping[str, Belief], seed: int) -> dict[st
     gains: dict[str, list[Floats]] = {}
     for first in range(0, len(success), BATCH):
         part = slice(first, first + BATCH)
-        p, own = success[part], {name: Belief(each.alpha[part], each.beta[part]) for name, each in beliefs.items()}
-        for name, rule in rules(p, own, seed + first).items():
-            gains.setdefault(name, []).append(gain(p, rule(), EACH, DRAWS, seed + first))
-        gains.setdefault("exact", []).append(_gain_of_exact(p))
+        own = {name: Belief(each.alpha[part], each.beta[part]) for name, each in beliefs.items()}
+        for name, rule in rules(own).items():
+            gains.setdefault(name, []).append(gain(success[part], rule(), EACH, DRAWS, seed + first))
     return {name: np.mean(each, axis=0) for name, each in gains.items()}
-
-
-def _gain_of_exact(p: Floats) -> Floats:
-    """Return the gain [3] over uniform of the extra rollouts that are best for hits among them if ``p`` is known."""
-    sure = Belief.from_mean(np.clip(p, 1e-9, 1 - 1e-9), 1e12)
-    best = maximise_hits(sure, len(p) * EACH, np.full(len(p), PRE), high=64)
-    mine, uniform = [
-        np.array([(1 - (1 - p) ** n).mean(), (1 - (1 - p) ** (n - PRE)).mean(), (1 - (1 - p) ** n - p**n).mean()])
-        for n in (best, np.full(len(p), EACH))
-    ]
-    return mine - uniform
 
 
 def _allocation(success: Floats, seed: int) -> dict[str, list[float]]:
@@ -194,22 +166,19 @@ def _allocation(success: Floats, seed: int) -> dict[str, list[float]]:
     return {"prompts": prompts.tolist(), "rollouts": rollouts.tolist()}
 
 
-def _calibration(success: Floats, prior: Belief) -> dict[str, list[float]]:
-    """Return, by right pre-rollouts 0 to 4: the share of prompts, the predicted and the true chance of a hit in 4."""
+def _calibration(success: Floats) -> dict[str, list[float]]:
+    """Return, by right pre-rollouts 0 to 4: the chance of a hit in 4, predicted by the uniform prior, and the true."""
     extra = np.full(len(success), EACH - PRE)
     true = 1 - (1 - success) ** extra
-    found: dict[str, list[float]] = {"share": [], "predicted": [], "true": []}
+    found: dict[str, list[float]] = {"predicted": [], "true": []}
     for right in range(PRE + 1):
         weight = binom.pmf(right, PRE, success)
-        posterior = prior.condition(np.full(len(success), right), np.full(len(success), PRE))
-        found["share"].append(float(weight.mean()))
+        posterior = Belief.uniform(len(success)).condition(np.full(len(success), right), np.full(len(success), PRE))
         found["predicted"].append(float(np.average(hit_utility(posterior, extra), weights=weight)))
         found["true"].append(float(np.average(true, weights=weight)))
     return found
 
 
-def _mean(values: Sequence[Any]) -> Any:
-    """Return the mean of equal structures of dictionaries and lists of numbers."""
-    if isinstance(values[0], dict):
-        return {key: _mean([each[key] for each in values]) for key in values[0]}
-    return np.mean(values, axis=0).round(3).tolist()
+def _mean(tables: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
+    """Return the means of tables of lists."""
+    return {key: np.mean([each[key] for each in tables], axis=0).round(3).tolist() for key in tables[0]}

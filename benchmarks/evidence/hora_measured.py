@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from apportion.allocators import HORA, Allocator, Uniform
-from apportion.lab.policy.base import base_policy
-from apportion.lab.policy.exact import effective_solutions, exact_success, solution_probabilities
+from apportion.lab.policy.exact import effective_solutions, solution_probabilities
 from apportion.lab.policy.sampler import LedgerSampler
+from apportion.lab.report.results import Run
 from apportion.lab.training.trainer import Trainer
 from apportion.lab.world.task import OPERATIONS, held_out_problems
 from apportion.predictors import DiscountedCounts, EmpiricalBayes, GaussianProcess, Predictor
 from apportion.types import Floats, Prompt
-from benchmarks.evidence.claim import Values
+from benchmarks.evidence.cell import Values
 from benchmarks.evidence.hora_rules import Hardest, RandomPrompts
-from benchmarks.evidence.learning import HARD, PASS_AT, learn_seeds, pass_at, swept
+from benchmarks.evidence.learning import HARD, learn_seeds, passes, swept
 
 BUDGET = {"rollouts_per_prompt": 8}
 FORKS = {"base": "forks", "prompts_per_step": 16, "rollouts": 8192, "evaluate_every": 1024, "learning_rate": 6e-4}
@@ -49,7 +49,7 @@ RULES: Mapping[str, Callable[[], Allocator]] = {
     **{f"pre_{n}": partial(HORA, pre_rollouts=n, **BUDGET) for n in (1, 2, 4, 6)},
     **{
         name: lambda name=name: HORA(pre_rollouts=4, predictor=predictor_named(name), **BUDGET)
-        for name in ("counts", "empirical_bayes", "gp")
+        for name in ("empirical_bayes", "gp")
     },
 }
 
@@ -61,21 +61,15 @@ def tuned(rule: str, estimator: str) -> Values:
 
 def untuned(rule: str) -> Values:
     """Return learning curves of a rule at the rate that is best for HORA and for uniform groups of 8."""
-    return _brief(learn_seeds(RULES[rule], HARD, measure=explored))
+    return learn_seeds(RULES[rule], HARD, measure=explored)
 
 
 def forks(rule: str) -> Values:
     """Return learning curves of a rule on problems with several right answers."""
-    return _brief(learn_seeds(RULES[rule], FORKS, FORKS_SEEDS, measure=explored))
+    return learn_seeds(RULES[rule], FORKS, FORKS_SEEDS, measure=explored)
 
 
-def forks_start() -> Values:
-    """Return exact pass@k of the starting policy on held-out problems with several right answers."""
-    success = exact_success(base_policy("forks"), held_out_problems(500, "forks"))
-    return {"pass_at": {str(k): pass_at(success, k) for k in PASS_AT}}
-
-
-def explored(trainer: Trainer) -> Mapping[str, Any]:
+def explored(trainer: Trainer, _: Run) -> Mapping[str, Any]:
     """Return exact pass@k on held-out problems, token entropy in nats, and right answers in use."""
     task = trainer.training.task
     found = solution_probabilities(trainer.policy, held_out_problems(500, task))
@@ -84,11 +78,7 @@ def explored(trainer: Trainer) -> Mapping[str, Any]:
     groups = sampler([problem.prompt() for problem in held_out_problems(PROBLEMS, task)], [EACH] * PROBLEMS)
     written = np.concatenate([rollout.completion.logprobs for group in groups for rollout in group])
     return {
-        "pass_at": {str(k): pass_at(success, k) for k in PASS_AT},
+        "pass_at": passes(success),
         "entropy": float(-written.mean()),
         "solutions": float(effective_solutions(found).mean()),
     }
-
-
-def _brief(found: Values) -> Values:
-    return {key: value for key, value in found.items() if key not in ("curve", "rollouts")}

@@ -35,7 +35,7 @@ from apportion.predictors import (
 from apportion.selection import Mixed, SPOWeights
 from apportion.trl import AllocatedGRPOTrainer
 from apportion.types import Batch, Belief, Plan
-from benchmarks.evidence.claim import Values
+from benchmarks.evidence.cell import Values
 from benchmarks.evidence.language_model_policy import policy, questions, right, success
 
 ROLLOUTS, BATCH, EVERY = 640, 32, 64

@@ -19,7 +19,7 @@ from apportion.types import Batch, Belief, Counts, Floats, Plan
 from benchmarks.baselines import BINS, recorded
 from benchmarks.baselines_measured import MEASURES, SAMPLES, TASKS, sample, scores
 from benchmarks.baselines_rules import Samples
-from benchmarks.evidence.claim import Values
+from benchmarks.evidence.cell import Values
 from benchmarks.evidence.language_model_measured import train
 from benchmarks.evidence.language_model_policy import example_tokens, share_examples
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.evidence.claim import Values
+from benchmarks.evidence.cell import Values
 
 SEEDS = tuple(range(5))
 RATES, TUNING_SEED = (3e-6, 6e-6, 1e-5, 3e-5), 100

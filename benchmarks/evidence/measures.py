@@ -17,7 +17,7 @@ from apportion.lab.report.results import SeedInterval
 from benchmarks.common import headline
 from benchmarks.evidence import language_model_runs as model
 from benchmarks.evidence import printed
-from benchmarks.evidence.claim import Values
+from benchmarks.evidence.cell import Values
 from benchmarks.evidence.rules import Effect, instances, share
 
 Measured = Mapping[str, Values]

@@ -13,7 +13,7 @@ import numpy as np
 
 from apportion.stopping import BayesianSPRT, Calibrated, Fixed, Rule, count_votes
 from apportion.types import Counts, Floats
-from benchmarks.evidence.claim import Values
+from benchmarks.evidence.cell import Values
 
 PROMPTS, REPEATS, ANSWERS, M, N = 40, 400, 6, 64, 16
 WAVE = 4

@@ -22,7 +22,7 @@ from apportion.lab.training.trainer import Trainer
 from apportion.lab.world.task import TASKS
 from apportion.stopping import leader, top_two
 from apportion.types import Counts, Prompt, Rollout
-from benchmarks.evidence.claim import Values
+from benchmarks.evidence.cell import Values
 from benchmarks.evidence.learning import SEEDS
 
 TRAINING: Mapping[str, Any] = {

@@ -21,7 +21,7 @@ from apportion.lab.world.task import TASKS
 from apportion.stopping import BayesianSPRT, Calibrated, Fixed, Rule, count_votes, decide, encode_answers, top_two
 from apportion.stopping.sprt import log_boundaries
 from apportion.types import Counts, Floats
-from benchmarks.evidence.claim import Values
+from benchmarks.evidence.cell import Values
 from benchmarks.recorded import Question, Streams, read_vendored
 
 M, N = 64, 32

@@ -17,8 +17,7 @@ from typing import Any
 from apportion.runs.whole_files import write_whole
 from benchmarks.common import ROOT, table
 from benchmarks.evidence import age
-from benchmarks.evidence.cell import Cell, kept
-from benchmarks.evidence.claim import Values
+from benchmarks.evidence.cell import Cell, Values, kept
 from benchmarks.evidence.measures import BESIDE, MEASURES
 from benchmarks.evidence.registry import CHAPTERS, MODULES, Claim, all_cells, cells_by_module, claims
 from benchmarks.evidence.rules import ENOUGH_SEEDS, Effect, Kind, Verdict, verdict

@@ -10,7 +10,7 @@ from scipy import stats
 from apportion.toml import load
 from apportion.types import Floats
 from benchmarks.common import ROOT
-from benchmarks.evidence.claim import Values
+from benchmarks.evidence.cell import Values
 from benchmarks.evidence.rules import Effect, share
 
 MODELS = ("Qwen2.5-Math-1.5B", "Qwen2.5-Math-7B", "Llama-3.2-3B-Instruct")

@@ -21,7 +21,7 @@ from apportion.lab.training.settings import Training
 from apportion.lab.training.trainer import Trainer
 from apportion.predictors import EmpiricalBayes, GaussianProcess, Predictor, SentenceTransformerEmbedder, UniformPrior
 from apportion.types import Batch, Counts, Floats
-from benchmarks.evidence.claim import Values
+from benchmarks.evidence.cell import Values
 
 EXAMPLE = {"root of a": (2.667, 2.667, 2.667, 10.03), "budget": 22, "low": 3, "high": 12}
 PROMPTS, PER_PROMPT, LOW, HIGHS = 5, 8, 3, (12, 24)

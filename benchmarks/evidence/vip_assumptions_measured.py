@@ -23,7 +23,7 @@ from apportion.lab.training.trainer import Trainer
 from apportion.lab.world.task import Problem, encode, training_problems
 from apportion.types import Floats
 from benchmarks.baselines import LAB_SCORES, MODEL_SCORES
-from benchmarks.evidence.claim import Values
+from benchmarks.evidence.cell import Values
 
 QUESTIONS, ROLLOUTS = 600, 16
 POINTS = (0, 4_032, 9_600)

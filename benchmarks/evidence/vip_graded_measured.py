@@ -29,7 +29,7 @@ from apportion.predictors import (
     Shuffled,
 )
 from apportion.types import Batch, Counts, Floats, Rollout
-from benchmarks.evidence.claim import Values
+from benchmarks.evidence.cell import Values
 from benchmarks.evidence.learning import HARD, SEEDS, Settings, learn_seeds
 
 PROMPTS, DRAWN = 64, 48

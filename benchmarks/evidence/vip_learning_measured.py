@@ -26,7 +26,7 @@ from apportion.lab.training.trainer import Trainer
 from apportion.lab.world.task import Problem
 from apportion.predictors import EmpiricalBayes, GaussianProcess, Predictor, Ridge, Shuffled
 from apportion.types import Batch, Belief, Prompt
-from benchmarks.evidence.claim import Values
+from benchmarks.evidence.cell import Values
 from benchmarks.evidence.learning import HARD, RATES, SEEDS, SWEEP_SEEDS, abilities
 
 SWEEP_SEED = SWEEP_SEEDS[0]

@@ -35,7 +35,7 @@ from apportion.predictors.statistics.per_prompt import observations
 from apportion.replay.expected import near_truth
 from apportion.replay.foresight import batches_of, foresee_all
 from apportion.types import Batch, Floats
-from benchmarks.evidence.claim import Values
+from benchmarks.evidence.cell import Values
 from benchmarks.evidence.learning import SEEDS
 from benchmarks.real_run_data import grpo_run
 

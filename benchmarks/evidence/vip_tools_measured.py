@@ -17,7 +17,7 @@ import numpy as np
 from apportion import VIP, Uniform
 from apportion.allocators import Allocator
 from apportion.predictors import EmpiricalBayes, GaussianProcess, Shuffled
-from benchmarks.evidence.claim import Values
+from benchmarks.evidence.cell import Values
 
 SEEDS = (0, 1, 2)
 RATES = (1e-3, 3e-3)
