@@ -210,37 +210,16 @@ OPTPOS = {
     **{f"optpo_combined.retain_{name}": Cell(call, 1.0, FOUR) for name, call in RETAINING.items()},
 }
 
-COMBINING = {
-    "vip": 1.1,
-    "weights": 1.1,
-    "weights_vip": 1.1,
-    "optimal": 1.3,
-    "vip_optimal": 1.3,
-    "weights_optimal": 1.3,
-    "weights_vip_optimal": 1.3,
-    "single_optimal": 2.6,
-    "single_optimal_retire": 2.6,
-    "single_batch": 2.6,
-    "single_batch_mixed": 2.6,
-    "reuse": 1.1,
-    "vip_reuse": 1.1,
-    "tokens_uniform": 1.1,
-    "tokens_even": 1.1,
-    "tokens_vip_rollouts": 1.1,
-    "tokens_vip": 1.1,
-    "tokens_hora": 1.2,
-    "ar3po_by_rloo": 1.3,
-    "ar3po_by_sequential": 1.3,
-    "hora_by_rloo": 1.2,
-    "hora_by_sequential": 1.2,
-    "reinforce_ada_by_rloo": 1.1,
-    "reinforce_ada_by_sequential": 1.1,
+MINUTES = {
+    **dict.fromkeys(("single_optimal", "single_optimal_retire", "single_batch", "single_batch_mixed"), 2.6),
+    **dict.fromkeys(("optimal", "vip_optimal", "weights_optimal", "weights_vip_optimal"), 1.3),
+    **dict.fromkeys(("ar3po_by_rloo", "ar3po_by_sequential"), 1.3),
 }
-"""The arms, and how many minutes each takes."""
+"""How long the arms take that take longer than the others."""
 COMBINATIONS = {
     **{
-        f"combinations.{name}": Cell(partial(combinations_measured.arm, name), minutes, SEEDS)
-        for name, minutes in COMBINING.items()
+        f"combinations.{name}": Cell(partial(combinations_measured.arm, name), MINUTES.get(name, 1.2), SEEDS)
+        for name in combinations_measured.ARMS
     },
     "combinations.ar3po_by_rloo_rollouts": Cell(
         partial(combinations_measured.arm, "ar3po_by_rloo", weighting="rollout"), 1.3, SEEDS

@@ -5,23 +5,17 @@ Learning rates are those that the sweep of benchmarks/methods.py chose: 2e-3 for
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-import numpy as np
-
-from apportion.allocators import AR3PO, HORA, VIP, Allocator, Even, Neyman, ReinforceAda, Uniform
-from apportion.baselines import Optimal
+from apportion.allocators import AR3PO, HORA, VIP, Allocator, Even
 from apportion.lab.report.results import Run
-from apportion.lab.training.settings import Training
 from apportion.lab.training.trainer import Trainer
-from apportion.predictors import EmpiricalBayes, MeanLengths
-from apportion.selection import Mixed, Retire, SPOWeights
+from apportion.predictors import MeanLengths
 from apportion.types import Batch, Group
 from benchmarks.evidence.cell import Values
-from benchmarks.evidence.learning import HARD, SEEDS
+from benchmarks.evidence.learning import HARD, Rule, Settings, learn_seeds
 
 TOKENS = 96_000
 """The length of a run under a token budget: about what 12,800 rollouts take."""
@@ -49,104 +43,68 @@ class ReusingVIP(VIP):
         self._reuse.observe(batch)
 
 
-def _vip(**settings: Any) -> VIP:
-    return VIP(rollouts_per_prompt=8, high=MOST, **settings)
+def of_tokens(rule: type[Allocator], **settings: Any) -> Allocator:
+    """Return a rule with a budget in tokens."""
+    lengths = MeanLengths(initial=8)  # new for each run, because it learns
+    return rule(tokens_per_prompt=TOKENS_PER_PROMPT, lengths=lengths, high=MOST, **settings)
 
 
-def _counts() -> Neyman:
-    """Return VIP's belief with the variance of a baseline that is fixed beforehand: S / n, from one rollout on."""
-    predictor = EmpiricalBayes()
-    return Neyman(estimator="reinforce", rollouts_per_prompt=8, low=1, high=MOST, predictor=predictor)
-
-
-def _of_tokens() -> dict[str, Any]:
-    return {"tokens_per_prompt": TOKENS_PER_PROMPT, "lengths": MeanLengths(initial=8), "high": MOST}
-
-
-OPTIMAL = {"estimator": "reinforce"}
+UNIFORM = {"name": "uniform", "rollouts_per_prompt": 8}
+SINGLE = {"name": "uniform", "rollouts_per_prompt": 1}
+EIGHT = {"rollouts_per_prompt": 8, "high": MOST}
+VIPS = {"name": "vip", **EIGHT}
+COUNTS = {"name": "neyman", "estimator": "reinforce", "low": 1, "predictor": "empirical_bayes", **EIGHT}
+"""VIP's belief with the variance of a baseline that is fixed beforehand: S / n, from one rollout on."""
+WEIGHTS = {"selection": "spo"}
+OPTIMAL = {"estimator": "reinforce", "baseline": "optimal"}
 SINGLES = {"prompts_per_step": 32}
 LONG = {"rollouts": None, "tokens": TOKENS}
-
-
-def _arm(name: str) -> tuple[Allocator, Mapping[str, Any]]:
-    """Return the rule of an arm and the settings that it changes. Each call makes new objects."""
-    match name:
-        # Which prompts (weights of SPO) x how many (VIP's belief) x what baseline (optimal), at 8 rollouts a prompt.
-        case "vip":
-            return _vip(), {}
-        case "weights":
-            return Uniform(8), {"selection": SPOWeights()}
-        case "weights_vip":
-            return _vip(), {"selection": SPOWeights()}
-        case "optimal":
-            return Uniform(8), OPTIMAL | {"baseline": Optimal()}
-        case "vip_optimal":
-            return _counts(), OPTIMAL | {"baseline": Optimal()}
-        case "weights_optimal":
-            return Uniform(8), OPTIMAL | {"baseline": Optimal(), "selection": SPOWeights()}
-        case "weights_vip_optimal":
-            return _counts(), OPTIMAL | {"baseline": Optimal(), "selection": SPOWeights()}
-        # Single rollouts.
-        case "single_optimal":
-            return Uniform(1), SINGLES | OPTIMAL | {"baseline": Optimal()}
-        case "single_optimal_retire":
-            return Uniform(1), SINGLES | OPTIMAL | {"baseline": Optimal(), "selection": Retire()}
-        case "single_batch":
-            return Uniform(1), SINGLES | {"estimator": "batch_optimal"}
-        case "single_batch_mixed":
-            return Uniform(1), SINGLES | {"estimator": "batch_optimal", "selection": Mixed(group_size=4)}
-        # Reuse of correct responses.
-        case "reuse":
-            return AR3PO(stages=1, rollouts_per_stage=8), {}
-        case "vip_reuse":
-            return ReusingVIP(rollouts_per_prompt=8, high=MOST), {}
-        # A budget of tokens.
-        case "tokens_uniform":
-            return Uniform(8), LONG
-        case "tokens_even":
-            return Even(**_of_tokens()), LONG
-        case "tokens_vip_rollouts":
-            return _vip(), LONG
-        case "tokens_vip":
-            return VIP(**_of_tokens()), LONG
-        case "tokens_hora":
-            return HORA(pre_rollouts=4, **_of_tokens()), LONG
-        case "tokens_neyman":
-            return Neyman(**_of_tokens()), LONG
+ARMS: Mapping[str, tuple[Rule, Settings]] = {
+    # Which prompts (weights of SPO) x how many (VIP's belief) x what baseline (optimal), at 8 rollouts a prompt.
+    "vip": (VIPS, {}),
+    "weights": (UNIFORM, WEIGHTS),
+    "weights_vip": (VIPS, WEIGHTS),
+    "optimal": (UNIFORM, OPTIMAL),
+    "vip_optimal": (COUNTS, OPTIMAL),
+    "weights_optimal": (UNIFORM, OPTIMAL | WEIGHTS),
+    "weights_vip_optimal": (COUNTS, OPTIMAL | WEIGHTS),
+    # Single rollouts.
+    "single_optimal": (SINGLE, SINGLES | OPTIMAL),
+    "single_optimal_retire": (SINGLE, SINGLES | OPTIMAL | {"selection": "retire"}),
+    "single_batch": (SINGLE, SINGLES | {"estimator": "batch_optimal"}),
+    "single_batch_mixed": (
+        SINGLE,
+        SINGLES | {"estimator": "batch_optimal", "selection": {"name": "mixed", "group_size": 4}},
+    ),
+    # Reuse of correct responses.
+    "reuse": ({"name": "ar3po", "stages": 1, "rollouts_per_stage": 8}, {}),
+    "vip_reuse": (partial(ReusingVIP, **EIGHT), {}),
+    # A budget of tokens.
+    "tokens_uniform": (UNIFORM, LONG),
+    "tokens_even": (partial(of_tokens, Even), LONG),
+    "tokens_vip_rollouts": (VIPS, LONG),
+    "tokens_vip": (partial(of_tokens, VIP), LONG),
+    "tokens_hora": (partial(of_tokens, HORA, pre_rollouts=4), LONG),
     # Rules that stop by outcomes, under estimators that are biased by it and one that is not.
-    rule, _, estimator = name.rpartition("_by_")
-    rules = {
-        "ar3po": lambda: AR3PO(reuse="none"),
-        "hora": lambda: HORA(pre_rollouts=4, rollouts_per_prompt=8, high=MOST),
-        "reinforce_ada": lambda: ReinforceAda(down_sample=False),
-    }
-    rate = 2e-3 if rule == "reinforce_ada" else HARD["learning_rate"]
-    return rules[rule](), {"estimator": estimator, "learning_rate": rate}
+    **{
+        f"{name}_by_{estimator}": (rule, {"estimator": estimator, "learning_rate": rate})
+        for name, rule, rate in (
+            ("ar3po", {"name": "ar3po", "reuse": "none"}, HARD["learning_rate"]),
+            ("hora", {"name": "hora", "pre_rollouts": 4, **EIGHT}, HARD["learning_rate"]),
+            ("reinforce_ada", {"name": "reinforce_ada", "down_sample": False}, 2e-3),
+        )
+        for estimator in ("rloo", "sequential")
+    },
+}
 
 
-def arm(name: str, seeds: Sequence[int] = SEEDS, **changed: Any) -> Values:
-    """Return what every seed of an arm reached: area and end of its curve, rollouts and tokens to 80%, and its size."""
-    runs = []
-    for seed in seeds:
-        rule, settings = _arm(name)
-        table = {key: value for key, value in {**HARD, **settings, **changed}.items() if value is not None}
-        runs.append(_learn(rule, Training(**table, rollout_log="none"), seed))
-    return {key: [run[key] for run in runs] for key in runs[0]}
+def arm(name: str, **changed: Any) -> Values:
+    """Return what every seed of an arm reached."""
+    rule, settings = ARMS[name]
+    training = {key: value for key, value in {**HARD, **settings, **changed}.items() if value is not None}
+    return learn_seeds(rule, training, measure=over_tokens)
 
 
-def _learn(rule: Allocator, training: Training, seed: int) -> dict[str, float | None]:
-    with tempfile.TemporaryDirectory() as folder:
-        Trainer(training, rule, seed, Path(folder)).run()
-        run = Run.read(Path(folder))
-    reached = np.flatnonzero(run.success >= 0.8)
-    return {
-        "area": run.area,
-        "area_of_tokens": run.area_to(min(TOKENS, float(run.tokens[-1]))),
-        "end": float(run.success[-1]),
-        "to_80": run.reached(0.8) if reached.size else None,
-        "rollouts_per_prompt": run.rollouts_per_prompt,
-        "updates": float(run.updates),
-        "rollouts": float(run.rollouts[-1]),
-        "tokens": float(run.tokens[-1]),
-        "cpu_seconds": run.cpu_seconds,
-    }
+def over_tokens(_: Trainer, run: Run) -> Mapping[str, float]:
+    """Return the area of a run over its tokens."""
+    return {"area_of_tokens": run.area_to(min(TOKENS, float(run.tokens[-1])))}
