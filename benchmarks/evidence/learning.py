@@ -127,3 +127,8 @@ def abilities(trainer: Trainer, _: Run) -> Mapping[str, Any]:
     """Return what the trained policy can do on held-out problems: exact pass@k by k, and maj@32."""
     success = exact_success(trainer.policy, held_out_problems(500, trainer.training.task))
     return {"pass_at": passes(success), "maj_32": majority_at(trainer)}
+
+
+def with_half_width(values: Floats) -> list[float]:
+    """Return the mean of ``values``, one a prompt, and the half width of its 95% interval."""
+    return [float(np.mean(values)), float(1.96 * np.std(values, ddof=1) / np.sqrt(len(values)))]

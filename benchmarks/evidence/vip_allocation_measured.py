@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize
 
 from apportion import Belief, Plan, Prompt
-from apportion.allocators import VIP, Allocator, InverseAccuracy, InverseVariance, Uniform
+from apportion.allocators import VIP, Allocator, InverseAccuracy, InverseVariance
 from apportion.allocators.spending import printed
 from apportion.allocators.vip import GroupEstimator, minimise_noise, minimise_variance
-from apportion.lab.training.settings import Training
-from apportion.lab.training.trainer import Trainer
-from apportion.predictors import EmpiricalBayes, GaussianProcess, Predictor, SentenceTransformerEmbedder, UniformPrior
+from apportion.predictors import GaussianProcess, SentenceTransformerEmbedder, UniformPrior
 from apportion.types import Batch, Counts, Floats
 from benchmarks.evidence.cell import Values
+from benchmarks.evidence.learning import ran, trainer_of
 
 EXAMPLE = {"root of a": (2.667, 2.667, 2.667, 10.03), "budget": 22, "low": 3, "high": 12}
 PROMPTS, PER_PROMPT, LOW, HIGHS = 5, 8, 3, (12, 24)
@@ -109,9 +106,7 @@ class Timed(Allocator):
     """A rule whose processor time is summed by what it does."""
 
     rule: Allocator
-    seconds: dict[str, float] = field(
-        default_factory=lambda: dict.fromkeys(("prepare", "predict", "plan", "update"), 0.0)
-    )
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("predict", "plan", "update"), 0.0))
 
     name = "timed"
 
@@ -123,7 +118,7 @@ class Timed(Allocator):
         return self.rule.size(prompts)
 
     def prepare(self, prompts: Sequence[Prompt]) -> None:
-        self._time("prepare", lambda: self.rule.prepare(prompts))
+        self.rule.prepare(prompts)
 
     def start(self, prompts: Sequence[Prompt]) -> Batch:
         return self._time("predict", lambda: self.rule.start(prompts))
@@ -141,36 +136,13 @@ class Timed(Allocator):
         return found
 
 
-def overhead(steps: int = BATCHES) -> Values:
+def overhead() -> Values:
     """Return the processor seconds of a step of the lab, and what of it is prediction, planning and learning."""
-    predictors: Mapping[str, Predictor] = {
-        "gp": GaussianProcess(SentenceTransformerEmbedder()),
-        "empirical Bayes": EmpiricalBayes(),
-    }
-    rules: dict[str, Allocator] = {
-        "uniform": Uniform(PER_PROMPT),
-        **{name: VIP(rollouts_per_prompt=PER_PROMPT, predictor=each) for name, each in predictors.items()},
-    }
-    found = {}
-    for name, rule in rules.items():
-        settings = Training(
-            "hard", prompts_per_step=STEP_PROMPTS, steps=steps, evaluate_every=steps + 1, held_out=10,
-            learning_rate=1e-3, rollout_log="none",
-        )  # fmt: skip
-        timed = Timed(rule)
-        spent: list[float] = []
-
-        def keep(record: Mapping, spent: list[float] = spent) -> bool:
-            spent.append(record["cpu_seconds"])
-            return True
-
-        with tempfile.TemporaryDirectory() as folder:
-            Trainer(settings, timed, 0, Path(folder)).run(keep)
-        found[name] = {
-            "step": float(np.median(spent)),
-            **{what: seconds / (1 if what == "prepare" else steps) for what, seconds in timed.seconds.items()},
-        }
-    return found
+    timed = Timed(VIP(rollouts_per_prompt=PER_PROMPT, predictor=GaussianProcess(SentenceTransformerEmbedder())))
+    training = {"base": "hard", "prompts_per_step": STEP_PROMPTS, "steps": BATCHES, "evaluate_every": BATCHES + 1}
+    with trainer_of(timed, {**training, "held_out": 10, "learning_rate": 1e-3}, 0) as trainer:
+        steps = ran(trainer).steps["cpu_seconds"]
+    return {"gp": {"step": float(np.median(steps)), **{what: own / BATCHES for what, own in timed.seconds.items()}}}
 
 
 def _beside(

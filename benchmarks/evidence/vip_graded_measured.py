@@ -6,19 +6,17 @@ any number of rollouts, and every allocation is judged by the same prompts witho
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from itertools import pairwise
 
 import numpy as np
 
 from apportion import Belief, Plan, Prompt
-from apportion.allocators import Uniform, spend
+from apportion.allocators import spend
 from apportion.allocators.vip import minimise_noise
 from apportion.lab.measure.gradients import completion_gradients
+from apportion.lab.policy.base import base_policy
 from apportion.lab.policy.sampler import LedgerSampler
-from apportion.lab.training.settings import Training
-from apportion.lab.training.trainer import Trainer
 from apportion.lab.world.task import Problem, encode, training_problems
 from apportion.predictors import (
     EmpiricalBayes,
@@ -54,31 +52,25 @@ def unbiased_variance(gram: Floats, rewards: Floats, n: Floats) -> Floats:
     return 2 / (n * (n - 1)) * (2 * (n - 2) * once + both)
 
 
-def variances(base: str, trained: int = 0, seeds: Sequence[int] = SEEDS, prompts: int = PROMPTS) -> Values:
-    """Return variance ratios to uniform by rule, one for each seed, and measured variances over Proposition E.2's.
-
-    ``trained`` are rollouts of uniform groups with the graded reward before.
-    """
+def variances(base: str) -> Values:
+    """Return variance ratios to uniform by rule, one for each seed, and measured variances over Proposition E.2's."""
     rules: dict[str, list[float]] = {}
-    formula: dict[str, list[float]] = {}
-    means, norm_ratios, vector_ratios = [], [], []
-    for seed in seeds:
-        problems = training_problems(prompts, seed=1000 + seed)
+    means, ratios = [], {"norm": [], "vector": []}
+    for seed in SEEDS:
+        problems = training_problems(PROMPTS, seed=1000 + seed)
         asked = [problem.prompt() for problem in problems]
-        rewards, grams = _population(base, trained, seed, problems)
+        rewards, grams = _population(base, seed, problems)
         spread = rewards.var(axis=1)
         widths = np.arange(2, HIGH + 1)
         curves = np.stack([unbiased_variance(gram, own, widths) for gram, own in zip(grams, rewards, strict=True)])
         uniform = curves[:, PER_PROMPT - 2].sum()
-        believed = spread[:, None] / (widths - 1)
 
         def judge(counts: Counts, curves: Floats = curves, uniform: float = uniform) -> float:
             return float(curves[np.arange(len(counts)), counts - 2].sum() / uniform)
 
         rng = np.random.default_rng(seed)
-        exact = _vip(spread)
         found = {
-            "exact": judge(exact),
+            "exact": judge(_vip(spread)),
             "exact, shuffled": float(np.mean([judge(_vip(rng.permutation(spread))) for _ in range(PERMUTATIONS)])),
             "least, known gradients": judge(_least(curves)),
         }
@@ -90,48 +82,33 @@ def variances(base: str, trained: int = 0, seeds: Sequence[int] = SEEDS, prompts
         found |= {name: float(np.mean(each)) for name, each in judged.items()}
         for name, value in found.items():
             rules.setdefault(name, []).append(value)
-        formula.setdefault("exact", []).append(
-            float(believed[np.arange(len(exact)), exact - 2].sum() / believed[:, PER_PROMPT - 2].sum())
-        )
         for gram, own in zip(grams, rewards, strict=True):
             if own.var() > 0:
-                norms, centre = np.sqrt(np.diag(gram)), gram.mean()
-                eight = np.array([PER_PROMPT])
-                predicted = own.var() / (PER_PROMPT - 1)
+                norms, predicted, eight = np.sqrt(np.diag(gram)), own.var() / (PER_PROMPT - 1), np.array([PER_PROMPT])
                 means.append(float(own.mean()))
                 norm = unbiased_variance(np.outer(norms, norms), own, eight)[0]
-                norm_ratios.append(norm / (predicted * norms.var()) if norms.var() > 1e-12 else np.nan)
+                ratios["norm"].append(norm / (predicted * norms.var()) if norms.var() > 1e-12 else np.nan)
                 vector = unbiased_variance(gram, own, eight)[0]
-                vector_ratios.append(vector / (predicted * (np.diag(gram).mean() - centre)))
+                ratios["vector"].append(vector / (predicted * (np.diag(gram).mean() - gram.mean())))
     band = np.digitize(means, BANDS[1:-1])
-    by_band = {}
-    for b in range(len(BANDS) - 1):
-        inside = band == b
-        if inside.sum() >= 5:
-            by_band[f"{BANDS[b]:g} to {BANDS[b + 1]:g}"] = {
-                "prompts": int(inside.sum()),
-                "norm": _quantiles(np.array(norm_ratios)[inside]),
-                "vector": _quantiles(np.array(vector_ratios)[inside]),
-            }
-    return {"ratios": rules, "formula": formula, "over formula": by_band}
+    by_band = {
+        f"{low:g} to {high:g}": {
+            kind: np.nanquantile(np.array(each)[band == b], (0.1, 0.5, 0.9)).tolist() for kind, each in ratios.items()
+        }
+        for b, (low, high) in enumerate(pairwise(BANDS))
+        if (band == b).sum() >= 5
+    }
+    return {"ratios": rules, "over formula": by_band}
 
 
-def learning(rule: Settings, seeds: Sequence[int] = SEEDS, rollouts: int = 6400) -> Values:
+def learning(rule: Settings) -> Values:
     """Return learning curves with the graded reward, on the hard base."""
-    return learn_seeds(rule, {**HARD, "rollouts": rollouts, "reward": "share", "estimator": "rloo"}, seeds)
+    return learn_seeds(rule, {**HARD, "rollouts": 6400, "reward": "share", "estimator": "rloo"})
 
 
-def _population(base: str, trained: int, seed: int, problems: Sequence[Problem]) -> tuple[Floats, list[Floats]]:
+def _population(base: str, seed: int, problems: Sequence[Problem]) -> tuple[Floats, list[Floats]]:
     """Return rewards [P, K] and inner products of gradients [K, K] of each prompt's rollouts."""
-    settings = Training(
-        base, prompts_per_step=16, rollouts=max(trained, 1), learning_rate=1e-3, evaluate_every=10**6, held_out=10,
-        rollout_log="none", reward="share",
-    )  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(settings, Uniform(PER_PROMPT), seed, Path(folder))
-        if trained:
-            trainer.run()
-        policy = trainer.policy
+    policy = base_policy(base)
     sampler = LedgerSampler(policy, seed, reward="share")
     rewards, grams = [], []
     for problem, group in zip(
@@ -184,7 +161,3 @@ def _learnt(
         if visit in VISITS:
             found[visit] = predictor.predict(prompts)
     return found
-
-
-def _quantiles(values: Floats) -> list[float]:
-    return [float(each) for each in np.nanquantile(values, (0.1, 0.5, 0.9))]

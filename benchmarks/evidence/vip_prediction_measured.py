@@ -5,19 +5,16 @@ Every predictor foresees a mini-batch before it is sampled and learns from it af
 
 from __future__ import annotations
 
-import tempfile
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from itertools import product
 from typing import ClassVar
 
 import numpy as np
 
 from apportion import Belief, Prompt
 from apportion.allocators import Uniform
-from apportion.lab.training.settings import Training
-from apportion.lab.training.trainer import Trainer
 from apportion.predictors import (
     DiscountedCounts,
     Embedder,
@@ -32,17 +29,17 @@ from apportion.predictors import (
     UniformPrior,
 )
 from apportion.predictors.statistics.per_prompt import observations
-from apportion.replay.expected import near_truth
 from apportion.replay.foresight import batches_of, foresee_all
 from apportion.types import Batch, Floats
 from benchmarks.evidence.cell import Values
-from benchmarks.evidence.learning import SEEDS
+from benchmarks.evidence.learning import SEEDS, ran, trainer_of, with_half_width
 from benchmarks.real_run_data import grpo_run
 
 STEPS, PROMPTS_PER_STEP, GROUP, WINDOW = 55, 16, 8, 1024
 RATES = {"hard": 1e-3, "medium": 5e-4}
 PHASES = {"1 to 10": (0, 10), "11 to 30": (10, 30), "31 to 55": (30, 55), "all": (0, 55)}
 ORDERS = (0, 1)
+RIVALS = ("moving average", "ridge")
 RECORDED_BATCH, RECORDED_EPOCHS = 128, 6
 
 
@@ -83,7 +80,6 @@ class Watched(Uniform):
 
     predictors: Mapping[str, Predictor] = field(default_factory=dict)
     foreseen: list[dict[str, Floats]] = field(default_factory=list)
-    rates: list[Floats] = field(default_factory=list)
 
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         for each in self.predictors.values():
@@ -94,54 +90,44 @@ class Watched(Uniform):
         return super().start(prompts)
 
     def observe(self, batch: Batch) -> None:
-        self.rates.append(batch.successes / batch.trials)
         for each in self.predictors.values():
             each.update(batch)
 
 
-def lab(base: str, seeds: Sequence[int] = SEEDS, steps: int = STEPS) -> Values:
-    """Return mean absolute errors by predictor, target and phase, one for each seed, and the mean exact p of steps."""
+def lab(base: str) -> Values:
+    """Return mean absolute errors by predictor, target and phase, one for each seed."""
+    training = {
+        "base": base,
+        "prompts_per_step": PROMPTS_PER_STEP,
+        "steps": STEPS,
+        "evaluate_every": STEPS,
+        "held_out": 100,
+        "learning_rate": RATES[base],
+    }
     found: dict[str, dict[str, dict[str, list[float]]]] = {}
-    success = []
-    for seed in seeds:
-        settings = Training(
-            base, prompts_per_step=PROMPTS_PER_STEP, steps=steps, evaluate_every=steps, held_out=100,
-            learning_rate=RATES[base], rollout_log="none",
-        )  # fmt: skip
+    for seed in SEEDS:
         watched = Watched(GROUP, predictors(SentenceTransformerEmbedder(), PROMPTS_PER_STEP))
-        exact: list[list[float]] = []
-
-        def keep(record: Mapping, exact: list[list[float]] = exact) -> bool:
-            exact.append(record["p"])
-            return True
-
-        with tempfile.TemporaryDirectory() as folder:
-            Trainer(settings, watched, seed, Path(folder)).run(keep)
-        targets = {"exact p": exact, "group": watched.rates}
-        success.append([float(np.mean(exact[0])), float(np.mean(exact[-1]))])
+        with trainer_of(watched, training, seed) as trainer:
+            exact = ran(trainer).steps["p"].reshape(STEPS, PROMPTS_PER_STEP)
         for name in watched.predictors:
-            for target, truths in targets.items():
-                errors = [
-                    np.abs(each[name] - truth).mean() for each, truth in zip(watched.foreseen, truths, strict=True)
-                ]
-                for phase, (first, end) in PHASES.items():
-                    by_phase = found.setdefault(name, {}).setdefault(target, {})
-                    by_phase.setdefault(phase, []).append(float(np.mean(errors[first:end])))
-    return {"errors": found, "success": success}
+            foreseen = np.array([each[name] for each in watched.foreseen])
+            by_phase = found.setdefault(name, {}).setdefault("exact p", {})
+            for phase, steps in PHASES.items():
+                by_phase.setdefault(phase, []).append(float(np.abs(foreseen - exact)[slice(*steps)].mean()))
+    return {"errors": found}
 
 
-def recorded(orders: Sequence[int] = ORDERS) -> Values:
+def recorded() -> Values:
     """Return mean absolute errors on the recorded run, and the GP's less those of its rivals with their half widths.
 
-    Its first six visits to each problem make 60 batches in a random order, of which the first 55 count.
+    Its first six visits to each problem make 60 batches in a random order, of which the first 55 count. The target is
+    the success rate of the group.
     """
     data = grpo_run()
     record = data.record(RECORDED_EPOCHS)
     embedder = PrecomputedEmbeddings.from_array(data.prompts, data.embeddings)
-    near = np.stack([near_truth(data.shares, visit, without=True) for visit in range(RECORDED_EPOCHS)])
-    targets = {"group": record.shares, "visits around": near[record.step, record.prompt]}
-    errors: dict[tuple[str, str, str], list[Floats]] = {}
-    for order in orders:
+    errors: dict[tuple[str, str], list[Floats]] = {}
+    for order in ORDERS:
         batches = batches_of(record, order, RECORDED_BATCH)
         beliefs = foresee_all(predictors(embedder, RECORDED_BATCH), record, batches)
         for phase, (first, end) in PHASES.items():
@@ -149,28 +135,16 @@ def recorded(orders: Sequence[int] = ORDERS) -> Values:
             problems = record.prompt[places]
             visits = np.bincount(problems, minlength=len(data.rewards))
             for name, belief in beliefs.items():
-                for target, truth in targets.items():
-                    apart = np.abs(belief.mean[places] - truth[places])
-                    sums = np.bincount(problems, apart, minlength=len(visits))
-                    mean = np.divide(sums, visits, out=np.full(len(visits), np.nan), where=visits > 0)
-                    errors.setdefault((name, target, phase), []).append(mean)
+                apart = np.abs(belief.mean[places] - record.shares[places])
+                sums = np.bincount(problems, apart, minlength=len(visits))
+                mean = np.divide(sums, visits, out=np.full(len(visits), np.nan), where=visits > 0)
+                errors.setdefault((name, phase), []).append(mean)
     by_problem = {key: np.nanmean(np.stack(each), axis=0) for key, each in errors.items()}
     found: dict[str, dict[str, dict[str, float]]] = {}
-    for (name, target, phase), each in by_problem.items():
-        found.setdefault(name, {}).setdefault(target, {})[phase] = float(np.nanmean(each))
-    differences = {
-        rival: {
-            target: {
-                phase: _interval(by_problem["gp", target, phase] - by_problem[rival, target, phase]) for phase in PHASES
-            }
-            for target in targets
-        }
-        for rival in ("moving average", "ridge", "moving average, two batches", "ridge, two batches", "gp, noise 1")
-    }
+    for (name, phase), each in by_problem.items():
+        found.setdefault(name, {}).setdefault("group", {})[phase] = float(np.nanmean(each))
+    differences = {rival: {"group": {}} for rival in RIVALS}
+    for rival, phase in product(RIVALS, PHASES):
+        apart = by_problem["gp", phase] - by_problem[rival, phase]
+        differences[rival]["group"][phase] = with_half_width(apart[~np.isnan(apart)])
     return {"errors": found, "gp less": differences}
-
-
-def _interval(values: Floats) -> list[float]:
-    """Return the mean of ``values`` over problems, and the half width of its 95% interval."""
-    known = values[~np.isnan(values)]
-    return [float(known.mean()), float(1.96 * known.std(ddof=1) / np.sqrt(len(known)))]

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -159,12 +158,12 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def make_policy(layers: int = 2) -> Qwen2ForCausalLM:
+def make_policy() -> Qwen2ForCausalLM:
     config = Qwen2Config(
         vocab_size=len(VOCABULARY),
         hidden_size=64,
         intermediate_size=128,
-        num_hidden_layers=layers,
+        num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=4,
         max_position_embeddings=256,
@@ -254,22 +253,17 @@ def _batches(size: int, seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]
         yield torch.from_numpy(ids), torch.from_numpy(labels)
 
 
-def train_base(
-    steps: int = 600, size: int = 48, rate: float = 4e-3, layers: int = 2, progress: Any = None
-) -> Qwen2ForCausalLM:
+def train_base(steps: int = 600, size: int = 48, rate: float = 4e-3) -> Qwen2ForCausalLM:
     """Return a policy that imitates the demonstrator."""
-    policy = make_policy(layers).train()
+    policy = make_policy().train()
     optimizer = torch.optim.AdamW(policy.parameters(), betas=(0.9, 0.98), weight_decay=0.01)
     for step, (ids, labels) in zip(range(steps), _batches(size, seed=0), strict=False):
         for group in optimizer.param_groups:
             group["lr"] = rate * min(1, (step + 1) / 50) * (0.05 + 0.95 * (1 + math.cos(math.pi * step / steps)) / 2)
         optimizer.zero_grad()
-        loss = policy(ids, labels=labels).loss
-        loss.backward()
+        policy(ids, labels=labels).loss.backward()
         torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
         optimizer.step()
-        if progress is not None:
-            progress(step, loss.item())
     return policy.eval()
 
 
