@@ -82,9 +82,14 @@ def learn_seeds(rule: Rule, training: Settings, seeds: Sequence[int] = SEEDS, **
     return over_runs([learn(rule, seed, training, **more) for seed in seeds])
 
 
+def by_name(runs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the values of runs as lists by name."""
+    return {key: [run[key] for run in runs] for key in runs[0]}
+
+
 def over_runs(runs: Sequence[Mapping[str, Any]]) -> Values:
     """Return the values of runs as lists by name. The curve is the mean over them."""
-    found = {key: [run[key] for run in runs] for key in runs[0]}
+    found = by_name(runs)
     return found | {"curve": np.mean(found["curve"], axis=0).round(4).tolist()}
 
 
