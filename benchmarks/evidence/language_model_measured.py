@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,6 @@ from trl import GRPOConfig
 from apportion import VIP, Prompt, Rollout, Uniform
 from apportion.baselines import SPO, Optimal, Zero
 from apportion.predictors import (
-    DiscountedCounts,
     EmpiricalBayes,
     GaussianProcess,
     MovingAverage,
@@ -60,10 +58,7 @@ def predictors() -> dict[str, Predictor]:
     embedder = SentenceTransformerEmbedder()
     return {
         "GP as printed": GaussianProcess(embedder),
-        "GP, noise 1": GaussianProcess(embedder, noise=1.0),
-        "counts": DiscountedCounts(),
         "empirical Bayes": EmpiricalBayes(),
-        "empirical Bayes, embeddings": EmpiricalBayes(embedder),
         "moving average": MovingAverage(),
         "ridge": Ridge(embedder),
     }
@@ -74,24 +69,22 @@ class Watch(TrainerCallback):
     """Evaluates a run and keeps its groups. The seconds of evaluations do not count.
 
     ``groups`` has for each update the prompts, their rewards, and the exact success probability at sampling if
-    ``exact``. ``curve`` has updates, held-out success, and processor and wall seconds of training until then.
+    ``exact``. ``curve`` has updates, held-out success, and processor seconds of training until then.
     """
 
     model: Any
     tokenizer: Any
     exact: bool = False
     groups: list[tuple[list[str], list[list[float]], list[float]]] = field(default_factory=list)
-    curve: list[tuple[int, float, float, float]] = field(default_factory=list)
-    _aside: tuple[float, float] = (0.0, 0.0)
-    _start: tuple[float, float] = (0.0, 0.0)
+    curve: list[tuple[int, float, float]] = field(default_factory=list)
+    _aside: float = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **settings: Any) -> None:
         self._evaluate(0)
-        self._start, self._aside = (time.process_time(), time.monotonic()), (0.0, 0.0)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **settings: Any) -> None:
         if state.global_step % (EVERY // BATCH) == 0:
-            self._without_clock(partial(self._evaluate, state.global_step))
+            self._evaluate(state.global_step)
 
     def reward(self, prompts: Sequence[str], completions: Sequence[str], answer: Sequence[str], **columns: Any):
         """Return the rewards, and keep them."""
@@ -100,24 +93,22 @@ class Watch(TrainerCallback):
         by_prompt: dict[str, list[float]] = {prompt: [] for prompt, _ in pairs}
         for prompt, reward in zip(prompts, rewards, strict=True):
             by_prompt[prompt].append(reward)
-        self.groups.append((list(by_prompt), list(by_prompt.values()), []))
-        if self.exact:
-            self._without_clock(lambda: self.groups[-1][2].extend(success(self.model, self.tokenizer, pairs)))
+        exact = self._success(pairs) if self.exact else []
+        self.groups.append((list(by_prompt), list(by_prompt.values()), exact))
         return rewards
 
     def _evaluate(self, step: int) -> None:
-        spent = [now - start - aside for now, start, aside in zip(self._now(), self._start, self._aside, strict=True)]
-        held_out = float(np.mean(success(self.model, self.tokenizer, questions()[1])))
-        self.curve.append((step, held_out, *(spent if step else (0.0, 0.0))))
+        spent = time.process_time() - self._aside
+        self.curve.append((step, float(np.mean(self._success(questions()[1]))), spent if step else 0.0))
+        if not step:
+            self._aside = time.process_time()
 
-    def _without_clock(self, call: Callable[[], None]) -> None:
-        before = self._now()
-        call()
-        self._aside = tuple(a + n - b for a, n, b in zip(self._aside, self._now(), before, strict=True))
-
-    @staticmethod
-    def _now() -> tuple[float, float]:
-        return time.process_time(), time.monotonic()
+    def _success(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """Return exact success probabilities, without counting the time."""
+        started = time.process_time()
+        found = success(self.model, self.tokenizer, pairs)
+        self._aside += time.process_time() - started
+        return found
 
 
 def train(rule: str, rate: float, seed: int, rollouts: int = ROLLOUTS, exact: bool = False) -> tuple[Watch, Any]:
@@ -172,52 +163,30 @@ def configuration(folder: str, each: int, rate: float, seed: int, **settings: An
 
 
 def run(rule: str, rate: float, seed: int, shadow: bool = False) -> Values:
-    """Train and return held-out success and seconds by rollouts, and what the groups were like.
+    """Train and return held-out success and processor seconds at each evaluation.
 
     A run with ``shadow`` also scores the predictors. They change nothing in it.
     """
-    watch, trainer = train(rule, rate, seed, exact=shadow)
-    steps, held_out, cpu, wall = map(list, zip(*watch.curve, strict=True))
-    rewards = [group for _, groups, _ in watch.groups for group in groups]
-    generating = sum(entry.get("allocation/seconds_generate", 0.0) for entry in trainer.state.log_history)
-    sizes = np.array([len(group) for group in rewards])
-    found = {
-        "rollouts": [BATCH * step for step in steps],
-        "success": held_out,
-        "cpu_seconds": cpu,
-        "wall_seconds": wall,
-        "generating_wall_seconds": generating,
-        "mixed": float(np.mean([0 < sum(group) < len(group) for group in rewards])),
-        "reward": [float(np.mean(part)) for part in np.array_split(np.concatenate(rewards), 4)],
-        "least_group": int(sizes.min()),
-        "largest_group": int(sizes.max()),
-    }
-    return found | ({"predictors": shadows(watch.groups)} if shadow else {})
+    watch, _ = train(rule, rate, seed, exact=shadow)
+    _, held_out, cpu = map(list, zip(*watch.curve, strict=True))
+    return {"success": held_out, "cpu_seconds": cpu} | ({"predictors": shadows(watch.groups)} if shadow else {})
 
 
-def shadows(groups: Sequence[tuple[list[str], list[list[float]], list[float]]]) -> dict[str, dict[str, float | None]]:
-    """Return the mean absolute error of each predictor on the next batch, which it has not seen.
+def shadows(groups: Sequence[tuple[list[str], list[list[float]], list[float]]]) -> dict[str, dict[str, float]]:
+    """Return each predictor's mean absolute error against the exact success on the next batch, which it has not seen.
 
-    ``exact`` is against the exact success probability, ``observed`` against the group's success rate, as in the paper.
-    ``again`` is against the exact one of prompts that were seen before. The first batch does not count.
+    The first batch does not count.
     """
-    found: dict[str, dict[str, float | None]] = {}
-    prompts = [Prompt(question) for question, _ in questions()[0]]
+    found = {}
     for name, predictor in predictors().items():
-        predictor.prepare(prompts)
-        errors: dict[str, list[float]] = {"exact": [], "observed": [], "again": []}
-        seen: set[str] = set()
+        predictor.prepare([Prompt(question) for question, _ in questions()[0]])
+        errors: list[float] = []
         for step, (texts, rewards, exact) in enumerate(groups):
             asked = [Prompt(text) for text in texts]
-            predicted = predictor.predict(asked).mean
             if step:
-                off = np.abs(predicted - np.array(exact)).tolist()
-                errors["exact"] += off
-                errors["observed"] += np.abs(predicted - np.array([np.mean(group) for group in rewards])).tolist()
-                errors["again"] += [each for each, text in zip(off, texts, strict=True) if text in seen]
+                errors += np.abs(predictor.predict(asked).mean - np.array(exact)).tolist()
             rollouts = [[Rollout(bool(reward)) for reward in group] for group in rewards]
             batch = Batch.start(asked, Belief.uniform(len(asked)))
             predictor.update(batch.add(Plan([len(group) for group in rollouts]), rollouts))
-            seen |= set(texts)
-        found[name] = {kind: float(np.mean(values)) if values else None for kind, values in errors.items()}
+        found[name] = {"exact": float(np.mean(errors))}
     return found
