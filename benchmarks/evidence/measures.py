@@ -18,7 +18,7 @@ from benchmarks.common import headline
 from benchmarks.evidence import language_model_runs as model
 from benchmarks.evidence import printed
 from benchmarks.evidence.cell import Values
-from benchmarks.evidence.rules import Effect, instances, share
+from benchmarks.evidence.rules import Effect, exact, instances, share
 
 Measured = Mapping[str, Values]
 Measure = Callable[[Measured], Iterable[Effect]]
@@ -49,14 +49,18 @@ def given(name: str, found: Sequence[float], form: str = "+.3f", **bounds: float
     return Effect(name, found[0], low, high, form=form, **bounds)
 
 
-def exact(name: str, value: float, form: str = ".2f", **bounds: float) -> Effect:
-    """Return the effect of a figure that nothing random is in."""
-    return Effect(name, value, value, value, form=form, **bounds)
+def numbers(text: str) -> list[float]:
+    """Return the numbers with a point in a text.
+
+    >>> numbers("49.5% ± 1.2%")
+    [49.5, 1.2]
+    """
+    return [float(each) for each in re.findall(r"[-+]?\d+\.\d+", text)]
 
 
 def tabled(name: str, text: str, **bounds: float) -> Effect:
     """Return the effect of a cell of a table with five seeds: "49.5% ± 1.2%" or "+0.025 ± 0.042"."""
-    mean, half = (float(each) for each in re.findall(r"[-+]?\d+\.\d+", text))
+    mean, half = numbers(text)
     scale, form = (100, ".1%") if "%" in text else (1, "+.3f")
     return Effect(name, mean / scale, (mean - half) / scale, (mean + half) / scale, 5, form=form, **bounds)
 
@@ -78,16 +82,6 @@ def saved(name: str, mine: str, base: str, **bounds: float) -> Measure:
         yield over_seeds(name, 1 - np.divide(at(m, mine), at(m, base)), ".1%", **(bounds or {"above": 0.0}))
 
     return measure
-
-
-def beside(measure: Measure) -> Measure:
-    """Return a measure whose effects tell nothing."""
-
-    def without(m: Measured) -> Iterator[Effect]:
-        for each in measure(m):
-            yield Effect(each.name, each.mean, each.low, each.high, each.seeds, form=each.form)
-
-    return without
 
 
 # VIP, what a policy learns
@@ -194,7 +188,7 @@ def rejected(*kinds: str) -> Measure:
             worst = max(next(adjusted) for _ in own["tests"])
             both = " and ".join(f"{test} {_p(each['p'])}" for test, each in own["tests"].items())
             text = f"{name}: {both}; the larger p by shuffles, after Holm:"
-            yield Effect(text, worst, worst, worst, decided=-(worst < 0.05), form=".3f")
+            yield exact(text, worst, ".3f", decided=-(worst < 0.05))
 
     return measure
 
@@ -229,8 +223,8 @@ def identity(m: Measured) -> Iterator[Effect]:
 
 def lab_variance(_: Measured) -> Iterator[Effect]:
     for band in ("0.05 to 0.2", "0.2 to 0.4", "0.4 to 0.6", "0.6 to 0.8", "0.8 to 0.9", "0.9 to 0.95", "0.95 to 0.99"):
-        text = headline("gradient_variance", band, "total variance")
-        yield given(f"lab, p of {band}: times the formula", [float(x) for x in re.findall(r"\d+\.\d+", text)], ".2f")
+        found = numbers(headline("gradient_variance", band, "total variance"))
+        yield given(f"lab, p of {band}: times the formula", found, ".2f")
 
 
 def relaxed(m: Measured) -> Iterator[Effect]:
@@ -251,7 +245,7 @@ def rounded(key: str, name: str) -> Measure:
 
 def rounded_example(m: Measured) -> Iterator[Effect]:
     loss = m["vip_allocation.rloo"]["example"]["paper"]
-    yield Effect("an example, above the optimum by", loss, loss, loss, decided=-(loss > 1e-9), form=".2%")
+    yield exact("an example, above the optimum by", loss, ".2%", decided=-(loss > 1e-9))
 
 
 def shapes_by_p(m: Measured) -> Iterator[Effect]:
@@ -269,8 +263,8 @@ def shapes_by_p(m: Measured) -> Iterator[Effect]:
     }
     for name, own in right.items():
         first, half, last = counts[name][0], counts[name][middle], counts[name][-1]
-        yield Effect(f"{name}: {first}, {half}, {last} at p of 0.02, 0.5 and 0.98; as claimed", *[float(own)] * 3,
-                     decided=1 if own else -1, form=".0f")  # fmt: skip
+        text = f"{name}: {first}, {half}, {last} at p of 0.02, 0.5 and 0.98; as claimed"
+        yield exact(text, float(own), ".0f", decided=1 if own else -1)
 
 
 STEPS = {"1.5B": 2781.2 + 627.68 + 263.9, "7B": 3134.4 + 1388.8 + 713.5}
@@ -310,10 +304,6 @@ def graded_variance(rules: Sequence[str], **bounds: float) -> Measure:
     return measure
 
 
-def graded_area(rule: str, name: str) -> Measure:
-    return less(name, f"vip_graded.learn_{rule}: area", "vip_graded.learn_uniform: area")
-
-
 TOOLS = {"Dr. GRPO": "vip_tools.dr_grpo", "RLOO": "vip_tools.rloo"}
 BELIEFS = {"VIP, default belief": "vip", "VIP, GP": "vip_gp"}
 
@@ -334,7 +324,7 @@ def pass_at(mine: str, control: str, ks: Sequence[str] = PRINTED_K, name: str = 
     return [less(f"{name}K = {int(k):,}:", f"{mine}: pass_at/{k}", f"{control}: pass_at/{k}", **bounds) for k in ks]
 
 
-def area_less(mine: str, control: str, name: str, key: str = "area", **bounds: float) -> Measure:
+def value_less(mine: str, control: str, name: str, key: str = "area", **bounds: float) -> Measure:
     return less(name, f"{mine}: {key}", f"{control}: {key}", **bounds)
 
 
@@ -366,17 +356,16 @@ def toward_hard(m: Measured) -> Iterator[Effect]:
         prompts, extra = found["figure_3"]["prompts"], found["figure_3"]["rollouts"]
         each = [8 * own / part if part else 0.0 for part, own in zip(prompts, extra, strict=True)]
         falling = all(a > b for a, b in pairwise(each))
-        yield Effect(f"{state}: extra rollouts of prompts without a right one", *[extra[0]] * 3,
-                     decided=1 if falling else -1, form=".0%")  # fmt: skip
+        name = f"{state}: extra rollouts of prompts without a right one"
+        yield exact(name, extra[0], ".0%", decided=1 if falling else -1)
 
 
 def recorded_priors(_: Measured) -> Iterator[Effect]:
     for epoch in (1, 2, 7):
-        low_high = []
-        for prior in ("empirical Bayes", "one half for all"):
-            text = headline("real_run", f"{prior}, hits", f"epoch {epoch}")
-            low_high.append([float(each) for each in re.findall(r"\d+\.\d+", text)])
-        mine, fixed = low_high
+        mine, fixed = (
+            numbers(headline("real_run", f"{prior}, hits", f"epoch {epoch}"))
+            for prior in ("empirical Bayes", "one half for all")
+        )
         half = float(np.hypot(mine[2] - mine[0], fixed[2] - fixed[0]))
         name = f"recorded run, visit {epoch + 1}, empirical Bayes, hits over uniform's"
         yield given(name, (mine[0] - fixed[0], half), below=0.01)
@@ -408,8 +397,6 @@ def without_reward(m: Measured) -> Iterator[Effect]:
 
 # AR3PO
 
-EDGES = ("0 to .2", ".2 to .4", ".4 to .6", ".6 to .8", ".8 to 1")
-
 
 def rollouts(m: Measured) -> Iterator[Effect]:
     yield given("recorded run", m["ar3po.recorded"]["rollouts"]["2x4"], ".2f", below=8.0)
@@ -420,9 +407,7 @@ def bands(m: Measured) -> Iterator[Effect]:
     recorded, lab = m["ar3po.recorded"]["rollouts_by_band"], m["ar3po.reuse"]["bands"]
     for name, own in (("recorded run", recorded), ("lab", lab)):
         falls = bool((np.diff(own) < 0).all())
-        yield Effect(
-            f"{name}, hardest band {own[0]:.2f}, easiest", *[own[-1]] * 3, decided=1 if falls else -1, form=".2f"
-        )
+        yield exact(f"{name}, hardest band {own[0]:.2f}, easiest", own[-1], decided=1 if falls else -1)
     yield exact("recorded run, hardest band less 6.95:", recorded[0] - 6.95, "+.2f", above=-0.5, below=0.5)
     yield exact("recorded run, easiest band less 4:", recorded[-1] - 4, "+.2f", above=-0.1, below=0.1)
 
@@ -564,8 +549,7 @@ def tie_shares(m: Measured) -> Iterator[Effect]:
 
 
 def shared(_: Measured) -> Iterator[Effect]:
-    text = headline("shared_votes", "all, mixed | optpo, N = 16", "gain in 8 rounds")
-    found = [float(each) for each in re.findall(r"[-+]?\d+\.\d+", text)]
+    found = numbers(headline("shared_votes", "all, mixed | optpo, N = 16", "gain in 8 rounds"))
     yield given("agreement at OptPO's samples, shared less OptPO, points", found, "+.1f", above=0.0)
     yield tabled("24 shared votes less TTRL with 64: mean@16", headline("label_free_votes", "shared_24", "- ttrl"),
                  above=LOSS)  # fmt: skip
@@ -716,7 +700,7 @@ def norm_outcomes(m: Measured) -> Iterator[Effect]:
             for kind in ("parameters", "logits", "squared"):
                 right, wrong = part[kind]["right"], part[kind]["wrong"]
                 differ += bool(right and wrong and (right[2] < wrong[1] or wrong[2] < right[1]))
-        yield Effect(f"{place}: norms with intervals apart", *[float(differ)] * 3, decided=-bool(differ), form=".0f")
+        yield exact(f"{place}: norms with intervals apart", float(differ), ".0f", decided=-bool(differ))
 
 
 def norm_variance(m: Measured) -> Iterator[Effect]:
@@ -725,7 +709,7 @@ def norm_variance(m: Measured) -> Iterator[Effect]:
         own = each["tests"][PAPERS_NORM]
         larger = max(own["levene"], own["obrien"])
         name = f"{place}: Levene {model.p_value(own['levene'])}, O'Brien {model.p_value(own['obrien'])}; the larger"
-        yield Effect(name, *[larger] * 3, decided=-(larger < 0.05 / 2 / len(found)), form=".2g")
+        yield exact(name, larger, ".2g", decided=-(larger < 0.05 / 2 / len(found)))
 
 
 def norm_formula(part: str, **bounds: float) -> Measure:
@@ -755,13 +739,6 @@ def arm(name: str) -> str:
     return COMBINED if name == "uniform" else f"combinations.{name}"
 
 
-def all_three(m: Measured) -> Iterator[Effect]:
-    best = max(ALONE, key=lambda name: np.mean(at(m, f"{arm(name)}: area")))
-    yield from less(
-        f"area against the best part ({best})", "combinations.weights_vip_optimal: area", f"{arm(best)}: area"
-    )(m)
-
-
 def main_effect(decision: str) -> Measure:
     others = [name for name in ALONE if name != decision]
 
@@ -776,22 +753,25 @@ def main_effect(decision: str) -> Measure:
     return measure
 
 
-def best_of(combined: str, parts: Sequence[str]) -> Measure:
+def best_of(combined: str, parts: Sequence[str], name: str = "area against {}") -> Measure:
+    """Return a measure of a combination's area less that of the best of its ``parts``."""
+
     def measure(m: Measured) -> Iterator[Effect]:
-        best = max(parts, key=lambda name: np.mean(at(m, f"{arm(name)}: area")))
-        yield from less(f"area against {best}", f"{arm(combined)}: area", f"{arm(best)}: area")(m)
+        best = max(parts, key=lambda part: np.mean(at(m, f"{arm(part)}: area")))
+        yield from value_less(arm(combined), arm(best), name.format(best))(m)
 
     return measure
 
 
+all_three = best_of("weights_vip_optimal", ALONE, "area against the best part ({})")
+
+
 def of_tokens(mine: str, control: str) -> Measure:
-    return less(
-        f"area over tokens against {control}", f"{arm(mine)}: area_of_tokens", f"{arm(control)}: area_of_tokens"
-    )
+    return value_less(arm(mine), arm(control), f"area over tokens against {control}", "area_of_tokens")
 
 
 def unbiased(rule: str, biased: str, name: str = "rloo") -> Measure:
-    return less(f"area against {name}", f"{arm(f'{rule}_by_sequential')}: area", f"{arm(f'{rule}_by_{biased}')}: area")
+    return value_less(arm(f"{rule}_by_sequential"), arm(f"{rule}_by_{biased}"), f"area against {name}")
 
 
 def combined(mine: str, control: str, name: str, key: str = "mean_16", **bounds: float) -> Measure:
@@ -816,14 +796,10 @@ def pairs_lower(metric: str, first: int) -> Measure:
 def impossible_savings(_: Measured) -> Iterator[Effect]:
     savings = printed.optpo_pairs()[:, 4]
     above = savings[savings > 50]
-    yield Effect("savings that stopping can give, at most 50%:", *[float(len(savings) - len(above))] * 3, decided=1,
-                 form=".0f")  # fmt: skip
+    possible = len(savings) - len(above)
+    yield exact("savings that stopping can give, at most 50%:", float(possible), ".0f", decided=1)
     for each in above:
-        yield Effect("a saving that it cannot give:", *[float(each) / 100] * 3, decided=-1, form=".2%")
-
-
-def uniform_falls(rule: str, start: str, name: str) -> Measure:
-    return less(f"{name}", f"{rule}: pass_at/1024", f"{start}: pass_at/1024", below=0.0)
+        yield exact("a saving that it cannot give:", float(each) / 100, ".2%", decided=-1)
 
 
 UPDATES = {"grpo": "", "ppo": "_ppo", "reinforce++": "_reinforce_plus_plus", "sft": "_sft"}
@@ -852,7 +828,8 @@ MEASURES: Mapping[str, Sequence[Measure]] = {
     "vip-18": [overhead],
     "vip-19": [graded_formula],
     "vip-20": [graded_variance([f"graded gp as printed | {visits}" for visits in (1, 2, 4)], below=1.0)],
-    "vip-21": [graded_area("graded_gp", "area, graded GP"), graded_area("running", "area, running variance")],
+    "vip-21": [value_less("vip_graded.learn_graded_gp", "vip_graded.learn_uniform", "area, graded GP"),
+               value_less("vip_graded.learn_running", "vip_graded.learn_uniform", "area, running variance")],
     "vip-22": [printed.one_difference],
     "vip-23": [printed.vip_pairs_lower],
     "vip-24": [printed.vip_by_model],
@@ -868,23 +845,23 @@ MEASURES: Mapping[str, Sequence[Measure]] = {
     "hora-3": pass_at("hora.rloo", "controls.uniform_8_rloo"),
     "hora-4": pass_at("hora.grpo", "controls.start", ["1", *PRINTED_K]),
     "hora-5": [
-        uniform_falls("controls.uniform_8_grpo", "controls.start", "hard base, GRPO"),
-        uniform_falls("controls.uniform_8_rloo", "controls.start", "hard base, RLOO"),
-        uniform_falls("hora.forks_uniform", "hora.forks_start", "forks base, RLOO"),
+        value_less("controls.uniform_8_grpo", "controls.start", "hard base, GRPO", "pass_at/1024", below=0.0),
+        value_less("controls.uniform_8_rloo", "controls.start", "hard base, RLOO", "pass_at/1024", below=0.0),
+        value_less("hora.forks_uniform", "hora.forks_start", "forks base, RLOO", "pass_at/1024", below=0.0),
     ],
     "hora-6": pass_at("hora.forks_pre_4", "hora.forks_uniform", ["1", "64", "1024"]),
     "hora-7": [
-        area_less("hora.rloo", "hora.uniform", "hard base", "entropy"),
-        area_less("hora.forks_pre_4", "hora.forks_uniform", "forks base", "entropy"),
+        value_less("hora.rloo", "hora.uniform", "hard base", "entropy"),
+        value_less("hora.forks_pre_4", "hora.forks_uniform", "forks base", "entropy"),
     ],
-    "hora-8": [area_less("hora.rloo", "hora.hardest", "area"),
-               area_less("hora.rloo", "hora.hardest", "success at the end", "end")],
-    "hora-9": [area_less("hora.rloo", "hora.random", "area")],
-    "hora-10": [area_less("hora.rloo", f"hora.{o}", f"area, 4 of 8 less {n}:")
+    "hora-8": [value_less("hora.rloo", "hora.hardest", "area"),
+               value_less("hora.rloo", "hora.hardest", "success at the end", "end")],
+    "hora-9": [value_less("hora.rloo", "hora.random", "area")],
+    "hora-10": [value_less("hora.rloo", f"hora.{o}", f"area, 4 of 8 less {n}:")
                 for n, o in ((1, "pre_1"), (2, "pre_2"), (6, "pre_6"), (8, "uniform"))],
     "hora-11": [
         each for key, name in (("empirical_bayes", "empirical Bayes"), ("gp", "Gaussian process"))
-        for each in (area_less(f"hora.{key}", "hora.rloo", f"area, {name}", below=0.015),
+        for each in (value_less(f"hora.{key}", "hora.rloo", f"area, {name}", below=0.015),
                      *pass_at(f"hora.{key}", "hora.rloo", ["1024"], f"{name}, ", below=0.015))
     ],
     "hora-12": [hits("pre_4", "random", "overall", "prompts with a right rollout"),
@@ -905,17 +882,17 @@ MEASURES: Mapping[str, Sequence[Measure]] = {
     "ar3po-2": [bands],
     "ar3po-3": [less("success after 100 steps", "ar3po.reuse: equal_steps", "controls.uniform_8_grpo: end",
                      above=SMALL_LOSS)],
-    "ar3po-4": [area_less("ar3po.reuse", "controls.uniform_8_grpo", "area against GRPO 8"),
-                area_less("ar3po.reuse", "ar3po.uniform_5", "area against uniform 5")],
-    "ar3po-5": [area_less("ar3po.reuse", "ar3po.dapo", "success at the end", "end", above=SMALL_LOSS), dapo_saving],
+    "ar3po-4": [value_less("ar3po.reuse", "controls.uniform_8_grpo", "area against GRPO 8"),
+                value_less("ar3po.reuse", "ar3po.uniform_5", "area against uniform 5")],
+    "ar3po-5": [value_less("ar3po.reuse", "ar3po.dapo", "success at the end", "end", above=SMALL_LOSS), dapo_saving],
     "ar3po-6": [unsolved],
-    "ar3po-7": [stages_signal, area_less("ar3po.staged", "ar3po.uniform_5", "area against uniform 5")],
+    "ar3po-7": [stages_signal, value_less("ar3po.staged", "ar3po.uniform_5", "area against uniform 5")],
     "ar3po-8": [stage_weights],
-    "ar3po-9": [area_less("ar3po.reuse", "ar3po.staged", "area, hard base"),
+    "ar3po-9": [value_less("ar3po.reuse", "ar3po.staged", "area, hard base"),
                 less("area, medium base", "ar3po.paired: reuse/area", "ar3po.paired: staged/area")],
     "ar3po-10": [less("area", "ar3po.paired: reuse/area", "ar3po.paired: replay/area")],
-    "ar3po-11": [area_less("ar3po.reuse", "ar3po.shape_4x2", "area against 4x2"),
-                 area_less("ar3po.reuse", "controls.uniform_8_grpo", "area against 1x8")],
+    "ar3po-11": [value_less("ar3po.reuse", "ar3po.shape_4x2", "area against 4x2"),
+                 value_less("ar3po.reuse", "controls.uniform_8_grpo", "area against 1x8")],
     "ar3po-12": [store],
     "ar3po-13": [accounted],
     "optpo-1": [
@@ -1002,7 +979,7 @@ BESIDE: Mapping[str, Sequence[Measure]] = {
     "vip-13": [lab_variance],
     "vip-18": [lab_overhead],
     "vip-20": [graded_variance(["exact", "least, known gradients", "exact, shuffled"])],
-    "vip-21": [graded_area("shuffled", "area, the same at random prompts")],
+    "vip-21": [value_less("vip_graded.learn_shuffled", "vip_graded.learn_uniform", "area, the same at random prompts")],
     "vip-23": [printed.vip_maj_lower],
     "vip-26": [*tools({"Dr. GRPO": TOOLS["Dr. GRPO"]}, {"VIP, shuffled belief": "vip_shuffled"}, ["em"]),
                level("EM before training", "vip_tools.dr_grpo: uniform/before/em"),
@@ -1010,15 +987,15 @@ BESIDE: Mapping[str, Sequence[Measure]] = {
     "vip-27": [*tools({"RLOO": TOOLS["RLOO"]}, {"VIP, shuffled belief": "vip_shuffled"}, ["em"]),
                level("EM before training", "vip_tools.rloo: uniform/before/em"),
                level("EM, uniform", "vip_tools.rloo: uniform/after/em")],
-    "hora-1": [area_less("hora.grpo", "controls.uniform_8_grpo", "area")],
-    "hora-3": [area_less("hora.rloo", "controls.uniform_8_rloo", "area")],
+    "hora-1": [value_less("hora.grpo", "controls.uniform_8_grpo", "area")],
+    "hora-3": [value_less("hora.rloo", "controls.uniform_8_rloo", "area")],
     "hora-7": [
         *(level(f"{name}: entropy, nats a token", f"hora.{cell}: entropy") for name, cell in (
             ("hard base, HORA", "rloo"), ("hard base, uniform", "uniform"), ("forks base, HORA", "forks_pre_4"),
             ("forks base, uniform", "forks_uniform"))),
-        area_less("hora.forks_pre_4", "hora.forks_uniform", "forks base, right answers in use", "solutions"),
+        value_less("hora.forks_pre_4", "hora.forks_uniform", "forks base, right answers in use", "solutions"),
     ],
-    "hora-8": [area_less("hora.rloo", "hora.uniform", "area less uniform 8")],
+    "hora-8": [value_less("hora.rloo", "hora.uniform", "area less uniform 8")],
     "hora-9": pass_at("hora.rloo", "hora.random", ["1024"], "pass@K, "),
     "hora-15": [hits("pre_4", "hardest", "extra", "among the extra rollouts"),
                 hits("pre_4", "hardest", "mixed", "groups with both outcomes")],
@@ -1027,14 +1004,14 @@ BESIDE: Mapping[str, Sequence[Measure]] = {
     "ar3po-2": [level("hardest band, if success rates are Beta with the paper's 5.7 and .30",
                       "ar3po.arithmetic: rollouts_low", ".2f")],
     "ar3po-3": [less("less uniform 5", "ar3po.reuse: equal_steps", "ar3po.uniform_5: equal_steps")],
-    "ar3po-4": [area_less("ar3po.reuse", "controls.uniform_8_rloo", "area against uniform 8, RLOO"),
-                area_less("ar3po.reuse", "controls.uniform_4_rloo", "area against uniform 4, RLOO")],
-    "ar3po-5": [dapo_groups, area_less("ar3po.reuse", "ar3po.dapo", "area"),
-                area_less("ar3po.uniform_5", "ar3po.dapo", "area, uniform 5 less DAPO")],
+    "ar3po-4": [value_less("ar3po.reuse", "controls.uniform_8_rloo", "area against uniform 8, RLOO"),
+                value_less("ar3po.reuse", "controls.uniform_4_rloo", "area against uniform 4, RLOO")],
+    "ar3po-5": [dapo_groups, value_less("ar3po.reuse", "ar3po.dapo", "area"),
+                value_less("ar3po.uniform_5", "ar3po.dapo", "area, uniform 5 less DAPO")],
     "ar3po-6": [unsolved_before, level("lab, before reuse", "ar3po.reuse: without"),
                 level("lab, after reuse", "ar3po.reuse: after")],
     "ar3po-7": [level("groups with both outcomes, recorded run", "ar3po.recorded: mixed/2x4", ".1%")],
-    "ar3po-9": [area_less("ar3po.reuse", "ar3po.staged", "success at the end, hard base", "end")],
+    "ar3po-9": [value_less("ar3po.reuse", "ar3po.staged", "success at the end, hard base", "end")],
     "ar3po-12": [store_size],
     "optpo-2": [optpo_saved("ttrl_32", "optpo", "rollouts that 32 votes save over OptPO"),
                 optpo("ttrl_32", "ttrl_64", "32 votes less 64"), optpo("ttrl_16", "ttrl_64", "16 votes less 64"),

@@ -11,7 +11,7 @@ from apportion.toml import load
 from apportion.types import Floats
 from benchmarks.common import ROOT
 from benchmarks.evidence.cell import Values
-from benchmarks.evidence.rules import Effect, share
+from benchmarks.evidence.rules import Effect, exact, share
 
 MODELS = ("Qwen2.5-Math-1.5B", "Qwen2.5-Math-7B", "Llama-3.2-3B-Instruct")
 METRICS = ("Pass@32", "Mean@32", "Maj@32")
@@ -123,9 +123,9 @@ def vip_table_9(_: Mapping[str, Values]) -> Iterator[Effect]:
         "prompts a mini-batch": rows * training["gradient_accumulation_steps"] // training["num_generations"],
     }
     agree = sum(ours[key] == value for key, value in TABLE_9.items())
-    yield Effect(f"values of {len(TABLE_9)} that examples/papers/vip.toml has", *[float(agree)] * 3,
-                 decided=1 if agree == len(TABLE_9) else -1, form=".0f")  # fmt: skip
-    yield Effect(f"not printed ({', '.join(NOT_PRINTED)}):", *[float(len(NOT_PRINTED))] * 3, decided=-1, form=".0f")
+    name = f"values of {len(TABLE_9)} that examples/papers/vip.toml has"
+    yield exact(name, float(agree), ".0f", decided=1 if agree == len(TABLE_9) else -1)
+    yield exact(f"not printed ({', '.join(NOT_PRINTED)}):", float(len(NOT_PRINTED)), ".0f", decided=-1)
 
 
 OPTPO_TABLE_1 = """\

@@ -124,3 +124,8 @@ def share(name: str, count: int, number: int, **bounds: float) -> Effect:
     """Return the share of ``number`` with its Clopper-Pearson interval."""
     found = stats.binomtest(count, number).proportion_ci()
     return Effect(f"{name} {count} of {number}:", count / number, found.low, found.high, form=".0%", **bounds)
+
+
+def exact(name: str, value: float, form: str = ".2f", **bounds: float) -> Effect:
+    """Return the effect of a figure that nothing random is in."""
+    return Effect(name, value, value, value, form=form, **bounds)
