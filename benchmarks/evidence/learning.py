@@ -100,12 +100,15 @@ def swept(
     sweep_seeds: Sequence[int] = SWEEP_SEEDS,
     **more: Any,
 ) -> Values:
-    """Return ``learn_seeds`` at the rate with the largest mean area over ``sweep_seeds``, and that ``rate``."""
+    """Return ``learn_seeds`` at the rate with the largest mean area over ``sweep_seeds``, and that ``rate``.
+
+    A single rate is not swept.
+    """
     areas = [
         float(np.mean([learn(rule, seed, {**training, "learning_rate": rate})["area"] for seed in sweep_seeds]))
-        for rate in rates
+        for rate in (rates if len(rates) > 1 else ())
     ]
-    best = rates[int(np.argmax(areas))]
+    best = rates[int(np.argmax(areas or [0.0]))]
     return {**learn_seeds(rule, {**training, "learning_rate": best}, **more), "rate": best, "sweep": areas}
 
 
