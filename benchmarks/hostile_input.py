@@ -35,7 +35,6 @@ import apportion.vote.estimate  # noqa: F401 - so that no case has to import it
 from benchmarks.common import RESULTS, write
 from benchmarks.hostile_forks import CPU_SECONDS, MEMORY_BYTES, Outcome, run_apart, run_forked
 from benchmarks.hostile_judges import Accepted, Unreadable
-from benchmarks.hostile_logs import LOGS, log_targets
 from benchmarks.hostile_mutations import MARKER, change_arguments
 from benchmarks.hostile_targets import FORMATS, Seed, Target, make_targets, replies
 from benchmarks.small_study import base_folder
@@ -46,10 +45,6 @@ COLUMNS = (
     "format", "command", "cases", "refused", "accepted and right", "failed in the run", "tracebacks",
     "wrong exit or lines", "silent nonsense", "code executed", "written elsewhere", "beyond the bounds", "slowest s",
     "most MiB",
-)  # fmt: skip
-LOG_COLUMNS = (
-    "format", "cases", "refused", "accepted and right", "tracebacks", "wrong exit or lines", "rows lost or wrong",
-    "beyond the bounds", "slowest s", "most MiB",
 )  # fmt: skip
 EVEN = " gives every prompt the same: "
 """What a warning about a rule without room to decide says, which is right to say of an accepted input."""
@@ -90,8 +85,8 @@ def study(
     started, base = time.perf_counter(), base_folder()
     with tempfile.TemporaryDirectory() as name, replies() as port:
         folder = Path(name).resolve()
-        targets = [*make_targets(base, folder / "valid", port), *log_targets()]
-        targets = [target for target in targets if not only or target.format.split(":")[0] in only]
+        targets = make_targets(base, folder / "valid", port)
+        targets = [target for target in targets if not only or target.format in only]
         gc.collect()
         gc.freeze()  # children then share the imported modules' memory
         found: list[Result] = []
@@ -105,40 +100,8 @@ def study(
         if not agrees:
             print("not the same as a process of its own:", describe(result), flush=True)
     minutes = (time.perf_counter() - started) / 60
-    logs = [each for each in found if each.case.target.format.startswith(LOGS)]
-    if logs:
-        _write_logs(logs, results)
-    if len(logs) < len(found):
-        _write(found[: len(found) - len(logs)], again, agreed, minutes, results)
+    _write(found, again, agreed, minutes, results)
     return found
-
-
-def _write_logs(found: Sequence[Result], results: Path) -> None:
-    """Write the table ``hostile_logs``."""
-    names = dict.fromkeys(result.case.target.format for result in found)
-    table = []
-    for name in names:
-        _, _, cases, refused, right, *defects, seconds, memory = _row(
-            name, "", [each for each in found if each.case.target.format == name]
-        )
-        failed, traceback, lines, nonsense, executed, elsewhere, bounds = (
-            int(each.replace(",", "")) for each in defects
-        )
-        others = lines + failed + executed + elsewhere
-        table.append([name.split(": ")[1], cases, refused, right, traceback, others, nonsense, bounds, seconds, memory])
-    write(
-        "hostile_logs",
-        "Damaged runs of other tools",
-        LOG_COLUMNS,
-        table,
-        [
-            "A case is a valid run with one seeded mutation, as in `hostile_input.md`, which `apportion import` reads. "
-            "It is refused with one line, or the log has as many rows and the same sum of rewards as json, csv or "
-            "pandas find in the damaged file.",
-        ],
-        seeds=[SEED],
-        results=results,
-    )
 
 
 def _write(
@@ -337,7 +300,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=CASES, help="mutations of each format")
     parser.add_argument("--apart", type=int, default=APART, help="cases that also run as real processes")
-    parser.add_argument("--only", nargs="+", default=(), choices=(*FORMATS, LOGS))
+    parser.add_argument("--only", nargs="+", default=(), choices=FORMATS)
     parser.add_argument("--show", action="store_true", help="print every defect")
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()

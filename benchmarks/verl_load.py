@@ -2,9 +2,8 @@
 
     python -m benchmarks.verl_load alone     # the coordinator in one process
     python -m benchmarks.verl_load reports   # behind calls of Ray, with actors that stand for the workers
-    python -m benchmarks.verl_load queue     # for comparison, verl's own poll of as many keys
 
-Without a word all are measured.
+Without a word both are measured.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from typing import Any
 from benchmarks.common import RESULTS, spread, write
 from benchmarks.verl_load_alone import Load, load_apart
 from benchmarks.verl_load_answers import ALLOCATORS, ROLLOUTS
-from benchmarks.verl_load_queue import polled
 from benchmarks.verl_load_reports import Served, served_apart
 
 WORKERS, ACTORS, SEEDS = 1000, 4, (0, 1, 2)
@@ -33,10 +31,8 @@ ALONE = (*((name, 10_000) for name in ALLOCATORS), ("uniform", 100_000))
 SERVED = (("uniform", 5_000, None), ("voting", 5_000, None), ("uniform", 500, 100), ("voting", 500, 100))
 """The allocators, prompts and wanted reports a second behind Ray's calls; None for as many as possible."""
 
-POLLED, POLLS = (10_000, 32_000), 3
-
-EACH_SECONDS = 50e-6
-"""The target: processor time of a report."""
+EACH_SECONDS, REPORTS_A_SECOND, LATENCY_SECONDS = 50e-6, 500, 0.1
+"""The targets: processor time of a report, five times the reports a second of 512 GPUs, and the 99th percentile."""
 
 ALONE_COLUMNS = (
     "allocator, prompts, reports, CPU s, µs a report, µs of the slowest 1%, s to open, longest pause s, s of metrics, "
@@ -129,35 +125,6 @@ def study_reports(
     )
 
 
-def study_queue(results: Path = RESULTS, sizes: Sequence[int] = POLLED, polls: int = POLLS) -> None:
-    """Measure verl's own poll of the TransferQueue and write the table ``verl_load_queue``."""
-    found = {prompts: polled(prompts, ROLLOUTS, polls) for prompts in sizes}
-    write(
-        "verl_load_queue",
-        "What verl's replay buffer takes for one poll",
-        ["prompts", "keys", "s on the clock", "CPU s of the trainer"],
-        [
-            [
-                f"{prompts:,}",
-                f"{each[0].keys:,}",
-                spread([one.seconds for one in each], ".2f"),
-                spread([one.cpu_seconds for one in each], ".2f"),
-            ]
-            for prompts, each in found.items()
-        ],
-        [
-            f"`ReplayBuffer._sync_metadata_from_transfer_queue` of verl {version('verl')}, which reads every key of "
-            f"the TransferQueue ({version('TransferQueue')}) at each poll, every 2 s by default. The keys are those of "
-            f"a step: one a prompt and one for each of {ROLLOUTS} rollouts. Mean and 95% interval (Student's t) over "
-            f"{polls} polls, with other work on the machine. The trainer spends "
-            "this with any coordinator, and without one.",
-        ],
-        seeds=(0,),
-        cells={"polled": [{"prompts": prompts, **vars(one)} for prompts, each in found.items() for one in each]},
-        results=results,
-    )
-
-
 def alone_rows(alone: Mapping[tuple[str, int], Sequence[Load]]) -> list[list[str]]:
     """Return one row for each allocator and size."""
     shown: tuple[tuple[Callable[[Load], float], str], ...] = (
@@ -203,8 +170,8 @@ def _record(one: Served) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    studies: dict[str, Callable[[], None]] = {"alone": study_alone, "reports": study_reports, "queue": study_queue}
+    studies: dict[str, Callable[[], None]] = {"alone": study_alone, "reports": study_reports}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[[], *studies], help="what to measure; all if left out")
+    parser.add_argument("parts", nargs="*", choices=[[], *studies], help="what to measure; both if left out")
     for part in parser.parse_args().parts or studies:
         studies[part]()

@@ -103,11 +103,3 @@ def test_the_benchmark_runs_on_a_few_prompts_alone_and_behind_rays_calls(tmp_pat
     paced = [one for one in served["served"] if one["wanted"] == 40]
     # A busy machine may fall behind the wanted rate, but the clients must never be ahead of it.
     assert all(0 < one["reports"] / one["seconds"] < 80 for one in paced)
-
-
-@pytest.mark.soak  # a minute of polling
-@pytest.mark.slow
-@pytest.mark.xdist_group("verl")
-def test_verls_poll_sees_every_key():
-    said = small_run("-c", "from benchmarks.verl_load_queue import polled\nprint(polled(10, 8, 2))")
-    assert said.count("Polled(keys=90, ") == 2, said

@@ -140,7 +140,7 @@ def test_a_reader_beside_a_writer_never_sees_a_torn_step(tmp_path):
         writer.wait()
 
 
-@pytest.mark.slow  # 5 processes that are killed; benchmarks.log_overhead kills 100
+@pytest.mark.slow  # 5 processes that are killed
 def test_a_kill_at_any_moment_leaves_a_log_that_reads(tmp_path):
     rng = np.random.default_rng(0)
     for kill in range(5):
