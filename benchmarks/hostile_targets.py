@@ -53,8 +53,7 @@ from benchmarks.hostile_judges import (
 )
 from benchmarks.hostile_mutations import BYTES, PICKLED, TEXT, Mutation
 from benchmarks.small_study import study_text
-from benchmarks.verl_load_alone import LoadPool
-from benchmarks.verl_load_answers import Answers
+from benchmarks.verl_load_answers import Answers, SentTasks
 
 ROOT = Path(__file__).resolve().parents[1]
 FORMATS = ("TOML", "CSV", "JSONL", "JSON", "Parquet", "journals", "saved state", "options")
@@ -377,7 +376,7 @@ def _verl_checkpoint(folder: Path) -> Target:
     folder.mkdir(parents=True)
     answers = Answers(6, 2, seed=0)
     coordinator = _verl_coordinator()
-    pool: LoadPool = coordinator.pool  # type: ignore[assignment]
+    pool: SentTasks = coordinator.pool  # type: ignore[assignment]
     coordinator.open(answers.request(1))
     while pool.sent:
         coordinator.receive((answers.report(pool.sent.popleft()),))
@@ -402,7 +401,7 @@ def load_verl(path: Path) -> Mapping[str, Any]:
 
 def _verl_coordinator() -> Coordinator:
     coordinator = Coordinator(VerlAllocation(allocator=_vip(), resume="strict"))
-    coordinator.pool = LoadPool()
+    coordinator.pool = SentTasks()
     return coordinator
 
 

@@ -4,8 +4,6 @@ The paper's route (arXiv 2602.01601) is the tests' reference: the relaxation by 
 Algorithm 2, which looks at every prompt for each rollout that it deals. The same rounding with a heap runs too, so that
 the comparison is not with a slow loop alone. SLSQP solves the same relaxation and is rounded by Algorithm 2.
 
-Budgets in tokens follow, with another rollout length for each prompt.
-
     python -m benchmarks.solver
 """
 
@@ -27,8 +25,7 @@ from scipy.optimize import minimize
 from apportion.allocators import printed_counts
 from apportion.allocators.hora import maximise_hits
 from apportion.allocators.spending import printed
-from apportion.allocators.spending.knapsack import spend_costs
-from apportion.allocators.vip import GroupEstimator, gradient_variance, minimise_variance, noise_drops
+from apportion.allocators.vip import GroupEstimator, gradient_variance, minimise_variance
 from apportion.types import Belief, Counts, Floats
 from benchmarks.common import options, peak_mib, write
 
@@ -43,22 +40,6 @@ COLUMNS = [
     "times ours",
     "peak MiB",
     "objective above ours",
-]
-
-DrawCosts = Callable[[np.random.Generator, int], Counts]
-TOKEN_SIZES, TOKEN_INSTANCES = (8, 64, 512, 4_096, 100_000), 25
-COSTS: dict[str, DrawCosts] = {
-    "50 to 4,000 tokens": lambda generator, prompts: generator.integers(50, 4_001, prompts),
-    "lognormal around 4,000, up to 32,768": lambda generator, prompts: np.ceil(
-        np.minimum(generator.lognormal(np.log(4_000), 1.0, prompts), 32_768)
-    ).astype(np.int64),
-}
-TOKEN_COLUMNS = [
-    "tokens of a rollout",
-    "prompts P",
-    "milliseconds: median (least to most)",
-    "proven optimal",
-    "largest gap left",
 ]
 
 
@@ -211,46 +192,9 @@ def shown(seconds: Sequence[float]) -> str:
     )
 
 
-def token_rows(sizes: Sequence[int], instances: int) -> list[list[str]]:
-    """Return the table rows of budgets in tokens."""
-    rows = []
-    for kind, draw_costs in COSTS.items():
-        for prompts in sizes:
-            found = [token_instance(prompts, draw_costs, seed) for seed in range(instances if prompts < 10_000 else 3)]
-            seconds, gaps = zip(*found, strict=True)
-            proven = f"{sum(gap == 0 for gap in gaps)} of {len(found)}"
-            rows.append([kind, f"{prompts:,}", shown(seconds), proven, f"{max(gaps):.1e}"])
-            print(rows[-1], flush=True)
-    return rows
-
-
-def token_instance(prompts: int, draw_costs: DrawCosts, seed: int) -> tuple[float, float]:
-    """Return the seconds of one call, and the gap left by its answer, as a share of the total gain."""
-    generator = np.random.default_rng(seed)
-    success, costs = generator.beta(0.7, 0.9, prompts), draw_costs(generator, prompts)
-    low = np.full(prompts, LOW)
-    gains = noise_drops(success * (1 - success), "rloo", LOW, HIGH - LOW)
-    budget = max(int(PER_PROMPT * costs.mean() * prompts), int(costs @ low))
-    start = time.process_time()
-    spent = spend_costs(gains, budget, low, costs)
-    seconds = time.process_time() - start
-    bought = np.arange(gains.shape[1]) < (spent.counts - low)[:, None]
-    return seconds, spent.gap / float(gains[bought].sum())
-
-
-def tokens() -> None:
-    """Measure budgets in tokens and write their table."""
-    note = f"RLOO, a budget of {PER_PROMPT} times the mean length a prompt; the gap is a share of the total gain."
-    write(
-        "solver_tokens", "Budgets in tokens", TOKEN_COLUMNS, token_rows(TOKEN_SIZES, TOKEN_INSTANCES), [note],
-        seeds=[SEED],
-    )  # fmt: skip
-
-
 def main() -> None:
     arguments = options(__doc__, sizes=SIZES, repeats=15)
     timed, rows = solvers(), []
-    tokens()
     for prompts in arguments.sizes:
         rows += measure(prompts, arguments.repeats if prompts < 200_000 else 5, timed)
     write(

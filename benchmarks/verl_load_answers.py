@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from uuid import UUID
 
 import numpy as np
@@ -83,6 +84,22 @@ class Answers:
         right, tokens = bool(drawn < self._success[q]), 100 + int(1000 * drawn)
         written = WrittenRollout(hash((q, session)).to_bytes(16, "big", signed=True), uid, session, (tokens,))
         return Rollout(right, "42" if right else str(tokens % 3), float(right), written, tokens)
+
+
+@dataclass
+class SentTasks:
+    """A group of workers that keeps the tasks that it is sent, oldest first."""
+
+    sent: deque[WorkerTask] = field(default_factory=deque)
+
+    def send(self, worker: str, task: WorkerTask) -> None:
+        self.sent.append(task)
+
+    def hand_over(self, worker: str, request: TrainerRequest, uids: Sequence[str]) -> None:
+        pass
+
+    def forget_rows(self, request: TrainerRequest) -> None:
+        pass
 
 
 def worker_name(worker: int) -> str:

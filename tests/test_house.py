@@ -228,7 +228,6 @@ MAY_RUN_CODE = {
     "apportion/endpoint/http.py": "imports the HTTP library that openai itself imports",
     "examples/score_rules.py": "runs the file of rules that the user names on the command line",
     "benchmarks/evidence/registry.py": "imports one of our own modules, by a name in the source",
-    "benchmarks/verl_load_alone.py": "unpickles what it has just pickled, to measure how long that takes",
 }
 """The only modules that may use one of ``RUNS_CODE``, and why no file decides what it runs there."""
 
