@@ -1,6 +1,6 @@
 """Run one case in a process of its own, within bounds of time and memory, and record how it ended.
 
-A case is a fork of this process, which has imported everything already. ``run_apart`` runs the real command instead.
+A case is a fork of this process, which has imported everything already.
 """
 
 from __future__ import annotations
@@ -9,16 +9,13 @@ import os
 import resource
 import select
 import signal
-import subprocess
 import sys
-import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-ROOT = Path(__file__).resolve().parents[1]
 CPU_SECONDS, WALL_SECONDS, MEMORY_BYTES, FILE_BYTES = 10, 120, 2 * 2**30, 2**28
 NO_NETWORK = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 
@@ -56,22 +53,6 @@ def run_forked(act: Callable[[], object], folder: Path, environment: Mapping[str
         out.read_text("utf-8", "replace"),
         err.read_text("utf-8", "replace"),
     )
-
-
-def run_apart(arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Outcome:
-    """Run ``python -m apportion`` with these ``arguments`` in the working directory ``folder``."""
-    started = time.process_time()
-    own = os.environ | NO_NETWORK | {"PYTHONPATH": str(ROOT)} | environment
-    done = subprocess.run(
-        [sys.executable, "-m", "apportion", *arguments],
-        cwd=folder,
-        env=own,
-        capture_output=True,
-        check=False,
-        timeout=600,
-    )
-    out, err = done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
-    return Outcome(done.returncode, time.process_time() - started, 0, out, err)
 
 
 def _run_and_exit(

@@ -149,7 +149,7 @@ def test_a_case_is_judged_by_all_that_it_left(tmp_path):
 @pytest.mark.slow
 def test_a_few_cases_of_every_format_show_no_defect(tmp_path):
     """In a process of its own, because every case is a fork of it."""
-    small_run("-m", "benchmarks.hostile_input", "--cases", "4", "--apart", "1", "--results", tmp_path)
+    small_run("-m", "benchmarks.hostile_input", "--cases", "4", "--results", tmp_path)
     found = cells_of(tmp_path, "hostile_input")
     assert found["defects"] == []
     total = found["rows"][-1]
