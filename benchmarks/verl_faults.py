@@ -3,7 +3,7 @@
     python -m benchmarks.verl_faults               # about 100 faults in real runs of verl on a CPU, with two workers
     python -m benchmarks.verl_faults --faults 10
 
-Linux only: the processes of a run are found in ``/proc`` by their working folder.
+The processes of a run are found by their working folder.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from itertools import cycle, islice
+from dataclasses import asdict, dataclass, field
+from itertools import count, cycle
 from pathlib import Path
 from random import Random
 from statistics import median
 from typing import Any
+
+import psutil
 
 from benchmarks.common import RESULTS, options, write
 from tests.verl import harness
@@ -94,10 +96,13 @@ class LiveRun:
 
     def processes(self, title: str) -> list[int]:
         """Return the processes of this run whose command line begins with ``title``."""
-        return [pid for pid in self.all_processes() if _command(pid).startswith(title)]
+        return [each.pid for each in self._found() if " ".join(each.info["cmdline"] or ()).startswith(title)]
 
     def all_processes(self) -> list[int]:
-        return [pid for pid in map(int, _numbers()) if _folder(pid) == str(self.folder)]
+        return [each.pid for each in self._found()]
+
+    def _found(self) -> list[psutil.Process]:
+        return [each for each in psutil.process_iter(["cwd", "cmdline"]) if each.info["cwd"] == str(self.folder)]
 
     def ask(self, fault: str) -> None:
         """Have the next rollout or reward of any prompt suffer ``fault``; ``forget`` takes what is left back."""
@@ -143,7 +148,6 @@ class Struck:
     within: bool
     wrong: list[str] = field(default_factory=list)
     run: str = ""
-    seed: int = SEED
 
 
 def workers(run: LiveRun) -> list[int]:
@@ -254,33 +258,19 @@ FATAL = (
 
 
 def study(faults: int = FAULTS, fatal: int = 3, results: Path = RESULTS, seed: int = SEED) -> list[Struck]:
-    """Make ``faults`` faults that a run survives, and ``fatal`` of each kind that ends it. Write the table.
-
-    Continue from what an earlier measurement that was broken off has written to ``results``.
-    """
-    path = results / "verl_faults_so_far.json"
-    found = [Struck(**each) for each in json.loads(path.read_text("utf-8"))] if path.exists() else []
-    rng, runs = Random(f"{seed} {len(found)}"), len(found)
-    ended = Counter(each.fault for each in found)
-    survived = sum(ended[fault.name] for fault in RECOVERED)
-    order = islice(cycle(RECOVERED), survived, None)
+    """Make ``faults`` faults that a run survives, and ``fatal`` of each kind that ends it. Write the table."""
+    found: list[Struck] = []
+    rng, runs, order = Random(seed), count(), cycle(RECOVERED)
     with tempfile.TemporaryDirectory() as name, harness.warmed() as python:
         base = Path(name)
         (base / "assets").mkdir()
         assets = made.write(base / "assets")
-        while survived < faults:
-            runs += 1
-            chosen = [next(order) for _ in range(min(FAULTS_A_RUN, faults - survived))]
-            made_now = _survive(_live(base / f"run{runs}", assets, python), chosen, rng)
-            made_now = [replace(each, seed=seed) for each in made_now]
-            survived += len(made_now)
-            found += made_now
-            _keep(found, path)
+        while len(found) < faults:
+            chosen = [next(order) for _ in range(min(FAULTS_A_RUN, faults - len(found)))]
+            found += _survive(_live(base / f"run{next(runs)}", assets, python), chosen, rng)
         for fault in FATAL:
-            for _ in range(fatal - ended[fault.name]):
-                runs += 1
-                found.append(replace(_end(_live(base / f"run{runs}", assets, python), fault, rng), seed=seed))
-                _keep(found, path)
+            for _ in range(fatal):
+                found.append(_end(_live(base / f"run{next(runs)}", assets, python), fault, rng))
     write(
         "verl_faults",
         "Faults in runs of verl",
@@ -301,11 +291,10 @@ def study(faults: int = FAULTS, fatal: int = 3, results: Path = RESULTS, seed: i
             f"death of a trainer differs. A run without a new step for {HUNG_SECONDS:g} s counts as hung. Moments: "
             f"{_moments(found)}.",
         ],
-        seeds=sorted({each.seed for each in found}),
+        seeds=[seed],
         cells={"faults": [asdict(each) for each in found]},
         results=results,
     )
-    path.unlink()
     return found
 
 
@@ -378,9 +367,8 @@ def _survive(run: LiveRun, faults: Sequence[Fault], rng: Random) -> list[Struck]
         checked = len(run.steps)
         struck.run = f"{os.getpid()} {run.folder.name}"
         found.append(struck)
-        _show(struck)
+        _show(struck, run, "went on")
         if struck.outcome != "went on":
-            _keep_log(run, len(found))
             break
     run.end()
     return found
@@ -427,9 +415,7 @@ def _end(run: LiveRun, fault: Fault, rng: Random) -> Struck:
     wrong = [f"{len(left)} processes are left"] if left else []
     struck = Struck(fault.name, moment, outcome, seconds, outcome == "ended" and seconds <= ENDS_SECONDS, wrong)
     struck.run = f"{os.getpid()} {run.folder.name}"
-    _show(struck)
-    if outcome != "ended":
-        _keep_log(run, int(time.time()))
+    _show(struck, run, "ended")
     run.end()
     if fault.resumed:
         struck.wrong += _differences_after_resume(run)
@@ -458,29 +444,19 @@ def _content(run: LiveRun, step: int) -> list[tuple[Any, ...]]:
     return sorted((row["index"], row["responses"], row["advantages"]) for row in map(json.loads, lines))
 
 
-def _show(struck: Struck) -> None:
+def _show(struck: Struck, run: LiveRun, wanted: str) -> None:
+    """Print a fault, and keep the log of a run that did not end as ``wanted``."""
     print(f"{struck.fault}: {struck.moment}, {struck.outcome} after {struck.seconds:.1f} s", struck.wrong, flush=True)
-
-
-def _keep(found: Sequence[Struck], path: Path) -> None:
-    """Write what was found so far, for a measurement that is broken off."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps([asdict(each) for each in found]), encoding="utf-8")
-
-
-def _keep_log(run: LiveRun, number: int) -> None:
-    path = Path(tempfile.gettempdir()) / f"verl_faults_{run.folder.name}_{number}.log"
-    path.write_text(_output(run), encoding="utf-8")
-    print("its log is", path, flush=True)
+    if struck.outcome != wanted:
+        path = Path(tempfile.gettempdir()) / f"verl_faults_{run.folder.name}_{int(time.time())}.log"
+        path.write_text(_output(run), encoding="utf-8")
+        print("its log is", path, flush=True)
 
 
 def _moments(found: Sequence[Struck]) -> str:
     names = {"round": "during a round", "training": "between rounds", "validation": "in a validation"}
-    counts: dict[str, int] = {}
-    for each in found:
-        name = names.get(each.moment, each.moment or "at the start")
-        counts[name] = counts.get(name, 0) + 1
-    return ", ".join(f"{count} {name}" for name, count in counts.items())
+    counts = Counter(names.get(each.moment, each.moment or "at the start") for each in found)
+    return ", ".join(f"{times} {name}" for name, times in counts.items())
 
 
 def _output(run: LiveRun) -> str:
@@ -495,24 +471,6 @@ def _wait(true: Callable[[], object], seconds: float) -> bool:
             return False
         time.sleep(0.05)
     return True
-
-
-def _numbers() -> list[str]:
-    return [path.name for path in Path("/proc").iterdir() if path.name.isdecimal()]
-
-
-def _command(pid: int) -> str:
-    try:
-        return (Path("/proc") / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return ""
-
-
-def _folder(pid: int) -> str:
-    try:
-        return str((Path("/proc") / str(pid) / "cwd").readlink())
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return ""
 
 
 def send(pid: int, number: signal.Signals) -> None:

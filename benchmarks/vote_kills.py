@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 from random import Random
 from statistics import median
@@ -28,11 +28,10 @@ from statistics import median
 from apportion.stopping import USUAL_RULE, decide
 from apportion.vote import read_recorded
 from apportion.vote.journal import samples_path
-from benchmarks.common import options, write
+from benchmarks.common import ROOT, options, write
 from tests.endpoint.fault_server import FaultServer, Request, cut_before
 from tests.vote.builders import answering, make_questions, stream_of
 
-ROOT = Path(__file__).resolve().parents[1]
 KILLS, SEED, QUESTIONS, MAX_SAMPLES, CONCURRENCY = 100, 0, 500, 32, 16
 LATEST_SECONDS, START_SECONDS, END_SECONDS = 1.5, 60.0, 10.0
 COLUMNS = (
@@ -43,62 +42,49 @@ COLUMNS = (
 
 @dataclass
 class Scene:
-    """The server, the run that is to be killed, and the files."""
+    """The run that is to be killed, its answers, and whether the server cuts connections."""
 
-    server: FaultServer
     process: Process
     out: Path
     rng: Random
     cutting: bool = False
 
 
-async def sigkill(scene: Scene) -> None:
-    """Kill the run."""
-    scene.process.kill()
-
-
-async def sigterm(scene: Scene) -> None:
-    """End the run."""
-    scene.process.terminate()
-
-
-async def sigint(scene: Scene) -> None:
-    """Interrupt the run."""
-    scene.process.send_signal(signal.SIGINT)
-
-
-async def sigterm_and_sigkill(scene: Scene) -> None:
-    """End the run, and kill it while it ends."""
-    scene.process.terminate()
-    await asyncio.sleep(0.02)
-    with suppress(ProcessLookupError):
-        scene.process.kill()
-
-
-async def sigkill_and_torn_line(scene: Scene) -> None:
-    """Kill the run, and cut the end of the last line of the samples, as a loss of power may."""
-    scene.process.kill()
+async def tear(scene: Scene) -> None:
+    """Cut the end of the last line of the samples of a run that was killed, as a loss of power may."""
     await scene.process.wait()
     path = samples_path(scene.out)
     if path.exists() and path.stat().st_size > 40:
         os.truncate(path, path.stat().st_size - scene.rng.randint(1, 40))
 
 
-async def cut_connections_and_sigkill(scene: Scene) -> None:
-    """Cut all connections, and kill the run while it sends its requests again."""
+async def cut(scene: Scene) -> None:
+    """Cut all connections from now on."""
     scene.cutting = True
-    await asyncio.sleep(0.1)
-    scene.process.kill()
 
 
-FAULTS: dict[str, Callable[[Scene], Awaitable[None]]] = {
-    "SIGKILL": sigkill,
-    "SIGTERM": sigterm,
-    "SIGINT": sigint,
-    "SIGTERM, SIGKILL 20 ms later": sigterm_and_sigkill,
-    "SIGKILL, and a torn last line": sigkill_and_torn_line,
-    "connections cut, SIGKILL 100 ms later": cut_connections_and_sigkill,
+Act = signal.Signals | float | Callable[[Scene], Awaitable[None]]
+FAULTS: dict[str, tuple[Act, ...]] = {
+    "SIGKILL": (signal.SIGKILL,),
+    "SIGTERM": (signal.SIGTERM,),
+    "SIGINT": (signal.SIGINT,),
+    "SIGTERM, SIGKILL 20 ms later": (signal.SIGTERM, 0.02, signal.SIGKILL),
+    "SIGKILL, and a torn last line": (signal.SIGKILL, tear),
+    "connections cut, SIGKILL 100 ms later": (cut, 0.1, signal.SIGKILL),
 }
+"""What is done to the run, in order: a signal, seconds to wait, or an act."""
+
+
+async def strike(scene: Scene, kind: str) -> None:
+    """Apply a fault."""
+    for act in FAULTS[kind]:
+        if isinstance(act, signal.Signals):
+            with suppress(ProcessLookupError):
+                scene.process.send_signal(act)
+        elif isinstance(act, float):
+            await asyncio.sleep(act)
+        else:
+            await act(scene)
 
 
 @dataclass
@@ -130,7 +116,7 @@ async def kill_once(
 ) -> bool:
     """Run until a random moment and apply the fault. Return whether the run had ended by itself."""
     before, first = _kept(folder), len(server.requests)
-    scene = Scene(server, await start(server, folder), folder / "answers.jsonl", rng)
+    scene = Scene(await start(server, folder), folder / "answers.jsonl", rng)
     scenes[:] = [scene]
     async with asyncio.timeout(START_SECONDS):
         while not any(request.answered for request in server.requests[first:]) and scene.process.returncode is None:
@@ -139,7 +125,7 @@ async def kill_once(
     if scene.process.returncode is not None:
         return True
     started = time.monotonic()
-    await FAULTS[kind](scene)
+    await strike(scene, kind)
     try:
         async with asyncio.timeout(END_SECONDS):
             said = (await scene.process.communicate())[1].decode()
@@ -174,16 +160,13 @@ async def measure(kills: int) -> None:
         return cut_before() if scenes and scenes[0].cutting else answering(delay=0.25)
 
     with tempfile.TemporaryDirectory() as name:
-        folder, done = Path(name), 0
+        folder = Path(name)
         rows = [{"id": question.id, "prompt": question.prompt, "answer": question.gold} for question in questions]
         (folder / "questions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
         async with FaultServer(script) as server:
-            kinds = cycle(FAULTS)
-            while done < kills:
-                kind = next(kinds)
+            for done, kind in enumerate(islice(cycle(FAULTS), kills)):
                 if await kill_once(server, folder, rng, kind, tried[kind], scenes):
                     raise RuntimeError(f"the vote ended after {done} kills; give it more questions")
-                done += 1
             scenes.clear()
             last = await start(server, folder)
             said = (await asyncio.wait_for(last.communicate(), 600))[1].decode()
@@ -206,10 +189,11 @@ async def measure(kills: int) -> None:
     problems = [f"{name}: {problem}" for name, each in tried.items() for problem in each.problems]
     answered, kept = (sum(getattr(each, what) for each in tried.values()) for what in ("answered", "kept"))
     notes = [
-        f"A vote on {QUESTIONS} questions with {CONCURRENCY} requests in flight was killed {done} times, each time "
-        f"within {LATEST_SECONDS:g} s of its first answer, and then finished. Of {answered:,} requests that were "
-        f"answered until the last kill, {kept:,} samples were kept; the others were on their way. "
-        f"{sum(count > 1 for count in asked.values()):,} samples were answered more than once.",
+        f"A vote on {QUESTIONS} questions with {CONCURRENCY} requests in flight was killed {kills} times, each time "
+        f"within {LATEST_SECONDS:g} s of its first answer, and then finished. Until the last kill the server had "
+        f"answered {answered:,} requests, and {kept:,} samples were kept. Lost are samples whose answer was on its way "
+        f"when the run died: at most {CONCURRENCY} may be in flight. {sum(count > 1 for count in asked.values()):,} "
+        f"samples were answered more than once, because the first answer was lost.",
         f"In the end {same} of {QUESTIONS} questions have the answer and the number of samples of a vote that nobody "
         "killed.",
         *(problems or ["Nothing else went wrong: no traceback, and no run that did not end."]),
