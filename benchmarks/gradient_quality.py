@@ -118,9 +118,9 @@ def qualities(
     return found
 
 
-def rows_of(group: Group, estimator: str = "rloo") -> list[TrainingRow]:
+def rows_of(group: Group) -> list[TrainingRow]:
     """Return the rollouts of one group that have a gradient. Their weights are those of a loss of this group alone."""
-    return [row for row in training_rows([group], estimator) if row.advantage]
+    return [row for row in training_rows([group], "rloo") if row.advantage]
 
 
 def vote_quality(base: str, seed: int, prompts: int = PROMPTS, draws: int = VOTE_DRAWS) -> dict[str, Values]:
@@ -129,9 +129,9 @@ def vote_quality(base: str, seed: int, prompts: int = PROMPTS, draws: int = VOTE
     asked = [problem.prompt() for problem in problems]
     place = {prompt.id: q for q, prompt in enumerate(asked)}
     rollouts = LedgerSampler(policy, seed)(asked, [draws * MOST] * prompts)
-    names, kinds = [*VOTES, *CONTROLS], ("rloo", "grpo")
+    names = [*VOTES, *CONTROLS]
     entries: list[list[Entry]] = [[] for _ in problems]
-    found: dict[str, Values] = {name: {"rollouts": 0.0, "wrong": 0.0, "none": 0.0} for name in names}
+    found: dict[str, Values] = {name: {"rollouts": 0.0, "wrong": 0.0} for name in names}
     for draw in range(draws):
         streams = [own[draw * MOST : (draw + 1) * MOST] for own in rollouts]
         for rule, name in enumerate(names):
@@ -147,15 +147,11 @@ def vote_quality(base: str, seed: int, prompts: int = PROMPTS, draws: int = VOTE
                 wrong = [a is not None and a != problem.answer for a, problem in zip(labels, problems, strict=True)]
                 found[name]["rollouts"] += float(batch.asked.mean()) / draws
                 found[name]["wrong"] += float(np.mean(wrong)) / draws
-                found[name]["none"] += labels.count(None) / prompts / draws
-            for kind, estimator in enumerate(kinds):
-                for group in groups:
-                    rows = rows_of(group, estimator)
-                    entries[place[group.prompt.id]] += [(kind * len(names) + rule, draw, row) for row in rows]
-    measured = qualities(policy, problems, entries, len(kinds) * len(names), draws)
-    for name, plain, divided in zip(names, measured[: len(names)], measured[len(names) :], strict=True):
-        found[name] |= plain | {"grpo": divided["cosine"]}
-        found[name]["equal"] = plain["bias"] + plain["variance"] * found[name]["rollouts"] / MOST
+            for group in groups:
+                entries[place[group.prompt.id]] += [(rule, draw, row) for row in rows_of(group)]
+    for name, own in zip(names, qualities(policy, problems, entries, len(names), draws), strict=True):
+        found[name] |= own
+        found[name]["equal"] = own["bias"] + own["variance"] * found[name]["rollouts"] / MOST
     return found
 
 

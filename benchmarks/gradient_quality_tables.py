@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.common import spread
 
 MEASURES = ("cosine", "kept", "error", "bias", "variance", "scale")
-RELATIVE, SHARES = ("kept", "error", "bias", "variance", "equal"), ("wrong", "none")
+RELATIVE, SHARES = ("kept", "error", "bias", "variance", "equal"), ("wrong",)
 OPTPO = "OptPO, N = 32, 0.05"
 VOTE_MEASURES = ("rollouts", "wrong", "cosine", "equal")
 VOTE_COLUMNS = ["base", "rule", "rollouts", "wrong label", "cosine", "error at 64 rollouts"]

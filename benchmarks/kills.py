@@ -3,7 +3,7 @@
     python -m benchmarks.kills                  # 100 kills and a failure of every write: both tables
     python -m benchmarks.kills --kills 14 kills
 
-Linux only: the processes of a study are found by a mark in their environment, in ``/proc``.
+The processes of a study are found by a mark in their environment.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
@@ -28,18 +29,19 @@ from random import Random
 from statistics import median
 from uuid import uuid4
 
+import psutil
+
 from apportion.engines.saved_state import load_state
 from apportion.lab.training.trainer import KIND
-from benchmarks.common import RESULTS, write
+from benchmarks.common import RESULTS, ROOT, write
 from benchmarks.full_disk import study_full_disk
 from benchmarks.small_study import NAME, base_folder, study_text
+from tests.processes import MARK, marked, nothing_left
 
-ROOT = Path(__file__).resolve().parents[1]
 KILLS, SEED, ROLLOUTS, KILLS_A_STUDY = 100, 0, 8000, 10
 GONE_SECONDS = 5.0
 """How long processes may live after a kill."""
 LATEST_SECONDS, START_SECONDS, END_SECONDS = 2.5, 300.0, 60.0
-MARK = "APPORTION_KILLED_STUDY"
 COLUMNS = (
     "fault", "tried", "survived", "median s until no process was left", "most s", "steps repeated",
     "most repeated in a run",
@@ -97,15 +99,7 @@ def study_kills(results: Path = RESULTS, kills: int = KILLS, rollouts: int = ROL
                 if kill is None:
                     break
                 own.append(kill)
-                print(
-                    len(found) + len(own),
-                    kill.fault.name,
-                    kill.code,
-                    f"{kill.gone_seconds:.1f}",
-                    kill.repeated,
-                    kill.wrong,
-                    flush=True,
-                )
+                print(len(found) + len(own), kill, flush=True)
             ended = _run_to_end(folder)
             if ended != unbroken:
                 for kill in own:
@@ -169,20 +163,19 @@ def _kill(folder: Path, fault: Fault, rng: Random) -> Kill | None:
             raise TimeoutError(f"no step of the study in {folder} within {START_SECONDS:g} s; see its file err")
         time.sleep(0.02)
     time.sleep(rng.uniform(0, LATEST_SECONDS))
-    workers = [pid for pid in _processes(mark) if pid != process.pid and _is_worker(pid)]
+    workers = [each for each in marked(mark) if each.pid != process.pid and _is_worker(each)]
     if process.poll() is not None or not workers:
         return None if _wait(process) == 0 else Kill(fault, process.returncode, 0.0, {}, ["it ended before the kill"])
-    struck = {"parent": process.pid, "worker": rng.choice(workers)}
+    struck = {"parent": psutil.Process(process.pid), "worker": rng.choice(workers)}
     for who, number in fault.signals:
-        _send(struck[who], number)
+        with suppress(psutil.NoSuchProcess):
+            struck[who].send_signal(number)
         time.sleep(rng.uniform(0, 0.2) if len(fault.signals) > 1 else 0)
     began = time.monotonic()
-    while _processes(mark) and time.monotonic() < began + END_SECONDS:
-        process.poll()  # a zombie that nobody waits for has a mark no longer
-        time.sleep(0.02)
+    nothing_left(mark, END_SECONDS)
     gone = time.monotonic() - began
-    for pid in _processes(mark):
-        _send(pid, signal.SIGKILL)
+    for left in marked(mark):
+        left.kill()
     code, err = _wait(process), (folder / "err").read_text("utf-8", "replace")
     if code == 0:
         return None
@@ -250,34 +243,11 @@ def _steps_saved(run: Path) -> int:
     return int(load_state(path, KIND, remedy="delete it")["steps"]) if path.exists() else 0
 
 
-def _processes(mark: str) -> list[int]:
-    """Return the processes whose environment holds the mark."""
-    return [pid for pid in _all_processes() if f"{MARK}={mark}".encode() in _read(Path("/proc") / str(pid) / "environ")]
-
-
-def _all_processes() -> Iterator[int]:
-    return (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
-
-
-def _is_worker(pid: int) -> bool:
-    command = _read(Path("/proc") / str(pid) / "cmdline")
-    return b"spawn_main" in command and b"resource_tracker" not in command
-
-
-def _read(path: Path) -> bytes:
-    """Return the content of a file of a process; nothing if the process has ended."""
-    try:
-        return path.read_bytes()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return b""
-
-
-def _send(pid: int, number: signal.Signals) -> None:
-    """Send a signal to a process that may have ended."""
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
+def _is_worker(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        command = " ".join(process.cmdline())
+        return "spawn_main" in command and "resource_tracker" not in command
+    return False
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:
