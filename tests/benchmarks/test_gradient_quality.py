@@ -50,4 +50,4 @@ def test_both_studies_at_their_smallest_size(small_base_folder, tmp_path):
     assert reuse["without a right one", "Option I"]["kept"] > reuse["without a right one", "Option II"]["kept"]
     report({"small": [votes]}, {"small": [reuse]}, [0], 1.0, results=tmp_path)
     text = (tmp_path / "gradient_quality.md").read_text(encoding="utf-8")
-    assert "TTRL, 64 votes" in text and "direct replay" in text
+    assert "less 64 votes: rollouts" in text and "direct replay" in text
