@@ -21,17 +21,6 @@ EQUAL_STEPS = 100
 """Steps that uniform groups of 8 take with the rollouts of a run."""
 BANDS = (0.0, 0.2, 0.4, 0.6, 0.8)
 """Lower edges of the bands of exact success that rollouts are averaged in: the bands of the paper's Figure 2d."""
-MEDIUM = {
-    "base": "medium",
-    "problems": 128,
-    "prompts_per_step": 16,
-    "rollouts": 3840,
-    "estimator": "grpo",
-    "learning_rate": 5e-4,
-    "evaluate_every": 384,
-}
-"""Where reuse reaches more groups, as in benchmarks/ar3po.toml."""
-REUSE = {"reuse": "stop_gradient", "replay": "replay", "staged": "none"}
 
 
 class FollowedTrainer(Trainer):
@@ -92,12 +81,4 @@ def learning(rule: Settings, rates: Sequence[float]) -> Values:
         **found,
         "bands": np.mean(found["bands"], axis=0).round(4).tolist(),
         "reached": {"0.8": found["reached"]},
-    }
-
-
-def paired(seeds: Sequence[int]) -> Values:
-    """Return the area of AR3PO with and without reuse where reuse reaches more groups, by rule and seed."""
-    return {
-        name: {"area": [learn({"name": "ar3po", "reuse": reuse}, seed, MEDIUM)["area"] for seed in seeds]}
-        for name, reuse in REUSE.items()
     }

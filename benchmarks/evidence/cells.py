@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks.evidence import (
     ar3po_counts,
     ar3po_lab,
+    ar3po_reuse,
     ar3po_store,
     combinations_measured,
     controls,
@@ -130,7 +131,7 @@ AR3POS = {
     "ar3po.stages": Cell(ar3po_counts.stages, 0.1),
     "ar3po.memory": Cell(ar3po_store.memory, 0.2),
     "ar3po.lookup": Cell(ar3po_store.lookup, 0.2),
-    "ar3po.paired": Cell(partial(ar3po_lab.paired, TEN), 3.0, TEN),
+    "ar3po.paired": Cell(partial(ar3po_reuse.paired, TEN), 3.0, TEN),
     **{
         f"ar3po.{name}": Cell(
             partial(ar3po_lab.learning, rule, DAPO_RATES if name == "dapo" else AR3PO_RATES),
