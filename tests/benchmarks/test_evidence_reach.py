@@ -82,8 +82,8 @@ def with_vip(old, new):
 def test_vips_value_is_outdated_by_its_formula_alone():
     cell = cell_named("vip_learning.gp_8_rloo")
     before = cell.reached()
-    formula = with_vip("f = np.divide(1.0, n - 1,", "f = np.divide(1.0, n,")
-    assert [name for name, own in cell.reached(formula).items() if own != before[name]] == ["gradient_noise"]
+    formula = with_vip("else 1 / (m * (m - 1))", "else 1 / (m * m)")
+    assert [name for name, own in cell.reached(formula).items() if own != before[name]] == ["variance_drops"]
     words = with_vip("A prompt with p = 0 or p = 1 has variance 0.", "Certain prompts have none.")
     assert cell.reached(words) == before
     assert cell.reached(rooms=("benchmarks", *reach.FORMULAS)).keys() < before.keys()
