@@ -161,6 +161,7 @@ def full_log() -> Act:
     """Have verl's file of metrics on a full disk."""
 
     async def act(scene: Scene, who: str, do: Do) -> Any:
+        scene.tracker.logger["file"].fp.close()
         with Path("/dev/full").open("wb", buffering=0) as full:
             scene.tracker.logger["file"].fp = full
             return await do()

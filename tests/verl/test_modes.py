@@ -49,7 +49,7 @@ def test_a_tool_using_loop_is_allocated_like_any_other_and_a_critic_trains_on_it
 @pytest.mark.soak  # tools that are released, and extra prompts with them, are here alone
 def test_a_search_tool_gets_the_passages_of_its_own_question(train, assets):
     """Also for extra prompts that the allocator draws. Every instance of the tool is released."""
-    dapo = "{name: dapo, rollouts_per_prompt: 4}"
+    dapo = "{name: dapo, rollouts_per_prompt: 4, max_draws: 4}"
     done = run_verl(train, allocated(dapo, *harness.SEARCHES, f"data.train_files={assets}/search.parquet"))
     searches = 0
     for step in (1, 2):
