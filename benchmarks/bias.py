@@ -279,6 +279,7 @@ def main() -> None:
             "`weight` is the factor of each prompt's gradient. The last column is the number of rollouts for a "
             f"relative standard error of 1 at p = {SUCCESS[AT]:g}.",
             table(["rule", "done", "weight", *shown, "rollouts for error 1"], [_correction_row(c) for c in mended]),
+            "![Bias by p, and what corrects it](../../docs/pictures/bias.png)",
         ],
         seeds=[SEED],
         more=[
