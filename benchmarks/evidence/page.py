@@ -93,7 +93,7 @@ class Finding:
         if len(self.effects) <= FEW:
             return "; ".join(map(str, self.effects))
         told = Counter(each.told(len(self.effects)) for each in self.effects)
-        said = (f"{told[side]} {name}" for side, name in ((1, "confirm"), (-1, "refute"), (0, "are too weak")))
+        said = (f"{told[side]} {name}" for side, name in ((1, "confirm"), (-1, "refute"), (0, "too weak")))
         return f"of {len(self.effects)} settings {', '.join(said)}"
 
 
