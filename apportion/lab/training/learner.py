@@ -153,8 +153,8 @@ def _check_weights(saved: Mapping[str, Any], model: torch.nn.Module, name: str) 
 
 def _check_adam(saved: Mapping[str, Any], optimizer: torch.optim.Optimizer, name: str) -> None:
     """Raise ValueError unless ``saved`` is a state of the Adam ``optimizer`` with the same settings."""
-    groups, found = optimizer.state_dict()["param_groups"], saved.get("param_groups")
-    if saved.keys() != {"state", "param_groups"} or _settings(found) != _settings(groups):
+    groups = optimizer.state_dict()["param_groups"]
+    if saved.keys() != {"state", "param_groups"} or not _same_settings(saved["param_groups"], groups):
         raise _error(name, "the settings of this run", "others")
     state, weights = saved["state"], [weight for group in optimizer.param_groups for weight in group["params"]]
     if not isinstance(state, dict) or not set(state) <= set(range(len(weights))):
@@ -166,12 +166,18 @@ def _check_adam(saved: Mapping[str, Any], optimizer: torch.optim.Optimizer, name
             raise _error(f"what is not {SIGNED} of {name}", "at least 0", "other numbers")
 
 
-def _settings(groups: Any) -> Any:
-    """Return what we set of Adam's parameter groups. Versions of torch differ in the other settings that they list."""
-    try:
-        return [{name: group[name] for name in ("lr", "betas", "weight_decay", "params")} for group in groups]
-    except (TypeError, KeyError):
-        return None
+def _same_settings(saved: Any, own: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether two lists of Adam's parameter groups agree in all that both say, and in all that we set.
+
+    Versions of torch differ in the settings that they list.
+    """
+    if not isinstance(saved, list) or len(saved) != len(own) or not all(isinstance(group, dict) for group in saved):
+        return False
+    return all(
+        found.keys() >= {"lr", "betas", "weight_decay", "params"}
+        and all(found[name] == group[name] for name in found.keys() & group.keys())
+        for found, group in zip(saved, own, strict=True)
+    )
 
 
 def _check_tensors(saved: Any, own: Mapping[str, torch.Tensor], name: str) -> None:
