@@ -1,4 +1,7 @@
-"""Kinds of faults in a run of verl in one process: a run survives each with the right rows, or ends with its cause."""
+"""Kinds of faults in a run of verl in one process: a run survives each with the right rows, or ends with its cause.
+
+``python -m benchmarks.verl_fault_table`` writes what this finds as a table.
+"""
 
 import pytest
 
