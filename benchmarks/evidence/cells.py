@@ -26,13 +26,12 @@ from benchmarks.evidence import (
     vip_tools_measured,
 )
 from benchmarks.evidence.cell import Cell
-from benchmarks.evidence.learning import SEEDS, SWEEP_SEEDS
+from benchmarks.evidence.learning import FIVE, SEEDS, SWEEP_SEEDS
 from benchmarks.evidence.optpo_learning_measured import TiesKept, trained
 
 SWEPT = (*SEEDS, *SWEEP_SEEDS)
 FOUR = SEEDS[:4]
 """The seeds of runs that are many."""
-TEN = tuple(range(10))
 CONTROLS = {
     "controls.start": Cell(controls.start, 0.2),
     **{
@@ -54,7 +53,7 @@ GRADED: Mapping[str, Mapping[str, Any]] = {
 }
 VIPS = {
     **{
-        f"vip_learning.{rule}_{n}_{e}": Cell(partial(vip_learning_measured.arm, rule, n, e, VIP_RATE), 1.3, SEEDS)
+        f"vip_learning.{rule}_{n}_{e}": Cell(partial(vip_learning_measured.arm, rule, n, e, VIP_RATE), 2.6, SEEDS)
         for rule, n, e in (
             *(("gp", *setting) for setting in ((8, "rloo"), *OTHERS)),
             *((rule, 8, "rloo") for rule in AT_8_RLOO),
@@ -63,8 +62,8 @@ VIPS = {
     "vip_learning.rates": Cell(
         partial(vip_learning_measured.sweep, "gp", OTHERS), 2.2, (vip_learning_measured.SWEEP_SEED,)
     ),
-    "vip_prediction.lab_hard": Cell(partial(vip_prediction_measured.lab, "hard"), 1.0, SEEDS),
-    "vip_prediction.lab_medium": Cell(partial(vip_prediction_measured.lab, "medium"), 1.0, SEEDS),
+    "vip_prediction.lab_hard": Cell(partial(vip_prediction_measured.lab, "hard"), 1.0, FIVE),
+    "vip_prediction.lab_medium": Cell(partial(vip_prediction_measured.lab, "medium"), 1.0, FIVE),
     "vip_prediction.recorded": Cell(vip_prediction_measured.recorded, 0.3, vip_prediction_measured.ORDERS),
     **{
         f"vip_assumptions.lab_{base}": Cell(partial(vip_assumptions_measured.lab, base), 3.0)
@@ -79,11 +78,11 @@ VIPS = {
     "vip_allocation.counts_by_p": Cell(vip_allocation_measured.counts_by_p, 0.1),
     "vip_allocation.overhead": Cell(vip_allocation_measured.overhead, 0.3),
     **{
-        f"vip_graded.variance_{base}": Cell(partial(vip_graded_measured.variances, base), 1.0, SEEDS)
+        f"vip_graded.variance_{base}": Cell(partial(vip_graded_measured.variances, base), 1.0, FIVE)
         for base in ("hard", "medium")
     },
     **{
-        f"vip_graded.learn_{name}": Cell(partial(vip_graded_measured.learning, rule), 1.0, SEEDS)
+        f"vip_graded.learn_{name}": Cell(partial(vip_graded_measured.learning, rule), 1.0, FIVE)
         for name, rule in GRADED.items()
     },
     **{
@@ -102,7 +101,7 @@ HORAS = {
         f"hora.{estimator}": Cell(partial(hora_measured.tuned, "pre_4", estimator), 3.0, SWEPT)
         for estimator in ("rloo", "grpo")
     },
-    **{f"hora.{rule}": Cell(partial(hora_measured.untuned, rule), 1.3, SEEDS) for rule in UNTUNED},
+    **{f"hora.{rule}": Cell(partial(hora_measured.untuned, rule), 2.6, SEEDS) for rule in UNTUNED},
     **{
         f"hora.forks_{rule}": Cell(partial(hora_measured.forks, rule), 1.5, hora_measured.FORKS_SEEDS)
         for rule in ("uniform", "pre_4")
@@ -131,7 +130,7 @@ AR3POS = {
     "ar3po.stages": Cell(ar3po_counts.stages, 0.1),
     "ar3po.memory": Cell(ar3po_store.memory, 0.2),
     "ar3po.lookup": Cell(ar3po_store.lookup, 0.2),
-    "ar3po.paired": Cell(partial(ar3po_reuse.paired, TEN), 3.0, TEN),
+    "ar3po.paired": Cell(partial(ar3po_reuse.paired, SEEDS), 3.0, SEEDS),
     **{
         f"ar3po.{name}": Cell(
             partial(ar3po_lab.learning, rule, DAPO_RATES if name == "dapo" else AR3PO_RATES),
@@ -163,10 +162,10 @@ MATCHED: Mapping[str, Mapping[str, Any]] = {"ttrl_64": ttrl(64, 32), "ttrl_32": 
 LEARN: Mapping[str, partial[Any]] = {
     **{f"ttrl_{votes}": partial(trained, ttrl(votes, 32)) for votes in (64, 32, 16, 8, 4)},
     "optpo": partial(trained, OPTPO),
-    "optpo_ties": partial(trained, TiesKept, {}, 1.0, FOUR),
-    **{f"{name}_cold": partial(trained, rule, COLD, 0.95, FOUR) for name, rule in MATCHED.items()},
+    "optpo_ties": partial(trained, TiesKept, seeds=FOUR),
+    **{f"{name}_cold": partial(trained, rule, COLD, 0.95, seeds=FOUR) for name, rule in MATCHED.items()},
     **{
-        f"{name}_{update}": partial(trained, rule, changes)
+        f"{name}_{update}": partial(trained, rule, changes, seeds=FIVE)
         for update, changes in UPDATES.items()
         for name, rule in MATCHED.items()
     },
@@ -191,7 +190,11 @@ RETAINING: Mapping[str, partial[Any]] = {
 SAMPLING: Mapping[str, tuple[float, float]] = {"plain": (1.0, 1.0), "cold": (0.6, 1.0), "paper": (0.6, 0.95)}
 """Temperature and top-p of the lab's votes, by a name. The paper's are "paper"."""
 OPTPOS = {
-    **{f"optpo.learn_{name}": Cell(call, 1.5, FOUR if FOUR in call.args else SEEDS) for name, call in LEARN.items()},
+    **{
+        f"optpo.learn_{name}": Cell(call, 0.3 * len(seeds), seeds)
+        for name, call in LEARN.items()
+        for seeds in (call.keywords.get("seeds", SEEDS),)
+    },
     **{
         f"optpo_votes.{name}": Cell(partial(optpo_votes_measured.recorded, name), 0.2)
         for name in ("game24_cot", "game24_standard")
@@ -219,11 +222,11 @@ MINUTES = {
 """How long the arms take that take longer than the others."""
 COMBINATIONS = {
     **{
-        f"combinations.{name}": Cell(partial(combinations_measured.arm, name), MINUTES.get(name, 1.2), SEEDS)
+        f"combinations.{name}": Cell(partial(combinations_measured.arm, name), MINUTES.get(name, 1.2), FIVE)
         for name in combinations_measured.ARMS
     },
     "combinations.ar3po_by_rloo_rollouts": Cell(
-        partial(combinations_measured.arm, "ar3po_by_rloo", weighting="rollout"), 1.3, SEEDS
+        partial(combinations_measured.arm, "ar3po_by_rloo", weighting="rollout"), 1.3, FIVE
     ),
 }
 

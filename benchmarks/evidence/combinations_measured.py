@@ -15,7 +15,7 @@ from apportion.lab.training.trainer import Trainer
 from apportion.predictors import MeanLengths
 from apportion.types import Batch, Group
 from benchmarks.evidence.cell import Values
-from benchmarks.evidence.learning import HARD, Rule, Settings, learn_seeds
+from benchmarks.evidence.learning import FIVE, HARD, Rule, Settings, learn_seeds
 
 TOKENS = 96_000
 """The length of a run under a token budget: about what 12,800 rollouts take."""
@@ -102,7 +102,7 @@ def arm(name: str, **changed: Any) -> Values:
     """Return what every seed of an arm reached."""
     rule, settings = ARMS[name]
     training = {key: value for key, value in {**HARD, **settings, **changed}.items() if value is not None}
-    return learn_seeds(rule, training, measure=over_tokens)
+    return learn_seeds(rule, training, FIVE, measure=over_tokens)
 
 
 def over_tokens(_: Trainer, run: Run) -> Mapping[str, float]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from apportion.lab.report.results import SeedInterval
+from apportion.types import Floats
 from benchmarks.common import headline
 from benchmarks.evidence import language_model_runs as model
 from benchmarks.evidence import printed
@@ -65,12 +66,24 @@ def tabled(name: str, text: str, **bounds: float) -> Effect:
     return Effect(name, mean / scale, (mean - half) / scale, (mean + half) / scale, 5, form=form, **bounds)
 
 
+def paired(mine: Sequence[float], control: Sequence[float] | float) -> tuple[Floats, Floats]:
+    """Return the values of the seeds that both have. Seeds count from 0, and the control may be one figure for all.
+
+    >>> paired([1.0, 2.0, 3.0], [0.5, 0.5])
+    (array([1., 2.]), array([0.5, 0.5]))
+    """
+    both = len(mine) if np.ndim(control) == 0 else min(len(mine), np.size(control))
+    return np.asarray(mine)[:both], np.broadcast_to(control, np.shape(control) or both)[:both]
+
+
 def less(name: str, mine: str, control: str, unit: str = "", **bounds: float) -> Measure:
     """Return a measure of a difference, paired by seed. The control may be one figure for all seeds."""
     scale, form = PLACES[unit]
 
     def measure(m: Measured) -> Iterator[Effect]:
-        yield over_seeds(name, scale * np.subtract(at(m, mine), at(m, control)), form, **(bounds or {"above": 0.0}))
+        yield over_seeds(
+            name, scale * np.subtract(*paired(at(m, mine), at(m, control))), form, **(bounds or {"above": 0.0})
+        )
 
     return measure
 
@@ -79,7 +92,7 @@ def saved(name: str, mine: str, base: str, **bounds: float) -> Measure:
     """Return a measure of the share of ``base`` that is saved, paired by seed."""
 
     def measure(m: Measured) -> Iterator[Effect]:
-        yield over_seeds(name, 1 - np.divide(at(m, mine), at(m, base)), ".1%", **(bounds or {"above": 0.0}))
+        yield over_seeds(name, 1 - np.divide(*paired(at(m, mine), at(m, base))), ".1%", **(bounds or {"above": 0.0}))
 
     return measure
 
@@ -481,7 +494,6 @@ VOTES = {
     "lab, temperature .6": "optpo_votes.lab_cold",
     "lab, temperature .6, top-p .95": "optpo_votes.lab_paper",
 }
-FOUR = slice(4)
 
 
 def optpo(mine: str, control: str, name: str, key: str = "mean_16", **bounds: float) -> Measure:
@@ -538,8 +550,8 @@ def rl_over_sft(_: Measured) -> Iterator[Effect]:
 
 
 def ties(m: Measured) -> Iterator[Effect]:
-    kept, mine = m["optpo.learn_optpo_ties"]["mean_16"], m["optpo.learn_optpo"]["mean_16"][FOUR]
-    yield over_seeds("mean@16 with L(M) as label less without:", np.subtract(kept, mine), above=0.0)
+    kept, mine = m["optpo.learn_optpo_ties"]["mean_16"], m["optpo.learn_optpo"]["mean_16"]
+    yield over_seeds("mean@16 with L(M) as label less without:", np.subtract(*paired(kept, mine)), above=0.0)
 
 
 def tie_shares(m: Measured) -> Iterator[Effect]:
@@ -747,7 +759,7 @@ def main_effect(decision: str) -> Measure:
 
     def measure(m: Measured) -> Iterator[Effect]:
         contexts: list[set[str]] = [set(), {others[0]}, {others[1]}, set(others)]
-        gains = [np.subtract(area(m, {*context, decision}), area(m, context)) for context in contexts]
+        gains = [np.subtract(*paired(area(m, {*context, decision}), area(m, context))) for context in contexts]
         yield over_seeds("area", np.mean(gains, axis=0), above=0.0)
 
     return measure

@@ -28,7 +28,7 @@ from apportion.predictors import (
 )
 from apportion.types import Batch, Counts, Floats, Rollout
 from benchmarks.evidence.cell import Values
-from benchmarks.evidence.learning import HARD, SEEDS, Settings, learn_seeds
+from benchmarks.evidence.learning import FIVE, HARD, Settings, learn_seeds
 
 PROMPTS, DRAWN = 64, 48
 PER_PROMPT, LOW, HIGH = 8, 3, 24
@@ -56,7 +56,7 @@ def variances(base: str) -> Values:
     """Return variance ratios to uniform by rule, one for each seed, and measured variances over Proposition E.2's."""
     rules: dict[str, list[float]] = {}
     means, ratios = [], {"norm": [], "vector": []}
-    for seed in SEEDS:
+    for seed in FIVE:
         problems = training_problems(PROMPTS, seed=1000 + seed)
         asked = [problem.prompt() for problem in problems]
         rewards, grams = _population(base, seed, problems)
@@ -103,7 +103,7 @@ def variances(base: str) -> Values:
 
 def learning(rule: Settings) -> Values:
     """Return learning curves with the graded reward, on the hard base."""
-    return learn_seeds(rule, {**HARD, "rollouts": 6400, "reward": "share", "estimator": "rloo"})
+    return learn_seeds(rule, {**HARD, "rollouts": 6400, "reward": "share", "estimator": "rloo"}, FIVE)
 
 
 def _population(base: str, seed: int, problems: Sequence[Problem]) -> tuple[Floats, list[Floats]]:

@@ -32,7 +32,7 @@ from apportion.predictors.statistics.per_prompt import observations
 from apportion.replay.foresight import batches_of, foresee_all
 from apportion.types import Batch, Floats
 from benchmarks.evidence.cell import Values
-from benchmarks.evidence.learning import SEEDS, ran, trainer_of, with_half_width
+from benchmarks.evidence.learning import FIVE, ran, trainer_of, with_half_width
 from benchmarks.real_run_data import grpo_run
 
 STEPS, PROMPTS_PER_STEP, GROUP, WINDOW = 55, 16, 8, 1024
@@ -105,7 +105,7 @@ def lab(base: str) -> Values:
         "learning_rate": RATES[base],
     }
     found: dict[str, dict[str, dict[str, list[float]]]] = {}
-    for seed in SEEDS:
+    for seed in FIVE:
         watched = Watched(GROUP, predictors(SentenceTransformerEmbedder(), PROMPTS_PER_STEP))
         with trainer_of(watched, training, seed) as trainer:
             exact = ran(trainer).steps["p"].reshape(STEPS, PROMPTS_PER_STEP)

@@ -90,8 +90,10 @@ def test_differences_are_paired_and_a_start_is_one_figure_for_all_seeds():
     (found,) = less("K", "a.x: pass_at/8", "a.y: pass_at/8")(m)
     assert found.mean == pytest.approx(0.5) and found.seeds == 2
     assert at(m, "a.z: area") == [0.4, 0.5]
-    with pytest.raises(ValueError, match="broadcast"):
-        list(less("K", "a.x: pass_at/8", "a.w: area")(m | {"a.w": {"area": [1.0, 2.0, 3.0]}}))
+    more = m | {"a.w": {"area": [0.1, 0.2, 9.0]}}  # a third seed, which only one of them has
+    for mine, control, gap in (("a.z", "a.w", 0.3), ("a.w", "a.z", -0.3)):
+        (found,) = less("area", f"{mine}: area", f"{control}: area")(more)
+        assert found.mean == pytest.approx(gap) and found.seeds == 2
 
 
 def test_holm_keeps_the_order_and_never_exceeds_1():
