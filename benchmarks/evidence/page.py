@@ -209,22 +209,31 @@ def _rounded(value: Any) -> Any:
     return [_rounded(each) for each in value] if isinstance(value, list) else value
 
 
+def _has_few_seeds(found: Finding) -> bool:
+    """Return whether an effect of a central claim is over fewer seeds than it needs."""
+    return any(each.seeds is not None and each.seeds < ENOUGH_SEEDS for each in found.effects)
+
+
 def _summary() -> str:
     """Return what the verdicts are worth, in a few sentences."""
     found = list(findings().values())
-    central = [(claim, own.verdict) for claim, own in found if claim.central and claim.kind is Kind.PAPER]
-    holding = [claim.id for claim, own in central if own is Verdict.HOLDS]
-    untold = sum(own is Verdict.OPEN for _, own in central)
-    told = f"Central learning claims that hold: {', '.join(holding)}."
-    none = "**No central learning claim of any paper holds here.**"
+    central = [(claim.id, own) for claim, own in found if claim.central and claim.kind is Kind.PAPER]
+    verdicts = Counter(own.verdict for _, own in central)
+    told = [
+        f"{each} ({', '.join(name for name, own in central if own.verdict is each)})"
+        for each in Verdict
+        if verdicts[each] and each is not Verdict.OPEN
+    ]
+    few = sum(_has_few_seeds(own) for _, own in central)
     measured = [own.verdict for claim, own in found if claim.kind is Kind.PAPER]
     values, older = all_committed(), age.older()
     changed = sum(not is_of_a_commit(each) for each in values.values())
     hours = sum(each["facts"]["cpu_seconds"] for each in values.values()) / 3600
     return "\n".join(
         [
-            f"- {told if holding else none} Of {len(central)}, {untold} cannot be told: no comparison has "
-            f"{ENOUGH_SEEDS} seeds.",
+            f"- **Of {len(central)} learning claims that a paper is about, {verdicts[Verdict.HOLDS]} hold here.** "
+            f"{verdicts[Verdict.OPEN]} cannot be told, {few} of them because they have fewer than {ENOUGH_SEEDS} seeds."
+            + (f" The others: {'; '.join(told)}." if told else ""),
             f"- Of {len(measured)} claims that a paper measured, {measured.count(Verdict.HOLDS)} hold and "
             f"{measured.count(Verdict.FAILS)} do not. Theorems and identities are counted apart.",
             f"- {len(older)} of {len(values)} values are older than the code that they depend on; the details say what "
@@ -255,7 +264,7 @@ def _details(chapter: str, title: str) -> str:
         lines += [f' *The sentence:* "{claim.quote}"'] if claim.quote else []
         lines += ["", f"*The paper's figure:* {claim.printed}", "", f"*Our setting:* {claim.setting}", ""]
         lines += [table(["setting", "figure, 95%", "the claim says", "it"], list(_rows(found))), ""]
-        few = claim.central and any(each.seeds and each.seeds < ENOUGH_SEEDS for each in found.effects)
+        few = claim.central and _has_few_seeds(found)
         lines += (
             [f"The claim is central and has fewer than {ENOUGH_SEEDS} seeds, so it is not told.", ""] if few else []
         )
