@@ -41,6 +41,7 @@ from apportion.advantages.maximum_likelihood import maxrl, sft
 from apportion.advantages.reinforce import reinforce, reinforce_plus_plus, reinforce_plus_plus_baseline, spo, whiten
 from apportion.advantages.sequential import sequential
 from apportion.advantages.weighted_means import batch_optimal, group_optimal, opo
+from apportion.allocators import Allocator
 from apportion.checks import check_choice, number_array
 from apportion.predictors.score_norms import score_norm
 from apportion.types import Floats, Group, Needs
@@ -103,6 +104,19 @@ def check_baseline(estimator: str | None, baseline: object) -> None:
         )
 
 
+def check_compared(allocator: Allocator, estimator: str) -> None:
+    """Raise ValueError if ``estimator`` compares the rollouts of a prompt, but ``allocator`` gives each prompt one."""
+    try:
+        most = allocator.size(1).asked
+    except ValueError:  # its budget is for more prompts
+        return
+    if most == 1 and estimator in ESTIMATORS and estimator not in ACROSS_GROUPS:
+        raise ValueError(
+            f"a prompt must have at least 2 rollouts for {estimator}, which compares them, got 1 by {allocator.name}, "
+            f"so that every advantage would be 0; give it more, or take one of {', '.join(ACROSS_GROUPS)}"
+        )
+
+
 def advantages_of(groups: Sequence[Group], estimator: str = "rloo", *, baseline: ArrayLike | None = None) -> Floats:
     """Return the advantages [N] of all rollouts of the groups, in order, including those outside ``keep``.
 
@@ -162,6 +176,7 @@ __all__ = [
     "batch_optimal",
     "check_agreement",
     "check_baseline",
+    "check_compared",
     "check_weighting",
     "default_weighting",
     "dr_grpo",

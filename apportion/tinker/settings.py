@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from tinker_cookbook.rl.types import EnvGroupBuilder
 
-from apportion.advantages import check_agreement
+from apportion.advantages import check_agreement, check_compared
 from apportion.checks import check_integer
 from apportion.engines.decisions import TrainerAllocation
 from apportion.tinker.problems import question_of, resized
@@ -50,6 +50,7 @@ class TinkerAllocation(TrainerAllocation):
         check_integer("seed", self.seed, 0, "give the seed of the run")
         self._check_needs()
         object.__setattr__(self, "allocator", self.allocator.with_estimator(self.trained_estimator))
+        check_compared(self.allocator, self.trained_estimator)
         check_agreement(self.allocator, self.trained_estimator, self.loss_weighting)
 
     @property

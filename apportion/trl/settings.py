@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from apportion.advantages import Reduction, check_agreement
+from apportion.advantages import Reduction, check_agreement, check_compared
 from apportion.allocators import Size, warn_of_equal_counts
 from apportion.answers import EQUIVALENCES, EXTRACTORS, Equivalence
 from apportion.checks import check_numbers
@@ -177,7 +177,7 @@ class TRLAllocation(TrainerAllocation):
             )
         if self.whole_groups:
             self._check_whole_groups(rewards)
-        check_agreement(self.allocator, self.estimator or _trained(args), self.loss_weighting)
+        self._check_estimator(self.estimator or _trained(args))
         self._check_size(int(args.generation_batch_size), self.generations(args))
 
     def check_stream(self, args: Any, names: Sequence[str], dataset: Any) -> None:
@@ -218,7 +218,7 @@ class TRLAllocation(TrainerAllocation):
         check_verdict(self.verdict, names)
         self._check_columns(dataset.column_names)
         self._check_rules(len(names))
-        check_agreement(self.allocator, str(self.estimator), self.loss_weighting)
+        self._check_estimator(str(self.estimator))
 
     def check_prompts(self, rows: int, prompts: int) -> None:
         """Raise ValueError if a data set of so many ``rows`` has no generation batch, which has ``prompts`` of them."""
@@ -257,6 +257,10 @@ class TRLAllocation(TrainerAllocation):
         if not self.whole_groups:
             return list(range(len(names)))
         return [] if self.allocator.one_round or self.verdict is None else [names.index(self.verdict)]
+
+    def _check_estimator(self, trained: str) -> None:
+        check_compared(self.allocator, trained)
+        check_agreement(self.allocator, trained, self.loss_weighting)
 
     def _check_whole_groups(self, rewards: int | None) -> None:
         if self.label_free:

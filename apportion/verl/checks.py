@@ -9,7 +9,7 @@ from verl.trainer.ppo.core_algos import AdvantageEstimator, get_adv_estimator_fn
 from verl.trainer.ppo.v1 import get_trainer_cls
 from verl.utils.import_utils import load_class_from_fqn
 
-from apportion.advantages import Weighting, check_agreement, check_baseline, default_weighting
+from apportion.advantages import Weighting, check_agreement, check_baseline, check_compared, default_weighting
 from apportion.allocators import AR3PO, DAPO, Allocator, PilotCommit, ReinforceAda
 from apportion.checks import choices
 from apportion.config import placed
@@ -29,8 +29,8 @@ SAVED = "apportion.verl.SavedAllocation"
 AGGREGATED = ("vanilla", "dppo_tv", "dppo_kl", "gspo", "gpg", "clip_cov", "kl_cov", "dro", "cispo", "bypass_mode")
 """The values of verl's ``policy_loss.loss_mode`` that weigh rows by ``loss_agg_mode``."""
 
-UNSUPPORTED = ("remax", "gdpo")
-"""verl's estimators that sample or reward in their own way."""
+UNSUPPORTED = ("remax", "gdpo", "grpo_passk")
+"""verl's estimators that sample or reward in their own way, or that end the run at a group of one row."""
 
 
 def check(config: DictConfig, allocation: VerlAllocation) -> None:
@@ -119,12 +119,13 @@ def _check_estimator(config: DictConfig, allocation: VerlAllocation) -> None:
     name = str(config.algorithm.adv_estimator)
     if name in UNSUPPORTED:
         raise ValueError(
-            f"algorithm.adv_estimator must not be {name}, which samples or rewards in its own way; use one of "
+            f"algorithm.adv_estimator must not be {name}, which samples, rewards or groups in its own way; use one of "
             f"{', '.join(NAMES)}"
         )
     if by_row(config):
         _check_own_estimator(config, name)
         own = name.removeprefix(PREFIX)
+        check_compared(allocation.allocator, own)
         _check_baseline(own, name, allocation)
         _check_agreement(allocation, own, allocation.weighting or default_weighting(own))
     else:

@@ -43,6 +43,7 @@ def test_what_the_loop_cannot_train_is_refused(configured):
             ("loss_fn must be one of importance_sampling, ppo, cispo", (Uniform(4), {"loss_fn": "dro"}, {})),
             ("estimator must be one of", (VIP(), {}, {"estimator": "ppo"})),
             ("a baseline goes with the estimators 'reinforce' and 'spo'", (VIP(), {}, {"estimator": "reinforce"})),
+            ("for dr_grpo, which compares them, got 1 by uniform", (Uniform(1), {}, {})),
             ("weighting must be one of", (VIP(), {}, {"weighting": "group"})),
             ("seed must be an integer of at least 0", (VIP(), {}, {"seed": -1})),
             (r"allocator must be known, got 'horae'; did you mean 'hora'\?", ("horae", {}, {})),

@@ -67,6 +67,12 @@ CONSTRUCTED = {
     "train_dataset must have the 4 prompts of a generation batch, got 3; TRL would train no step: give more, ": {
         "questions": make_questions(3)
     },
+    # every advantage would be 0
+    "at least 2 rollouts for .*, which compares them, got 1 by uniform": {"allocator": Uniform(1)},
+    "for sequential, which compares them, got 1 by hora": {
+        "allocator": HORA(pre_rollouts=1, rollouts_per_prompt=1, high=1),
+        "estimator": "sequential",
+    },
     "verdict must be one of the reward functions, judge, got 'wright'; check the spelling": {"verdict": "wright"},
     "baseline must be known, got 'optimum'; did you mean 'optimal'": {
         "estimator": "reinforce",

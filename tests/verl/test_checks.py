@@ -74,6 +74,7 @@ def warned(caplog, allocator="vip", settings=None, **allocation):
     return [line for line in lines if "until prompts come again" not in line]
 
 
+ONE = {"name": "uniform", "rollouts_per_prompt": 1}
 REFUSED = [
     ("trainer.use_v1 must be True", "vip", {"trainer.use_v1": False}, {}),
     ("Unknown trainer 'asynchronous'.*colocate_async", "vip", {MODE: "asynchronous"}, {}),
@@ -82,6 +83,8 @@ REFUSED = [
     ("skip.rollout_tq.enable must be False", "vip", {"skip.rollout_tq.enable": True}, {}),
     ("must not be remax", "vip", trains("remax"), {}),
     ("must not be gdpo", "vip", trains("gdpo"), {}),
+    ("must not be grpo_passk", "hora", trains("grpo_passk"), {}),  # it raises in the step for a group of one row
+    ("for rloo, which compares them, got 1 by uniform", ONE, trains("apportion_rloo"), {}),
     ("got apportion_rlo; did you mean 'apportion_rloo'", "vip", trains("apportion_rlo"), {}),
     ("got gpro; did you mean 'grpo'", "vip", trains("gpro"), {}),
     ("loss_agg_mode must be one of token-mean", "vip", {"actor_rollout_ref.actor.loss_agg_mode": "mean"}, {}),
@@ -176,6 +179,8 @@ FIT_TOO = [
     ("reinforce_ada", {}, {}),
     (RECOMPUTE, {}, {}),
     (REPLAY, BYPASS | {f"{ROLLOUT}.calculate_log_probs": True}, {}),
+    (ONE, trains("apportion_batch_optimal"), {}),
+    (ONE, trains("gae"), {}),
     ("vip", {CALLBACK: None}, {}),
     ("vip", {"trainer.save_freq": 1, CALLBACK: f"{__name__}.SavedMore"}, {}),
     ("vip", {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": "/no/such/global_step_4"}, {}),
