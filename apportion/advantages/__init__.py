@@ -176,7 +176,6 @@ __all__ = [
     "batch_optimal",
     "check_agreement",
     "check_baseline",
-    "check_compared",
     "check_weighting",
     "default_weighting",
     "dr_grpo",
