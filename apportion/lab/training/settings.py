@@ -5,14 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from apportion.advantages import (
-    ESTIMATORS,
-    Weighting,
-    check_agreement,
-    check_baseline,
-    check_compared,
-    default_weighting,
-)
+from apportion.advantages import ESTIMATORS, Weighting, check_agreement, check_baseline, default_weighting
 from apportion.allocators import Allocator
 from apportion.baselines import Baseline
 from apportion.lab.policy.recipes import check_base, task_of
@@ -162,7 +155,6 @@ class Training:
     def check(self, allocator: Allocator) -> None:
         """Raise ValueError if ``allocator`` cannot plan such a step or cannot take such rewards."""
         allocator.size(self.prompts_per_step)
-        check_compared(allocator, self.estimator)
         check_agreement(allocator.with_estimator(self.estimator), self.estimator, self.loss_weighting)
         if self.age_bound is not None and not plans_prompts_alone(allocator):
             raise ValueError(
