@@ -2,7 +2,7 @@
 
 The true gradient is that of the success probability, whose right completions can be listed. A batch's gradient is the
 mean over its prompts, and the draws of all rules share their rollouts. With g a draw and t the true gradient:
-bias = |E g - t|^2 / |t|^2, variance = E|g - E g|^2 / |t|^2, error = their sum, kept = E g . t / |t|^2.
+bias = |E g - t|^2 / |t|^2, variance = E|g - E g|^2 / |t|^2, kept = E g . t / |t|^2.
 
     python -m benchmarks.gradient_quality
 """
@@ -15,7 +15,6 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THR
 
 import copy
 import tempfile
-import time
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -39,33 +38,23 @@ from apportion.lab.training.trainer import Trainer
 from apportion.lab.world.task import EOS, TASKS, Problem, encode, training_problems
 from apportion.loop import collect
 from apportion.types import Group, Plan
-from benchmarks.common import RESULTS, options, table, write
-from benchmarks.gradient_quality_tables import (
-    MEASURES,
-    REUSE_COLUMNS,
-    VOTE_COLUMNS,
-    Reused,
-    Values,
-    Votes,
-    reuse_rows,
-    vote_notes,
-    vote_rows,
-)
+from benchmarks.common import RESULTS, options, spread, write
 
 SEEDS, PROMPTS, VOTE_DRAWS, REUSE_DRAWS, MOST = (0, 1, 2, 3, 4, 5), 12, 6, 10, 64
 VOTES: dict[str, ConsensusAllocator] = {
-    **{f"TTRL, {n} votes": TTRL(max_samples=n, min_samples=min(n, 32)) for n in (8, 16, 32, 64)},
-    **{f"OptPO, N = {n}, 0.05": OptPO(min_samples=n, max_samples=MOST, alpha=0.05, beta=0.05) for n in (16, 32)},
+    **{f"TTRL, {n} votes": TTRL(max_samples=n, min_samples=32) for n in (32, MOST)},
+    "OptPO": OptPO(min_samples=32, max_samples=MOST, alpha=0.05, beta=0.05),
 }
-CONTROLS = {"true labels, 8": 8}
-OPTIONS: dict[str, Reuse] = {
-    "no reuse": "none",
-    "Option II": "stop_gradient",
-    "Option I": "recompute",
-    "direct replay": "replay",
-}
+OPTIONS: dict[str, Reuse] = {"Option II": "stop_gradient", "Option I": "recompute", "direct replay": "replay"}
 STEPS, POOL, STAGE = 24, 512, 4
 """Training steps between the stored responses and the present policy, problems of the run, rollouts of a stage."""
+MEASURES = ("cosine", "kept", "bias", "variance", "scale")
+RELATIVE = ("kept", "bias", "variance", "equal")
+Values = dict[str, float]
+
+Votes = dict[str, list[dict[str, Values]]]
+Reused = dict[str, list[dict[str, Values]]]
+"""The measures by base, seed, and rule."""
 
 Entry = tuple[int, int, TrainingRow]
 """A rule, a draw, and a rollout in its loss."""
@@ -109,7 +98,6 @@ def qualities(
         own_measures = (
             float((along / (norms * scale**0.5).clamp(min=1e-30)).mean()),
             float(mean @ truth) / scale,
-            (away + spread_out) / scale,
             away / scale,
             spread_out / scale,
             scale,
@@ -124,32 +112,24 @@ def rows_of(group: Group) -> list[TrainingRow]:
 
 
 def vote_quality(base: str, seed: int, prompts: int = PROMPTS, draws: int = VOTE_DRAWS) -> dict[str, Values]:
-    """Return the measures of every vote and control on one set of prompts."""
+    """Return the measures of every vote on one set of prompts."""
     policy, problems = base_policy(base), training_problems(prompts, seed)
     asked = [problem.prompt() for problem in problems]
     place = {prompt.id: q for q, prompt in enumerate(asked)}
     rollouts = LedgerSampler(policy, seed)(asked, [draws * MOST] * prompts)
-    names = [*VOTES, *CONTROLS]
     entries: list[list[Entry]] = [[] for _ in problems]
-    found: dict[str, Values] = {name: {"rollouts": 0.0, "wrong": 0.0} for name in names}
+    found: dict[str, Values] = {name: {"rollouts": 0.0} for name in VOTES}
     for draw in range(draws):
         streams = [own[draw * MOST : (draw + 1) * MOST] for own in rollouts]
-        for rule, name in enumerate(names):
-            if name in CONTROLS:
-                groups = [Group(p, tuple(own[: CONTROLS[name]])) for p, own in zip(asked, streams, strict=True)]
-                found[name]["rollouts"] += CONTROLS[name] / draws
-            else:
-                left = [iter(own) for own in streams]
-                batch = collect(
-                    VOTES[name], asked, lambda _, n, left=left: [[*islice(*each)] for each in zip(left, n, strict=True)]
-                )
-                groups, labels = VOTES[name].groups(batch), [label.answer for label in VOTES[name].labels(batch)]
-                wrong = [a is not None and a != problem.answer for a, problem in zip(labels, problems, strict=True)]
-                found[name]["rollouts"] += float(batch.asked.mean()) / draws
-                found[name]["wrong"] += float(np.mean(wrong)) / draws
-            for group in groups:
+        for rule, (name, allocator) in enumerate(VOTES.items()):
+            left = [iter(own) for own in streams]
+            batch = collect(
+                allocator, asked, lambda _, n, left=left: [[*islice(*each)] for each in zip(left, n, strict=True)]
+            )
+            found[name]["rollouts"] += float(batch.asked.mean()) / draws
+            for group in allocator.groups(batch):
                 entries[place[group.prompt.id]] += [(rule, draw, row) for row in rows_of(group)]
-    for name, own in zip(names, qualities(policy, problems, entries, len(names), draws), strict=True):
+    for name, own in zip(VOTES, qualities(policy, problems, entries, len(VOTES), draws), strict=True):
         found[name] |= own
         found[name]["equal"] = own["bias"] + own["variance"] * found[name]["rollouts"] / MOST
     return found
@@ -157,8 +137,8 @@ def vote_quality(base: str, seed: int, prompts: int = PROMPTS, draws: int = VOTE
 
 def reuse_quality(
     base: str, seed: int, prompts: int = PROMPTS, draws: int = REUSE_DRAWS, steps: int = STEPS, pool: int = POOL
-) -> dict[tuple[str, str], Values]:
-    """Return the measures of AR3PO's options by the groups they are taken over.
+) -> dict[str, Values]:
+    """Return the measures of AR3PO's options on groups without a right rollout.
 
     The responses are stored under the base. The present policy is ``steps`` steps of uniform groups of 8 away. Prompts
     are those of one pass that hold a response and have a group without a right one. Their groups are then drawn anew.
@@ -183,65 +163,80 @@ def reuse_quality(
     success = exact_success(policy, problems)
     wanted = np.ceil(1.5 * draws * 2 * STAGE / (1 - success) + 30).astype(int)
     wrong = [[r for r in own if not r.correct] for own in sampler(asked, wanted)]
-    names = [("without a right one", name) for name in OPTIONS if name != "no reuse"]
-    names += [("all", name) for name in OPTIONS] + [("all", "uniform 8, no stages")]
     entries: list[list[Entry]] = [[] for _ in problems]
     for draw in range(draws):
         start, plan = first.start(asked), Plan([2 * STAGE] * len(asked))
         failed = start.add(plan, [own[draw * 2 * STAGE : (draw + 1) * 2 * STAGE] for own in wrong])
-        staged = collect(AR3PO(2, STAGE), asked, sampler)
-        fixed = start.add(plan, sampler(asked, plan.counts))
-        for rule, (kind, name) in enumerate(names):
-            option = AR3PO(2, STAGE, OPTIONS.get(name, "none"), seed=draw)
-            if name in OPTIONS:
-                option.observe(stored)
-            groups = option.groups(failed if kind != "all" else staged if name in OPTIONS else fixed)
-            for group in groups:
+        for rule, kind in enumerate(OPTIONS.values()):
+            option = AR3PO(2, STAGE, kind, seed=draw)
+            option.observe(stored)
+            for group in option.groups(failed):
                 entries[place[group.prompt.id]] += [(rule, draw, row) for row in rows_of(group)]
-    return dict(zip(names, qualities(policy, problems, entries, len(names), draws), strict=True))
+    return dict(zip(OPTIONS, qualities(policy, problems, entries, len(OPTIONS), draws), strict=True))
 
 
-def report(votes: Votes, reuse: Reused, seeds: Sequence[int], seconds: float, results: Path = RESULTS) -> None:
+def pooled(runs: Sequence[Values], measure: str) -> list[float]:
+    """Return the measure of each seed, whose mean is that of the table.
+
+    Relative measures are ratios of sums over seeds, so that no seed with a small true gradient decides. Theirs are the
+    jackknife's pseudo-values.
+    """
+    values = np.array([run[measure] for run in runs])
+    if measure not in RELATIVE or len(runs) == 1:
+        return values.tolist()
+    scale = np.array([run["scale"] for run in runs])
+    whole, left = values @ scale, scale.sum()
+    without = (whole - values * scale) / (left - scale)
+    return (len(runs) * whole / left - (len(runs) - 1) * without).tolist()
+
+
+def gaps(votes: Votes, other: str, **names: str) -> str:
+    """Return the mean differences of measures between OptPO and another vote, paired by seed."""
+    found = []
+    for base, runs in votes.items():
+        apart = {name: [run["OptPO"][name] - run[other][name] for run in runs] for name in names}
+        told = [f"{names[name]} {spread(own, '+.2f').replace('± +', '± ')}" for name, own in apart.items()]
+        found.append(f"{', '.join(told)} ({base})")
+    return "; ".join(found)
+
+
+def report(votes: Votes, reuse: Reused, seeds: Sequence[int], results: Path = RESULTS) -> None:
     """Write the table."""
-    notes = [
-        f"The responses are stored under the base, {STEPS} training steps before the present policy (uniform groups of "
-        f"{2 * STAGE}, 16 prompts a step of {POOL}, learning rate 5e-4). For each seed up to {PROMPTS} prompts that "
-        f"hold a response and had a group without a right one, and {REUSE_DRAWS} new draws. RLOO, S = 2, k = 4. A "
-        f"group without a right one is {2 * STAGE} wrong rollouts, one of which the reused response replaces. Cosine "
-        "is that of a batch's gradient and the true one. Means over seeds with 95% intervals.",
-        "## Stopped votes",
-        vote_notes(votes),
-    ]
-    more = [
-        "'all' has the groups as AR3PO samples them.",
-        table(VOTE_COLUMNS, vote_rows(votes)),
-        f"{PROMPTS} prompts for each seed, and {VOTE_DRAWS} draws of {MOST} rollouts for each prompt, on which all "
-        "rules vote. OptPO has M = 64, and alpha = beta as named, and trains on the first N rollouts, TTRL on the "
-        "first 32 at most. A tied vote has no label and the gradient 0. The error at 64 rollouts is the squared "
-        "distance to the true gradient over the squared norm of that, for a batch with so many more prompts that all "
-        f"rules spend the same. All measurements took {seconds / 60:.0f} CPU minutes.",
-    ]
-    raw = {base: [{" | ".join(key): own for key, own in run.items()} for run in runs] for base, runs in reuse.items()}
+    shown, both = ("cosine", "variance"), {"rollouts": "rollouts", "cosine": "cosine"}
     write(
         "gradient_quality",
         "The gradient of a stopped vote, and of AR3PO's options",
-        REUSE_COLUMNS,
-        reuse_rows(reuse),
-        notes,
-        more=more,
+        ["base", "groups", "reuse", *shown],
+        [
+            [base, "without a right one", name]
+            + [spread(pooled([run[name] for run in runs], measure), ".2f") for measure in shown]
+            for base, runs in reuse.items()
+            for name in OPTIONS
+        ],
+        [
+            f"The responses are stored under the base, {STEPS} training steps before the present policy (uniform "
+            f"groups of {2 * STAGE}, 16 prompts a step of {POOL}, learning rate 5e-4). For each seed up to {PROMPTS} "
+            "prompts that hold a response and had a group without a right one, and "
+            f"{REUSE_DRAWS} new draws. RLOO, S = 2, k = 4. A group without a right one is {2 * STAGE} wrong rollouts, "
+            "one of which the reused response replaces. Cosine is that of a batch's gradient and the true one. Means "
+            "over seeds with 95% intervals.",
+            "## Stopped votes",
+            "- A stopped vote has the gradient of the full one. OptPO with N = 32 less 64 votes: "
+            f"{gaps(votes, 'TTRL, 64 votes', **both)}.\n- Fewer votes do nearly as well. OptPO with N = 32 less 32 "
+            f"votes: {gaps(votes, 'TTRL, 32 votes', **both, equal='error at 64 rollouts')}.",
+        ],
         seeds=seeds,
-        cells={"votes": votes, "reuse": raw},
         results=results,
     )
 
 
 def main() -> None:
     """Measure, and write the table ``gradient_quality``."""
-    arguments = options(__doc__, seeds=SEEDS, votes=("hard", "medium"), reuse=("hard", "medium", "forks"))
+    arguments = options(__doc__, seeds=SEEDS, votes=("hard", "medium"), reuse=("hard",))
     torch.set_num_threads(1)
     votes = {base: [vote_quality(base, seed) for seed in arguments.seeds] for base in arguments.votes}
     reuse = {base: [reuse_quality(base, seed) for seed in arguments.seeds] for base in arguments.reuse}
-    report(votes, reuse, arguments.seeds, time.process_time())
+    report(votes, reuse, arguments.seeds)
 
 
 if __name__ == "__main__":

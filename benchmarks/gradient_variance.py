@@ -1,8 +1,8 @@
-"""Measure the gradient's variance under VIP, the error of VIP's formula for it, and HORA's hits.
+"""Measure the gradient's variance under VIP, and the error of VIP's formula for it.
 
-For each base policy and estimator: the total variance of the gradient under VIP with the exact success probabilities,
-and with these shuffled among the prompts, over that of the uniform rule on the same rollouts. Then, for each prompt,
-the variance of the projected gradient over that of Proposition 4.3 of arXiv 2602.01601. Then expected hits.
+For each base policy: the total variance of the gradient under VIP with the exact success probabilities, and with these
+shuffled among the prompts, over that of the uniform rule on the same rollouts, under RLOO. Then, for each prompt, the
+variance of the projected gradient over that of Proposition 4.3 of arXiv 2602.01601.
 
     python -m benchmarks.gradient_variance
 """
@@ -23,9 +23,8 @@ from transformers import Qwen2ForCausalLM
 
 from apportion.allocators.vip import gradient_variance, minimise_variance
 from apportion.lab.measure.gradients import completion_gradients
-from apportion.lab.measure.hits import expected_hits, expected_hits_under
 from apportion.lab.measure.moments import Moments, least_variance, score_moments
-from apportion.lab.measure.variance import Comparison, compare
+from apportion.lab.measure.variance import compare
 from apportion.lab.policy.base import base_policy
 from apportion.lab.policy.exact import exact_success
 from apportion.lab.policy.recipes import RECIPES
@@ -33,10 +32,9 @@ from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.world.task import Problem, encode, training_problems
 from apportion.types import Counts, Floats
 from benchmarks.common import options, table, write
-from benchmarks.evidence.hora_rules import RandomPrompts
 
 PROMPTS, PER_PROMPT, LOW, HIGH, GROUP = 64, 8, 3, 24, 8
-ESTIMATORS = ("rloo", "dr_grpo")
+ESTIMATOR = "rloo"
 BANDS = (0.05, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 0.99)
 POOL, PROMPTS_IN_BAND, WRONG_ROLLOUTS, GROUPS = 1000, 8, 60, 20_000
 WRONG_MOMENTS = 240
@@ -48,22 +46,15 @@ class PromptCheck:
     """A prompt's variance over Proposition 4.3's, for groups of ``GROUP`` under RLOO with rewards -1 and 1.
 
     - ``sum_ratio``: with Z the sum of the entries of a rollout's gradient h (the paper's projection).
-    - ``norm_ratio``: with Z = |h|.
     - ``vector_ratio``: the total variance over 4 E|h|^2 p (1 - p) / (n - 1).
-    - ``correlation``: of reward and |h|.
-    - ``wrong_to_right``: E|h|^2 of wrong rollouts over |h|^2 of the right one.
     """
 
-    base: str
     success: float
     sum_ratio: float
-    norm_ratio: float
     vector_ratio: float
-    correlation: float
-    wrong_to_right: float
 
 
-def check_prompt(base: str, policy: Qwen2ForCausalLM, problem: Problem, p: float, seed: int) -> PromptCheck:
+def check_prompt(policy: Qwen2ForCausalLM, problem: Problem, p: float, seed: int) -> PromptCheck:
     """Check one prompt with ``GROUPS`` groups of its rollouts, the right one drawn with probability p exactly."""
     wanted = int(min(6000, 1.2 * WRONG_ROLLOUTS / (1 - p) + 5 / p))
     [rollouts] = LedgerSampler(policy, seed)([problem.prompt()], [wanted])
@@ -75,83 +66,52 @@ def check_prompt(base: str, policy: Qwen2ForCausalLM, problem: Problem, p: float
     probability = np.where(correct, p, (1 - p) * weight / weight[~correct].sum())
     gradients = completion_gradients(policy, encode(problem.text), list(completions.values()))
     gram = (gradients @ gradients.T).double().numpy()
-    squares, norms = np.diag(gram), np.sqrt(np.diag(gram))
     reward = np.where(correct, 1.0, -1.0)
     drawn = np.random.default_rng(seed).choice(len(probability), (GROUPS, GROUP), p=probability)
     rewards = reward[drawn]
     advantages = (rewards - rewards.mean(1, keepdims=True)) * GROUP / (GROUP - 1)
-    formula = float(gradient_variance(np.array([p]), np.array([GROUP]), "rloo")[0])
-
-    def ratio(z: Floats) -> float:
-        return float((advantages * z[drawn]).mean(1).var() / (formula * spread(z, probability)))
-
+    formula = float(gradient_variance(np.array([p]), np.array([GROUP]), ESTIMATOR)[0])
+    z = gradients.double().sum(1).numpy()
     shares = advantages / GROUP
     lengths = np.einsum("gi,gj,gij->g", shares, shares, gram[drawn[:, :, None], drawn[:, None, :]])
     mean = np.bincount(drawn.ravel(), shares.ravel(), minlength=len(probability)) / GROUPS
     total = lengths.mean() - mean @ gram @ mean
-    covariance = probability @ (reward * norms) - (probability @ reward) * (probability @ norms)
-    return PromptCheck(
-        base,
-        p,
-        ratio(gradients.double().sum(1).numpy()),
-        ratio(norms),
-        float(total / (formula * (probability @ squares))),
-        float(covariance / np.sqrt(spread(reward, probability) * spread(norms, probability))),
-        float((probability @ (squares * ~correct)) / (1 - p) / squares[correct][0]),
-    )
+    spread = probability @ z**2 - (probability @ z) ** 2
+    along = (advantages * z[drawn]).mean(1).var() / (formula * spread)
+    return PromptCheck(p, float(along), float(total / (formula * (probability @ np.diag(gram)))))
 
 
-def spread(values: Floats, probability: Floats) -> float:
-    """Return the variance of ``values`` under ``probability``."""
-    return float(probability @ values**2 - (probability @ values) ** 2)
-
-
-def check_prompts(base: str, policy: Qwen2ForCausalLM, seed: int) -> list[PromptCheck]:
+def check_prompts(policy: Qwen2ForCausalLM, seed: int) -> list[PromptCheck]:
     """Check up to ``PROMPTS_IN_BAND`` prompts of each band of p."""
     pool = training_problems(POOL, seed)
     success = exact_success(policy, pool)
     band = np.digitize(success, BANDS)
     chosen = [q for number in range(1, len(BANDS)) for q in np.flatnonzero(band == number)[:PROMPTS_IN_BAND]]
-    return [check_prompt(base, policy, pool[q], float(success[q]), seed + int(q)) for q in chosen]
+    return [check_prompt(policy, pool[q], float(success[q]), seed + int(q)) for q in chosen]
 
 
-def hits_rows(base: str, success: Floats, compared: list[Comparison], seed: int) -> list[list[str]]:
-    """Return the rows of expected hits of every rule on one set of prompts, with VIP for RLOO."""
-    uniform = expected_hits(success, np.full(len(success), PER_PROMPT)).expected
-    shuffled = RandomPrompts(pre_rollouts=PER_PROMPT // 2, rollouts_per_prompt=PER_PROMPT, high=HIGH)
-    control = expected_hits_under(success, shuffled, draws=2000, seed=seed)
-    found = [(row.rule, row.expected_hits, row.hits_gain, row.hits_gain_interval) for row in compared]
-    found.append(("hora, shuffled", control.expected, control.gain(uniform), control.gain_interval(uniform)))
-    points = 100 / len(success)
-    return [
-        [base, rule, f"{hits:.2f}", f"{points * gain:+.2f} ({points * low:+.2f} to {points * high:+.2f})"]
-        for rule, hits, gain, (low, high) in found
-    ]
-
-
-def moments_ratio(moments: Moments, counts: Counts, estimator: str) -> tuple[float, float]:
+def moments_ratio(moments: Moments, counts: Counts) -> tuple[float, float]:
     """Return the mean variance under ``counts`` [S, P] over uniform's, and its standard error."""
     uniform = np.full(counts.shape[1], PER_PROMPT)
-    base = moments.variance(uniform, estimator).sum()
-    ratio = moments.variance(counts, estimator).sum(1).mean() / base
-    slope = moments.slope(counts, estimator).mean(0) - ratio * moments.slope(uniform, estimator)
+    base = moments.variance(uniform).sum()
+    ratio = moments.variance(counts).sum(1).mean() / base
+    slope = moments.slope(counts).mean(0) - ratio * moments.slope(uniform)
     return float(ratio), float(np.sqrt(((slope * moments.wrong_error) ** 2).sum()) / base)
 
 
-def moments_cells(moments: Moments, estimator: str, seed: int) -> dict[str, str]:
+def moments_cells(moments: Moments, seed: int) -> dict[str, str]:
     """Return the ratio by moments of each rule and of the best allocation."""
     rng, budget = np.random.default_rng(seed), PER_PROMPT * len(moments.success)
 
     def vip(p: Floats) -> Counts:
-        return minimise_variance(p, budget, estimator, LOW, HIGH)
+        return minimise_variance(p, budget, ESTIMATOR, LOW, HIGH)
 
     allocations = {
-        "uniform": np.full((1, PROMPTS), PER_PROMPT),
         "vip, exact p": vip(moments.success)[None],
         "vip, shuffled p": np.stack([vip(rng.permutation(moments.success)) for _ in range(1000)]),
         BEST: least_variance(moments, budget, LOW, HIGH)[None],
     }
-    found = {rule: moments_ratio(moments, counts, estimator) for rule, counts in allocations.items()}
+    found = {rule: moments_ratio(moments, counts) for rule, counts in allocations.items()}
     return {rule: f"{ratio:.3f} +- {error:.3f}" for rule, (ratio, error) in found.items()}
 
 
@@ -162,31 +122,11 @@ def bands_table(checks: list[PromptCheck]) -> str:
         part = [check for check in checks if low <= check.success < high]
         if not part:
             continue
-        median = {
-            name: float(np.median([getattr(check, name) for check in part]))
-            for name in ("sum_ratio", "norm_ratio", "vector_ratio", "correlation", "wrong_to_right")
-        }
-        vectors = [check.vector_ratio for check in part]
-        rows.append(
-            [
-                f"{low:g} to {high:g}",
-                len(part),
-                f"{median['sum_ratio']:.2f}",
-                f"{median['norm_ratio']:.2f}",
-                f"{median['vector_ratio']:.2f} ({min(vectors):.2f} to {max(vectors):.2f})",
-                f"{median['correlation']:+.2f}",
-                f"{median['wrong_to_right']:.1f}",
-            ]
-        )
-    columns = [
-        "p",
-        "prompts",
-        "Z = sum of h",
-        "Z = norm of h",
-        "total variance",
-        "corr(R, norm of h)",
-        "squared norm, h- over h+",
-    ]
+        sums, vectors = ([getattr(each, name) for each in part] for name in ("sum_ratio", "vector_ratio"))
+        ends = f"({min(vectors):.2f} to {max(vectors):.2f})"
+        cells = [f"{np.median(sums):.2f}", f"{np.median(vectors):.2f} {ends}"]
+        rows.append([f"{low:g} to {high:g}", len(part), *cells])
+    columns = ["p", "prompts", "Z = sum of h", "total variance"]
     return table(columns, rows)
 
 
@@ -195,41 +135,19 @@ def main() -> None:
     arguments = options(__doc__, draws=240, seed=0, bases=tuple(RECIPES))
     torch.set_num_threads(1)
     problems = training_problems(PROMPTS, arguments.seed)
-    rows, hits, checks = [], [], []
+    rows, checks = [], []
     for base in arguments.bases:
         policy = base_policy(base)
-        checks += check_prompts(base, policy, arguments.seed)
+        checks += check_prompts(policy, arguments.seed)
         moments = score_moments(policy, problems, wrong_rollouts=WRONG_MOMENTS, seed=arguments.seed)
-        for estimator in ESTIMATORS:
-            compared = compare(
-                policy,
-                problems,
-                rollouts_per_prompt=PER_PROMPT,
-                low=LOW,
-                high=HIGH,
-                draws=arguments.draws,
-                seed=arguments.seed,
-                estimator=estimator,
-            )
-            exact = moments_cells(moments, estimator, arguments.seed)
-            for row in compared[:3]:
-                low, high = row.ratio_interval
-                rows.append(
-                    [
-                        base,
-                        estimator,
-                        row.rule,
-                        f"{row.trace_variance:.3e} +- {row.standard_error:.1e}",
-                        f"{row.ratio:.2f} ({low:.2f} to {high:.2f})",
-                        exact[row.rule],
-                        f"{row.formula_ratio:.2f}",
-                    ]
-                )
-                print(rows[-1], flush=True)
-            if estimator == "rloo":
-                rows.append([base, estimator, BEST, "-", "-", exact[BEST], "-"])
-                hits += hits_rows(base, moments.success, compared, arguments.seed)
-    hits_columns = ["base", "rule", "expected hits", "gain, points"]
+        sizes = {"rollouts_per_prompt": PER_PROMPT, "low": LOW, "high": HIGH}
+        given = {"draws": arguments.draws, "seed": arguments.seed, "estimator": ESTIMATOR}
+        exact = moments_cells(moments, arguments.seed)
+        for found in compare(policy, problems, **sizes, **given)[1:3]:
+            low, high = found.ratio_interval
+            ratio = f"{found.ratio:.2f} ({low:.2f} to {high:.2f})"
+            rows.append([base, ESTIMATOR, found.rule, ratio, exact[found.rule]])
+        rows.append([base, ESTIMATOR, BEST, "-", exact[BEST]])
     notes = [
         f"{PROMPTS} training prompts, {PER_PROMPT} rollouts a prompt on average, between {LOW} and {HIGH} under VIP; "
         f"{arguments.draws} batches, all rules on the same rollouts. Ratios to uniform with 95% bootstrap intervals. "
@@ -242,21 +160,13 @@ def main() -> None:
         f"RLOO, n = {GROUP}, rewards -1 and 1. Medians over prompts of all bases; {GROUPS:,} groups a prompt.",
         bands_table(checks),
     ]
-    more = [
-        "## Expected hits",
-        f"Expected prompts of {PROMPTS} with a correct rollout, and the gain over uniform in points (95% interval, "
-        f"without width if exact). HORA draws {PER_PROMPT // 2} pre-rollouts a prompt; its control deals the extra "
-        "ones at random.",
-        table(hits_columns, hits),
-    ]
-    columns = ["base", "estimator", "rule", "trace variance", "ratio to uniform", "by moments", "formula's ratio"]
+    columns = ["base", "estimator", "rule", "ratio to uniform", "by moments"]
     write(
         "gradient_variance",
         "Gradient variance under VIP, measured",
         columns,
         rows,
         notes,
-        more=more,
         seeds=[arguments.seed],
     )
 

@@ -21,7 +21,6 @@ os.environ["TRANSFORMERS_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
 import gc
 import shutil
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -40,16 +39,21 @@ from benchmarks.small_study import base_folder
 
 CASES, SEED = 2000, 0
 REFUSED = 2
-COLUMNS = (
-    "format", "command", "cases", "refused", "accepted and right", "failed in the run", "tracebacks",
-    "wrong exit or lines", "silent nonsense", "code executed", "written elsewhere", "beyond the bounds", "slowest s",
-    "most MiB",
-)  # fmt: skip
 EVEN = " gives every prompt the same: "
 """What a warning about a rule without room to decide says, which is right to say of an accepted input."""
-VERDICTS = ("refused", "right", "failed", "traceback", "lines", "nonsense", "executed", "elsewhere", "bounds")
-"""What a case can be, in the order of the columns. The first three are passes."""
-PASSES = VERDICTS[:3]
+COLUMNS = {
+    "refused": "refused",
+    "accepted and right": "right",
+    "failed in the run": "failed",
+    "tracebacks": "traceback",
+    "wrong exit or lines": "lines",
+    "silent nonsense": "nonsense",
+    "code executed": "executed",
+    "written elsewhere": "elsewhere",
+    "beyond the bounds": "bounds",
+}
+"""What a case can be, by column. The first three are passes."""
+PASSES = tuple(COLUMNS.values())[:3]
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ def study(
     results: Path = RESULTS, cases: int = CASES, only: Sequence[str] = FORMATS, show: bool = False
 ) -> list[Result]:
     """Run ``cases`` mutations of every format and write the table ``hostile_input``. Return all results."""
-    started, base = time.perf_counter(), base_folder()
+    base = base_folder()
     with tempfile.TemporaryDirectory() as name, replies() as port:
         folder = Path(name).resolve()
         targets = make_targets(base, folder / "valid", port)
@@ -89,12 +93,15 @@ def study(
         check_valid(targets, folder / "case")
         for target in targets:
             found += [run(case, folder / "case") for case in cases_of(target, targets, cases)]
-            _show(target, found, show)
-    minutes = (time.perf_counter() - started) / 60
+            own = [each for each in found if each.case.target is target]
+            print(target.format, target.command, dict(Counter(each.verdict for each in own)), flush=True)
+            for each in own:
+                if show and each.verdict not in PASSES:
+                    print("  ", describe(each), flush=True)
     write(
         "hostile_input",
         "Damaged files and command lines",
-        COLUMNS,
+        ["format", "command", "cases", *COLUMNS],
         rows(found),
         [
             "A valid input with one seeded mutation each: bits flipped, ranges lost or spliced, numbers and strings "
@@ -105,7 +112,6 @@ def study(
             "independent reader finds the output right; a loader restored exactly what was saved. Failed in the run: "
             "exit code 1 without a traceback, as a vote whose server sends nonsense, and overrides of verl that Hydra "
             "itself refuses. All further columns are defects.",
-            f"The run took {minutes:.0f} minutes.",
         ],
         seeds=[SEED],
         cells={"defects": [describe(result) for result in found if result.verdict not in PASSES]},
@@ -145,7 +151,8 @@ def check_valid(targets: Sequence[Target], folder: Path) -> None:
 def run(case: Case, folder: Path) -> Result:
     """Run the case in a fork, in a folder of its own within ``folder``, and judge it."""
     work, arguments = _laid_out(case, folder)
-    outcome = run_forked(lambda: case.target.run(arguments), work, _environment(folder))
+    environment = {"XDG_CACHE_HOME": str(folder / "cache"), "HOME": str(folder / "home")}
+    outcome = run_forked(lambda: case.target.run(arguments), work, environment)
     verdict, why = judge(case, Accepted(arguments, work, outcome.out, outcome.err), outcome)
     shutil.rmtree(folder)
     return Result(case, outcome, verdict, why)
@@ -181,36 +188,20 @@ def judge(case: Case, accepted: Accepted, outcome: Outcome) -> tuple[str, str]:
 
 
 def rows(found: Sequence[Result]) -> list[list[str]]:
-    """Return one row for each format and command, one for each format, and one for all."""
-    keys = list(dict.fromkeys((result.case.target.format, result.case.target.command) for result in found))
-    formats = list(dict.fromkeys(format for format, _ in keys))
-    lines = [
-        _row(*key, [each for each in found if (each.case.target.format, each.case.target.command) == key])
-        for key in keys
-    ]
-    lines += [_row(format, "all", [each for each in found if each.case.target.format == format]) for format in formats]
-    return [*lines, _row("all", "all", found)]
+    """Return one row for each format, and one for all."""
+    formats = list(dict.fromkeys(each.case.target.format for each in found))
+    lines = []
+    for name in [*formats, "all"]:
+        own = Counter(each.verdict for each in found if name in (each.case.target.format, "all"))
+        lines.append([name, "all", f"{own.total():,}", *(f"{own[verdict]:,}" for verdict in COLUMNS.values())])
+    return lines
 
 
 def describe(result: Result) -> dict[str, object]:
     """Return what a person needs to see a case again."""
-    case = result.case
-    return {
-        "format": case.target.format,
-        "command": case.target.command,
-        "number": case.number,
-        "mutation": case.mutation,
-        "verdict": result.verdict,
-        "exit": result.outcome.code,
-        "why": result.why,
-    }
-
-
-def _row(format: str, command: str, found: Sequence[Result]) -> list[str]:
-    counts = Counter(result.verdict for result in found)
-    slowest, most = max(each.outcome.seconds for each in found), max(each.outcome.memory for each in found)
-    cells = [f"{counts[verdict]:,}" for verdict in VERDICTS]
-    return [format, command, f"{len(found):,}", *cells, f"{slowest:.1f}", f"{most / 2**20:,.0f}"]
+    case, target = result.case, result.case.target
+    found = {"format": target.format, "command": target.command, "number": case.number, "mutation": case.mutation}
+    return found | {"verdict": result.verdict, "exit": result.outcome.code, "why": result.why}
 
 
 def _laid_out(case: Case, folder: Path) -> tuple[Path, list[str]]:
@@ -222,10 +213,6 @@ def _laid_out(case: Case, folder: Path) -> tuple[Path, list[str]]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(case.content if name == case.seed.victim else content)
     return work, [argument.replace("/FOLDER", str(work)) for argument in case.arguments]
-
-
-def _environment(folder: Path) -> dict[str, str]:
-    return {"XDG_CACHE_HOME": str(folder / "cache"), "HOME": str(folder / "home")}
 
 
 def _written(case: Case, accepted: Accepted) -> str:
@@ -245,16 +232,6 @@ def _written(case: Case, accepted: Accepted) -> str:
         if content is None or path.read_bytes() != content:
             return inside or name
     return ""
-
-
-def _show(target: Target, found: Sequence[Result], show: bool) -> None:
-    own = [each for each in found if each.case.target is target]
-    print(target.format, target.command, dict(Counter(each.verdict for each in own)), flush=True)
-    for each in own if show else ():
-        if each.verdict not in PASSES:
-            print(
-                "  ", each.case.number, each.case.mutation, each.verdict, each.outcome.code, each.why[:220], flush=True
-            )
 
 
 if __name__ == "__main__":

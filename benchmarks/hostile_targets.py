@@ -26,18 +26,11 @@ import apportion.verl.command as verl_command
 from apportion import AR3PO, VIP, Batch, Plan, Prompt, Rollout, Uniform
 from apportion.__main__ import main
 from apportion.cli.errors import usage_errors
-from apportion.engines.saved_state import save_state
 from apportion.lab.training.settings import Training
 from apportion.lab.training.trainer import Trainer
 from apportion.predictors import DiscountedCounts
 from apportion.records import prepare_log, read_streams, write_step
-from apportion.trl import checkpoints
 from apportion.verl import seam
-from apportion.verl.checkpoints import FILE as VERL_FILE
-from apportion.verl.checkpoints import KIND as VERL_KIND
-from apportion.verl.checkpoints import load_into
-from apportion.verl.coordinator.service import Coordinator
-from apportion.verl.coordinator.settings import VerlAllocation
 from apportion.vote import Ballot
 from apportion.vote.setup import make_setup
 from benchmarks.hostile_judges import (
@@ -53,7 +46,6 @@ from benchmarks.hostile_judges import (
 )
 from benchmarks.hostile_mutations import BYTES, PICKLED, TEXT, Mutation
 from benchmarks.small_study import study_text
-from benchmarks.verl_load_answers import Answers, SentTasks
 
 ROOT = Path(__file__).resolve().parents[1]
 FORMATS = ("TOML", "CSV", "JSONL", "JSON", "Parquet", "journals", "saved state", "options")
@@ -278,11 +270,12 @@ def _ballot(row: Mapping[str, Any]) -> Ballot:
 
 
 def _saved_targets(base: Path, folder: Path) -> Iterator[Target]:
-    """Rollout logs, journals and checkpoints, which the package writes and reads itself."""
+    """Rollout logs and the files of a lab run.
+
+    The checkpoints of TRL and verl are not here: ``apportion.engines.saved_state`` reads them as it reads the lab's.
+    """
     yield _rollout_log(folder / "log")
     yield from _lab_checkpoints(base, folder / "lab")
-    yield from _trl_checkpoints(folder / "trl")
-    yield _verl_checkpoint(folder / "verl")
     config, study = (base / "config.json").read_bytes(), study_text(Path("base"), 160).encode()
     seed = Seed({"base/config.json": config, "study.toml": study}, "base/config.json", PLANNED)
     yield Target("JSON", "lab --dry-run", [seed], judge_study, share=0.5)
@@ -344,65 +337,6 @@ def _lab_checkpoints(base: Path, folder: Path) -> Iterator[Target]:
     ):
         seeds = [Seed(own, f"{name}/{victim}", (name,)) for name, own in files.items()]
         yield Target("saved state", command, seeds, judge_nothing, mutations, act, writes, share=share)
-
-
-def _trl_checkpoints(folder: Path) -> Iterator[Target]:
-    allocators = {"vip": _vip(), "uniform": Uniform(4), "ar3po": AR3PO(stages=2, rollouts_per_stage=2, reuse="replay")}
-
-    def load(own: Path, name: str) -> tuple[str, str]:
-        state = checkpoints.load(own, name)
-        return digest(vars(state)), digest(checkpoints.load_batch(own, 0, (1, 2), torch.device("cpu"), state))
-
-    files, expected = {}, {}
-    for name, allocator in allocators.items():
-        allocator.observe(_observed_batch(0))
-        own = folder / name
-        own.mkdir(parents=True)
-        checkpoints.save(own, checkpoints.SavedState(allocator.state_dict(), None, name, 12, 3, 5, (1, 2)))
-        one = {"advantages": torch.linspace(-1, 1, 4), "num_items": torch.tensor(9)}
-        checkpoints.save_batch(own, 0, [{"ids": torch.arange(24).reshape(4, 6) + n} | one for n in range(2)])
-        files[name], expected[name] = _contents(own, name), load(own, name)
-    act = _reading(lambda name: load(Path(name), name), expected)
-    for command, victim, share in (
-        ("TRL checkpoint", checkpoints.FILE, 1.0),
-        ("TRL batch", "apportion_batch_0.pt", 0.5),
-    ):
-        seeds = [Seed(own, f"{name}/{victim}", (name,)) for name, own in files.items()]
-        yield Target("saved state", command, seeds, judge_nothing, PICKLED, act, share=share)
-
-
-def _verl_checkpoint(folder: Path) -> Target:
-    """The coordinator's state in a checkpoint."""
-    folder.mkdir(parents=True)
-    answers = Answers(6, 2, seed=0)
-    coordinator = _verl_coordinator()
-    pool: SentTasks = coordinator.pool  # type: ignore[assignment]
-    coordinator.open(answers.request(1))
-    while pool.sent:
-        coordinator.receive((answers.report(pool.sent.popleft()),))
-    path = folder / VERL_FILE
-    save_verl(coordinator, path)
-    act = _reading(lambda name: digest(load_verl(Path(name))), {VERL_FILE: digest(load_verl(path))})
-    seed = Seed({VERL_FILE: path.read_bytes()}, VERL_FILE, (VERL_FILE,))
-    return Target("saved state", "verl checkpoint", [seed], judge_nothing, PICKLED, act)
-
-
-def save_verl(coordinator: Coordinator, path: Path) -> None:
-    """Write the coordinator's state as the callback of verl's trainer does."""
-    save_state(path, VERL_KIND, coordinator.state())
-
-
-def load_verl(path: Path) -> Mapping[str, Any]:
-    """Return what a coordinator has learned after it has loaded the checkpoint ``path`` as verl's manager has it do."""
-    coordinator = _verl_coordinator()
-    load_into(coordinator, path)
-    return coordinator.state()
-
-
-def _verl_coordinator() -> Coordinator:
-    coordinator = Coordinator(VerlAllocation(allocator=_vip(), resume="strict"))
-    coordinator.pool = SentTasks()
-    return coordinator
 
 
 def _option_targets(base: Path) -> Iterator[Target]:
@@ -471,37 +405,26 @@ def usage_errors_as_exit(*kinds: type[Exception]) -> Iterator[None]:
 
 def digest(value: Any) -> str:
     """Return a hash of a state: tensors, arrays, generators, records and plain values, with their types."""
-    hashed = hashlib.blake2b(digest_size=16)
-    _feed(hashed, value)
-    return hashed.hexdigest()
+    return hashlib.blake2b(repr(plain(value)).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def _feed(hashed: Any, value: Any) -> None:
-    hashed.update(type(value).__name__.encode() + b"(")
+def plain(value: Any) -> Any:
+    """Return a state as nested tuples of the names of types and plain values."""
+    kind = type(value).__name__
+    if value is None or isinstance(value, (str, int, float, bytes, np.generic)):
+        return kind, value
     if isinstance(value, torch.Tensor):
         value = value.detach().numpy()
-    if isinstance(value, np.ndarray) and value.dtype != object:
-        hashed.update(f"{value.dtype}{value.shape}".encode() + np.ascontiguousarray(value).tobytes())
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            _feed(hashed, key)
-            _feed(hashed, item)
-    elif isinstance(value, (list, tuple, np.ndarray)):
-        for item in value:
-            _feed(hashed, item)
-    elif isinstance(value, (set, frozenset)):
-        for item in sorted(value, key=repr):
-            _feed(hashed, item)
-    elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            _feed(hashed, getattr(value, field.name, None))
-    elif isinstance(value, bytes):
-        hashed.update(value)
-    elif value is None or isinstance(value, (str, int, float, np.generic)):
-        hashed.update(repr(value).encode("utf-8", "surrogatepass"))
-    else:
-        _feed(hashed, vars(value))
-    hashed.update(b")")
+    if isinstance(value, np.ndarray):
+        return kind, str(value.dtype), value.shape, plain(value.tolist()) if value.dtype == object else value.tobytes()
+    if isinstance(value, Mapping):
+        return kind, [(plain(key), plain(item)) for key, item in value.items()]
+    if isinstance(value, (list, tuple, set, frozenset)):
+        items = [plain(item) for item in value]
+        return kind, items if isinstance(value, (list, tuple)) else sorted(items, key=repr)
+    if is_dataclass(value):
+        return kind, [plain(getattr(value, field.name, None)) for field in fields(value)]
+    return kind, plain(vars(value))
 
 
 def _digest_of_trainer(trainer: Trainer) -> str:

@@ -29,10 +29,9 @@ CHILD = """
 import resource, sys, time
 from pathlib import Path
 from apportion.records import open_run
-began, cpu = time.perf_counter(), time.process_time()
+began = time.perf_counter()
 run = open_run(Path(sys.argv[1]))
-print(len(run.reward), time.perf_counter() - began, time.process_time() - cpu,
-      resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(len(run.reward), time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 Row = dict[str, Any]
@@ -186,20 +185,14 @@ def study(rows: int = ROWS, results: Path = RESULTS) -> None:
     for name, (make, quick) in FORMATS.items():
         with tempfile.TemporaryDirectory() as place:
             path = make(Path(place), rows if quick else min(rows, SLOW_ROWS))
-            size = sum(
-                each.stat().st_size for each in ([path] if path.is_file() else path.rglob("*")) if each.is_file()
-            )
             done = subprocess.run(
                 [sys.executable, "-c", CHILD, str(path)], cwd=ROOT, capture_output=True, encoding="utf-8", check=True
             )
-        count, seconds, cpu, memory = (float(each) for each in done.stdout.split())
+        count, seconds, memory = (float(each) for each in done.stdout.split())
         table.append(
             [
                 name,
                 f"{int(count):,}",
-                f"{size / 2**20:,.0f}",
-                f"{seconds:.1f}",
-                f"{cpu:.1f}",
                 f"{seconds / count * 1e7:.0f}",
                 f"{memory / 2**20:.2f}",
             ]
@@ -208,7 +201,7 @@ def study(rows: int = ROWS, results: Path = RESULTS) -> None:
     write(
         "import_scale",
         f"Imports of {rows:,} rollouts",
-        ("format", "rollouts", "MiB on disk", "seconds", "CPU seconds", "seconds for ten million", "most GiB"),
+        ("format", "rollouts", "seconds for ten million", "most GiB"),
         table,
         [
             f"`open_run` on synthetic runs of groups of {GROUP}, {GROUPS} groups a step, of {PROMPTS:,} prompts, with "

@@ -134,13 +134,10 @@ def measure(shape: Shape, cycles: int, steps: int) -> list[list[object]]:
         for name in list(MAKE)[:: -1 if cycle % 2 else 1]:
             seconds[name].append(turn(name, shape, steps, cycle))
     rows: list[list[object]] = []
-    for name, own in seconds.items():
-        other = COMPARED.get(name)
-        ratios = ["-", "-"]
-        if other is not None:
-            apart = np.subtract(own, seconds[other])
-            ratios = [spread(np.divide(own, seconds[other]).tolist(), ".3f"), spread((1e3 * apart).tolist(), ".1f")]
-        rows.append([str(shape), name, spread([1e3 * each for each in own], ".1f"), *ratios])
+    for name, other in COMPARED.items():
+        own, apart = seconds[name], np.subtract(seconds[name], seconds[other])
+        ratios = [spread(np.divide(own, seconds[other]).tolist(), ".3f"), spread((1e3 * apart).tolist(), ".1f")]
+        rows.append([str(shape), name, *ratios])
         print(rows[-1], flush=True)
     return rows
 
@@ -154,7 +151,7 @@ def main() -> None:
     write(
         "trl_overhead",
         "What an allocator adds to a training step of TRL",
-        ["policy, prompts x rollouts x tokens", "trainer", "ms a step", "times TRL", "ms above TRL"],
+        ["policy, prompts x rollouts x tokens", "trainer", "times TRL", "ms above TRL"],
         rows,
         [
             f"Processor time of a whole step: generation, rewards, loss, optimizer and log. {chosen.cycles} cycles in "
