@@ -19,7 +19,7 @@ from apportion.stopping import TARGETS, Calibrated, Rule, decide, make_rule
 from apportion.stopping.audited import largest_threshold, smallest_losing_threshold
 from apportion.stopping.calibrated import FEW, SCALE
 from apportion.types import Floats
-from benchmarks.calibrated_curves import RIVALS, Curve, Prefixes, curve, priced
+from benchmarks.calibrated_curves import Curve, Prefixes, beta_doubt, curve, priced
 from benchmarks.common import RESULTS, options, table, write
 from benchmarks.recorded import VOTES, Streams, read_datasets
 from benchmarks.stopping_measured import Estimate, estimate
@@ -103,7 +103,7 @@ def _few(few: float) -> str:
 def _curves(prefixes: Prefixes) -> dict[str, Curve]:
     """Return the curve of every rule by name, of ours by its prior."""
     return {
-        BASE: curve(prefixes, RIVALS[BASE]),
+        BASE: curve(prefixes, beta_doubt),
         **{_few(few): curve(prefixes, priced(few)) for few in FEWS},
     }
 
@@ -140,12 +140,12 @@ def disagreement(prefixes: Prefixes, few: float) -> Floats:
 
 
 def ratios(curves: Mapping[str, Mapping[int, Mapping[str, Curve]]], learned: Learned) -> str:
-    """Return a table of samples over those of ``BASE``."""
+    """Return a table of samples over those of ``BASE`` at 99% agreement."""
     rows = [
-        [name, *(_ratio(mine[64][_few(learned[name][0])], mine[64][BASE], level).show(".2f") for level in LEVELS)]
+        [name, _ratio(mine[64][_few(learned[name][0])], mine[64][BASE], 0.99).show(".2f")]
         for name, mine in curves.items()
     ]
-    return table(["data set", *(f"{100 * level:g}%" for level in LEVELS)], rows)
+    return table(["data set", "99%"], rows)
 
 
 def _ratio(ours: Curve, base: Curve, level: float) -> Estimate:
@@ -165,22 +165,8 @@ def leave_one_out(sets: Sets, learned: Learned) -> str:
             worst = max(
                 float(np.max(disagreement(found, few)[SCALES.index(scale)] / np.array(EPS))) for found in mine.values()
             )
-            scores = mine[64].score(priced(few))
-            rows.append(
-                [
-                    name,
-                    "all" if source == "all" else "others",
-                    f"{few:g}, {scale:g}",
-                    _disagreement(mine[64], mine[64].ends(scores, scale * 0.01)),
-                    f"{worst:.2f}",
-                ]
-            )
-    return table(["data set", "learned on", "FEW, SCALE", "eps = 0.01", "worst / eps"], rows)
-
-
-def _disagreement(prefixes: Prefixes, ends: np.ndarray) -> str:
-    wrong = estimate(prefixes.at(ends, prefixes.wrong)).show(".2f", 100)
-    return f"{wrong}, {float(np.mean(ends + 1)):.1f}"
+            rows.append([name, "all" if source == "all" else "others", f"{worst:.2f}"])
+    return table(["data set", "learned on", "worst / eps"], rows)
 
 
 def audits(sets: Sets) -> str:
@@ -205,9 +191,8 @@ def audits(sets: Sets) -> str:
             ends = ((scores[mine] <= threshold) | prefixes.ended[mine]).argmax(axis=1)
             audit = curtailed[first, order[first]].mean() if orders == 1 else length
             samples = (audit * audited + (ends + 1).sum()) / questions
-            found.append((prefixes.wrong[mine, ends].mean(), samples, (ends + 1).mean()))
-        wrong, samples, others = np.array(found).T
-        beside = prefixes.ends(scores, SCALE * eps)
+            found.append((prefixes.wrong[mine, ends].mean(), samples))
+        wrong, samples = np.array(found).T
         error = 1.96 * wrong.std() / np.sqrt(SPLITS)
         rows.append(
             [
@@ -215,20 +200,16 @@ def audits(sets: Sets) -> str:
                 f"{audited} ({100 * share:g}%), {orders}",
                 f"{100 * eps:g}",
                 f"{100 * wrong.mean():.2f} ± {100 * error:.2f}",
-                f"{100 * np.mean(wrong > eps):.0f}",
                 f"{samples.mean():.1f}",
-                f"{others.mean():.1f}",
-                f"{(beside + 1).mean():.1f}, {100 * prefixes.at(beside, prefixes.wrong).mean():.2f}",
             ]
         )
-    columns = "data set; audited, orders; eps %; disagreement % of the others; splits above eps, %; samples, all"
-    return table([*columns.split("; "), "samples, others", "beside: samples, disagreement %"], rows)
+    columns = "data set; audited, orders; eps %; disagreement % of the others; samples, all"
+    return table(columns.split("; "), rows)
 
 
 def risks(sets: Sets) -> tuple[list[str], list[list[str]]]:
-    """Return the columns and rows of samples, tokens, agreement and change of accuracy for settings to choose from."""
-    rows: dict[str, list[list[str]]] = {}
-    means: dict[str, list[tuple[Floats, Floats, Floats]]] = {}
+    """Return the columns and rows of samples, agreement and change of accuracy for settings to choose from."""
+    rows = []
     for name, mine in sets.items():
         prefixes = mine[64]
         streams, right = prefixes.streams, prefixes.right
@@ -238,26 +219,17 @@ def risks(sets: Sets) -> tuple[list[str], list[list[str]]]:
             place = (np.arange(len(ends)), ends)
             samples, agreed = streams.by_question(ends + 1), prefixes.at(ends, ~prefixes.wrong)
             change = streams.by_question(right[place] - full)
-            means.setdefault(label, []).append((samples, agreed, change))
-            tokens = "-"
-            if streams.tokens is not None:
-                spent, whole = streams.tokens[place], streams.tokens[:, len(prefixes.samples) - 1]
-                tokens = f"{100 * spent.mean() / whole.mean():.0f}"
-            rows.setdefault(name, []).append([name, label, *_shown(tokens, [(samples, agreed, change)])])
-    cells = [row for mine in rows.values() for row in mine]
-    cells += [["mean", label, *_shown("-", found)] for label, found in means.items()]
-    return ["data set", "rule", "samples", "tokens %", "agreement %", "accuracy, points"], cells
-
-
-def _shown(tokens: str, found: list[tuple[Floats, Floats, Floats]]) -> list[str]:
-    samples, agreed, changes = zip(*found, strict=True)
-    known = [change[~np.isnan(change)] for change in changes if not np.isnan(change).all()]
-    return [
-        estimate(*samples).show(".1f"),
-        tokens,
-        estimate(*agreed).show(".2f", 100),
-        estimate(*known).show("+.2f", 100) if known else "-",
-    ]
+            points = change[~np.isnan(change)]
+            rows.append(
+                [
+                    name,
+                    label,
+                    estimate(samples).show(".1f"),
+                    estimate(agreed).show(".2f", 100),
+                    estimate(points).show("+.2f", 100) if len(points) else "-",
+                ]
+            )
+    return ["data set", "rule", "samples", "agreement %", "accuracy, points"], rows
 
 
 if __name__ == "__main__":

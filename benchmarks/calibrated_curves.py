@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from apportion.stopping import Curtailment, PValue, count_votes, encode_answers, leader, top_two
-from apportion.stopping.adaptive_consistency import beta_confidence, dirichlet_confidence
+from apportion.stopping import Curtailment, count_votes, encode_answers, leader, top_two
+from apportion.stopping.adaptive_consistency import beta_confidence
 from apportion.stopping.overtaking import log_prior
 from apportion.stopping.posterior_predictive import overtaking_risk
 from apportion.types import Counts, Floats, Mask
@@ -81,29 +81,20 @@ class Prefixes:
         return self.streams.by_question(values[np.arange(len(ends)), ends])
 
 
-def risk(few: float) -> Score:
-    """Return the risk of another winner, under a prior with probability ``few`` for few answers."""
-    prior = log_prior(few)
-    return lambda votes, samples, most: overtaking_risk(votes, samples, most, prior=prior)
-
-
 def priced(few: float) -> Score:
-    """Return the score of the calibrated rule, with a prior with probability ``few`` for few answers."""
-    plain = risk(few)
+    """Return the score of the calibrated rule, with a prior with probability ``few`` for few answers.
 
-    def score(votes: Counts, samples: Counts, most: int) -> Floats:
-        found = plain(votes, samples, most)
-        return found / np.maximum(1 - samples / most, 1e-12)
+    It is the risk of another winner, over the share of the samples that are left.
+    """
+    prior = log_prior(few)
+    return lambda votes, samples, most: (
+        overtaking_risk(votes, samples, most, prior=prior) / np.maximum(1 - samples / most, 1e-12)
+    )
 
-    return score
 
-
-RIVALS: Mapping[str, Score] = {
-    "adaptive_consistency_beta": lambda votes, samples, most: 1 - beta_confidence(*top_two(votes)),
-    "adaptive_consistency_dirichlet": lambda votes, samples, most: 1 - dirichlet_confidence(votes, top=5),
-    "p_value": lambda votes, samples, most: PValue.p_value(*top_two(votes)),
-    "posterior_predictive": risk(0.5),
-}
+def beta_doubt(votes: Counts, samples: Counts, most: int) -> Floats:
+    """Return the score of ``adaptive_consistency_beta``."""
+    return 1 - beta_confidence(*top_two(votes))
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ The package trl-cgrpo 0.2 samples a prompt to 2, 4, 8, 16 and 32 rollouts and st
 of answers has one member. Its thresholds are calibrated on other questions, each with 32 rollouts. Its formulas are
 written out here. The control knows verdicts alone: pilots for every prompt, then 32 rollouts if they are mixed.
 
-Each rule is judged against an even split of as many rollouts, at success rates p over all recorded samples: the share
-of mixed groups; RLOO's variance 4 p (1 - p) / (n - 1), which matters under a mean over prompts; and the signal of a
-rollout under a loss that weighs tokens equally, sum n p (1 - p) / sum n. The questions are halved. One half calibrates,
-the other is judged, and then they change places.
+Each rule is judged against an even split of as many rollouts, at success rates p over all recorded samples: RLOO's
+variance 4 p (1 - p) / (n - 1), which matters under a mean over prompts; and the signal of a rollout under a loss that
+weighs tokens equally, sum n p (1 - p) / sum n. The questions are halved. One half calibrates, the other is judged, and
+then they change places.
 
     python -m benchmarks.conformal [--votes PATH]
 """
@@ -31,7 +31,7 @@ MARGIN = 0.05
 SEEDS = (0, 1, 2, 3, 4)
 LEAST = 100
 """Questions of a data set that is halved: fewer leave too few to calibrate on."""
-COLUMNS = ["data, rule", "rollouts", "mixed over even's", "4v/(n-1) over even's", "signal over even's", "coverage"]
+COLUMNS = ["data, rule", "rollouts", "4v/(n-1) over even's", "signal over even's"]
 
 
 @dataclass(frozen=True)
@@ -90,14 +90,14 @@ def thresholds(answers: Counts, rng: np.random.Generator) -> tuple[list[float], 
     return scores[min(max(place, 1), len(answers)) - 1].tolist(), 1 - delta
 
 
-def stopped(answers: Counts, limits: Sequence[float], rng: np.random.Generator) -> tuple[int, bool]:
-    """Return the k at which C-GRPO stops, and whether its set there holds the right answer."""
+def stopped(answers: Counts, limits: Sequence[float], rng: np.random.Generator) -> int:
+    """Return the k at which C-GRPO stops."""
     for k, limit in zip(GRID, limits, strict=True):
         order = ranked(answers[:k], rng)
         mass = np.cumsum([share for _, share in order])
         size = int(np.searchsorted(mass, limit)) + 1
         if (size == 1 and order and mass[0] >= limit) or k == GRID[-1]:
-            return k, any(answer == 0 for answer, _ in order[:size])
+            return k
     raise AssertionError
 
 
@@ -108,30 +108,26 @@ def committed(answers: Counts, pilots: int) -> Counts:
 
 
 def figures(samples: Samples, counts: Counts) -> list[float]:
-    """Return mean rollouts, and mixed groups, variance and signal over those of an even split of as many."""
+    """Return mean rollouts, and variance and signal over those of an even split of as many."""
     p, n, even = samples.rates, counts, counts.mean()
     v = p * (1 - p)
-    right = np.array([(row[:k] == 0).sum() for row, k in zip(samples.answers, n, strict=True)])
-    mixed = np.mean((right > 0) & (right < n)) / np.mean(1 - p**even - (1 - p) ** even)
-    return [even, mixed, np.mean(v / (n - 1)) / np.mean(v / (even - 1)), np.sum(n * v) / (n.sum() * v.mean())]
+    return [even, np.mean(v / (n - 1)) / np.mean(v / (even - 1)), np.sum(n * v) / (n.sum() * v.mean())]
 
 
 def measured(make: Callable[[np.random.Generator], Samples], seed: int) -> dict[str, list[list[float]]]:
-    """Return, by rule, the figures of both halves and the coverage and what was promised, NaN where there is none."""
+    """Return, by rule, the figures of both halves."""
     rng = np.random.default_rng(seed)
     samples, found = make(rng), {}
     order = rng.permutation(len(samples.rates))
     halves = order[::2], order[1::2]
     for calibrating, judged in (halves, halves[::-1]):
         own = samples[judged]
-        limits, promised = thresholds(samples.answers[calibrating], rng)
-        ends = [stopped(row, limits, rng) for row in own.answers]
-        counts = np.array([k for k, _ in ends])
-        rules = {"C-GRPO": (counts, [np.mean([covered for _, covered in ends]), promised])}
+        limits, _ = thresholds(samples.answers[calibrating], rng)
+        rules = {"C-GRPO": np.array([stopped(row, limits, rng) for row in own.answers])}
         for pilots in (2, 4):
-            rules[f"explore-then-commit, {pilots} pilots"] = committed(own.answers, pilots), [np.nan, np.nan]
-        for name, (n, coverage) in rules.items():
-            found.setdefault(name, []).append([*figures(own, n), *coverage])
+            rules[f"explore-then-commit, {pilots} pilots"] = committed(own.answers, pilots)
+        for name, n in rules.items():
+            found.setdefault(name, []).append(figures(own, n))
     return found
 
 
@@ -142,9 +138,8 @@ def rows(name: str, make: Callable[[np.random.Generator], Samples], seeds: Seque
     for rule in runs[0]:
         own = np.array([np.mean(run[rule], axis=0) for run in runs])
         means, errors = own.mean(axis=0), 2 * own.std(axis=0, ddof=1) / len(runs) ** 0.5
-        cells = [f"{mean:.2f} ± {error:.2f}" for mean, error in zip(means[:4], errors[:4], strict=True)]
-        coverage = "-" if np.isnan(means[4]) else f"{means[4]:.2f} of {means[5]:.2f}"
-        made.append([f"{name}: {rule}", *cells, coverage])
+        cells = [f"{mean:.2f} ± {error:.2f}" for mean, error in zip(means, errors, strict=True)]
+        made.append([f"{name}: {rule}", *cells])
     return made
 
 

@@ -1,4 +1,4 @@
-"""Measure which answers each equivalence counts together, on votes with known classes, and what that does to the stop.
+"""Measure which answers each equivalence counts together, on votes with known classes.
 
 python -m benchmarks.free_form [--quick]
 """
@@ -16,49 +16,34 @@ from pathlib import Path
 import numpy as np
 
 from apportion.answers import EmbeddingMatch, Equivalence, ExactMatch, MathVerify, PhraseMatch
-from benchmarks.common import RESULTS, options, table, write
+from benchmarks.common import RESULTS, options, write
 from benchmarks.free_form_measured import (
     SAMPLES,
     Found,
-    KnownClasses,
     Worded,
     column,
-    erring_judge,
     hand_written,
     measure,
 )
-from benchmarks.stopping_measured import estimate, ratio
+from benchmarks.stopping_measured import ratio
 
 SEED = 0
 THRESHOLDS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
-ERRORS = (0.0, 0.02, 0.05, 0.1)
 QUICK = Path("runs") / "free-form-quick"
-COLUMNS = (
-    "answers are equal by", "precision", "recall", "votes split off", "votes wrongly merged", "samples",
-    "known full vote %",
-)  # fmt: skip
-
-Results = Mapping[str, Sequence[Found]]
+COLUMNS = ("answers are equal by", "precision", "votes split off", "votes wrongly merged")
 
 
 def row(method: str, found: Sequence[Found]) -> list[str]:
     """Return the line of a method."""
-    return [
-        method,
-        _share(found, "rightly", "merged"),
-        _share(found, "rightly", "together"),
-        *(f"{column(found, name).mean():.2f}" for name in ("split", "wrong")),
-        f"{column(found, 'samples').mean():.1f}",
-        estimate(column(found, "loser")).show(scale=100),
-    ]
+    return [method, precision(found), *(f"{column(found, name).mean():.2f}" for name in ("split", "wrong"))]
 
 
-def _share(found: Sequence[Found], over: str, under: str) -> str:
-    """Return the ratio of two sums with its interval, which is left out if few questions have any such pair."""
-    if not column(found, under).any():
+def precision(found: Sequence[Found]) -> str:
+    """Return the precision with its interval, which is left out if few questions have any merged pair."""
+    if not column(found, "merged").any():
         return "none"
     with np.errstate(invalid="ignore"):
-        share = ratio((column(found, over), column(found, under)))
+        share = ratio((column(found, "rightly"), column(found, "merged")))
     return share.show(".2f") if np.isfinite(share.low) else f"{share.value:.2f}"
 
 
@@ -83,7 +68,7 @@ def cross_fitted(found: Mapping[float, Sequence[Found]]) -> tuple[list[Found], l
 
 async def compared(questions: Sequence[Worded]) -> tuple[dict[str, list[Found]], dict[float, list[Found]]]:
     """Return the results of each equivalence, and those by embeddings for each threshold."""
-    found = {"known classes": await measure(questions, KnownClasses)}
+    found = {}
     for name, equivalence in {"exact": ExactMatch(), "math": MathVerify(), "phrase": PhraseMatch()}.items():
         found[name] = await measure(questions, _always(equivalence))
         await equivalence.aclose()
@@ -93,16 +78,6 @@ async def compared(questions: Sequence[Worded]) -> tuple[dict[str, list[Found]],
 
 def _always(equivalence: Equivalence) -> Callable[[Worded], Equivalence]:
     return lambda question: equivalence
-
-
-async def judged(questions: Sequence[Worded]) -> list[list[str]]:
-    """Return the lines of judges that err in both directions."""
-    rows = []
-    for error in ERRORS:
-        judge = erring_judge(questions, error, error, SEED)
-        found = await measure(questions, _always(judge))
-        rows.append([*row(f"a judge that errs, {error:.0%}", found), f"{judge.usage.requests / len(questions):.0f}"])
-    return rows
 
 
 def main() -> None:
@@ -116,8 +91,8 @@ def main() -> None:
     write(
         "free_form",
         "Answers in several wordings: what is counted together, and what that does to the stop",
-        [*COLUMNS, "requests a question"],
-        [*([*row(method, of), "-"] for method, of in found.items()), *asyncio.run(judged(words))],
+        COLUMNS,
+        [row(method, of) for method, of in found.items()],
         [
             f"{len(words)} short questions with known classes of answers, written by hand for this table, so they are "
             f"no sample of any task; each vote is a random wording of its class. {orders} orders of {SAMPLES} "
@@ -126,14 +101,6 @@ def main() -> None:
             "off: of the votes for the true winner, the share outside their largest counted class. Wrongly merged: "
             "votes in a class whose majority means something else. The thresholds of embedding are chosen by F1 on one "
             "half of the questions and reported on the other. No real model judged.",
-        ],
-        more=[
-            "Known full vote: how often the answer is not the winner of the full vote over the known classes. The rule "
-            "is posterior_predictive at eps = .01. The right class is drawn with a probability from U(.3, .95). A "
-            "judge errs with the given probability on each pair of wordings, in both directions. Requests are those "
-            f"for all {orders} orders of a question, each pair once.",
-            "## Every threshold of embedding",
-            table(COLUMNS, [row(f"{one:.2f}", by_threshold[one]) for one in THRESHOLDS]),
         ],
         seeds=[SEED],
         results=QUICK if quick else RESULTS,

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
 import tomllib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from apportion.answers import AnswerClasses, Equivalence, JudgeEquivalence, for_question
-from apportion.stopping import PosteriorPredictive, decide
+from apportion.answers import AnswerClasses, Equivalence, for_question
+from apportion.stopping import decide
 from apportion.types import Floats
 
 WORDINGS = Path(__file__).parent / "data" / "free_form.toml"
 SAMPLES = 60
-RULE = "posterior_predictive"
 
 
 @dataclass(frozen=True)
@@ -47,11 +42,6 @@ class Found:
         together: pairs of different wordings of one class.
         split: share of the votes for the full vote's true winner that were not counted with most of them.
         wrong: share of votes that were counted with a majority of another class.
-        samples: samples until the rule stopped.
-        reported: disagreement with the full vote that the rule reports.
-        own: share of streams whose answer differs from the full vote over the same counted classes.
-        loser: share of streams whose answer is not of the class that wins the full vote over the known classes.
-        ambiguous: share of different wordings that equal several counted classes.
     """
 
     merged: float
@@ -59,11 +49,6 @@ class Found:
     together: float
     split: float
     wrong: float
-    samples: float
-    reported: float
-    own: float
-    loser: float
-    ambiguous: float
 
 
 def hand_written(orders: int, seed: int, path: Path = WORDINGS) -> list[Worded]:
@@ -95,57 +80,21 @@ class KnownClasses:
         """Do nothing, because there is nothing to free."""
 
 
-Judged = Callable[[str], Awaitable[Any]]
-
-
-def erring_judge(questions: Sequence[Worded], merging: float, splitting: float, seed: int) -> JudgeEquivalence:
-    """Return a judge that is right but for a share of its verdicts, drawn for each pair of wordings once.
-
-    It says yes to different answers with probability ``merging``, and no to equal ones with ``splitting``.
-    """
-    classes = {question.text: question.classes for question in questions}
-
-    async def ask(prompt: str) -> Any:
-        text = re.search(r"^Question: (.*)$", prompt, re.MULTILINE)
-        assert text
-        pair = [json.loads(found) for found in re.findall(r"^(?:First|Second) answer: (.*)$", prompt, re.MULTILINE)]
-        same = len({classes[text[1]][answer] for answer in pair}) == 1
-        digest = hashlib.blake2b(f"{seed} {text[1]} {pair}".encode(), digest_size=8).digest()
-        errs = int.from_bytes(digest, "big") / 2**64 < (splitting if same else merging)
-        return SimpleNamespace(text="yes" if same != errs else "no", tokens=1, prompt_tokens=None)
-
-    return JudgeEquivalence(ask, max_per_question=10**6, max_requests=10**9)
-
-
 async def measure(questions: Sequence[Worded], make: Callable[[Worded], Equivalence]) -> list[Found]:
     """Return what the equivalence that ``make`` gives for a question finds on each question."""
     return [await _measured(question, for_question(make(question), question.text)) for question in questions]
 
 
 async def _measured(question: Worded, equivalence: Equivalence) -> Found:
-    counted, ambiguous, wordings = [], 0, 0
+    counted = []
     for stream in question.streams:
         classes = AnswerClasses(equivalence, all_classes=True)
         counted.append([await classes.join(answer) for answer in stream])
-        ambiguous += classes.ambiguous
-        wordings += len(set(stream))
     true = [question.true(stream) for stream in question.streams]
-    full, own = decide(true, "fixed", SAMPLES).answer, decide(counted, "fixed", SAMPLES).answer
-    early = decide(counted, RULE, SAMPLES)
+    full = decide(true, "fixed", SAMPLES).answer
     pairs = np.sum([_pairs(question, *one) for one in zip(question.streams, counted, strict=True)], axis=0)
-    lost = [_lost(*one) for one in zip(counted, true, full, strict=True)]
-    split, wrong = np.mean(lost, axis=0)
-    chosen = [str(question.classes[answer]) if answer is not None else None for answer in early.answer]
-    return Found(
-        *(pairs / len(question.streams)),
-        split=float(split),
-        wrong=float(wrong),
-        samples=float(early.samples.mean()),
-        reported=float(np.mean([_reported(one[:n]) for one, n in zip(counted, early.samples, strict=True)])),
-        own=float(np.mean([a != b for a, b in zip(early.answer, own, strict=True)])),
-        loser=float(np.mean([a != b for a, b in zip(chosen, full, strict=True)])),
-        ambiguous=ambiguous / wordings,
-    )
+    split, wrong = np.mean([_lost(*one) for one in zip(counted, true, full, strict=True)], axis=0)
+    return Found(*(pairs / len(question.streams)), split=float(split), wrong=float(wrong))
 
 
 def _pairs(question: Worded, stream: Sequence[str], counted: Sequence[str]) -> tuple[int, int, int]:
@@ -163,14 +112,6 @@ def _lost(counted: Sequence[str], true: Sequence[str], winner: str | None) -> tu
         by_counted.setdefault(c, Counter())[t] += 1
     wrong = sum(found.total() - max(found.values()) for found in by_counted.values())
     return 1 - max(winners.values()) / winners.total(), wrong / len(counted)
-
-
-def _reported(counted: Sequence[str]) -> float:
-    """Return the disagreement that a ballot reports after these votes."""
-    votes = np.array(sorted(Counter(counted).values(), reverse=True))
-    if len(counted) == SAMPLES or votes[0] - (votes[1] if len(votes) > 1 else 0) > SAMPLES - len(counted):
-        return 0.0  # no further vote can change the winner
-    return min(1.0, float(PosteriorPredictive().risk(votes[None], np.array([len(counted)]), SAMPLES)[0]))
 
 
 def column(found: Sequence[Found], name: str) -> Floats:

@@ -1,7 +1,7 @@
 """Kill a lab study again and again at random moments, resume it to its end, and compare with a study left alone.
 
     python -m benchmarks.kills                  # 100 kills and a failure of every write: both tables
-    python -m benchmarks.kills --kills 14 kills
+    python -m benchmarks.kills --parts kills --kills 14
 
 The processes of a study are found by a mark in their environment.
 """
@@ -13,7 +13,6 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-import argparse
 import re
 import signal
 import subprocess
@@ -31,9 +30,7 @@ from uuid import uuid4
 
 import psutil
 
-from apportion.engines.saved_state import load_state
-from apportion.lab.training.trainer import KIND
-from benchmarks.common import RESULTS, ROOT, write
+from benchmarks.common import RESULTS, ROOT, options, write
 from benchmarks.full_disk import study_full_disk
 from benchmarks.small_study import NAME, base_folder, study_text
 from tests.processes import MARK, marked, nothing_left
@@ -42,10 +39,7 @@ KILLS, SEED, ROLLOUTS, KILLS_A_STUDY = 100, 0, 8000, 10
 GONE_SECONDS = 5.0
 """How long processes may live after a kill."""
 LATEST_SECONDS, START_SECONDS, END_SECONDS = 2.5, 300.0, 60.0
-COLUMNS = (
-    "fault", "tried", "survived", "median s until no process was left", "most s", "steps repeated",
-    "most repeated in a run",
-)  # fmt: skip
+COLUMNS = ("fault", "tried", "survived", "median s until no process was left", "most s")
 
 
 @dataclass(frozen=True)
@@ -74,18 +68,17 @@ FAULTS = (
 
 @dataclass
 class Kill:
-    """One kill: the exit code, the seconds until no process was left, the steps done again, and what went wrong."""
+    """One kill: the exit code, the seconds until no process was left, and what went wrong."""
 
     fault: Fault
     code: int
     gone_seconds: float
-    repeated: Mapping[str, int]
     wrong: list[str] = field(default_factory=list)
 
 
 def study_kills(results: Path = RESULTS, kills: int = KILLS, rollouts: int = ROLLOUTS) -> list[Kill]:
     """Kill studies ``kills`` times and write the table ``kills``. Return what was found."""
-    started, base, rng = time.perf_counter(), base_folder(), Random(SEED)
+    base, rng = base_folder(), Random(SEED)
     faults, found, studies = cycle(FAULTS), [], 0
     with tempfile.TemporaryDirectory() as name:
         whole = Path(name) / "whole"
@@ -106,7 +99,6 @@ def study_kills(results: Path = RESULTS, kills: int = KILLS, rollouts: int = ROL
                     kill.wrong.append("the metrics differ from those of an unbroken study")
             print(f"study {studies}:", "equal" if ended == unbroken else "NOT EQUAL", flush=True)
             found += own
-    minutes = (time.perf_counter() - started) / 60
     write(
         "kills",
         "Studies that were killed and resumed",
@@ -117,10 +109,6 @@ def study_kills(results: Path = RESULTS, kills: int = KILLS, rollouts: int = ROL
             "`--resume`. The studies were then run to their ends. A kill is survived if all metrics are those of an "
             f"unbroken study, byte by byte except `cpu_seconds`, no process of the study lives {GONE_SECONDS:g} s "
             "after it, the exit code is the documented one, and no traceback was shown.",
-        ],
-        more=[
-            "A run takes a checkpoint every second step. Steps repeated are those on the disk after the kill that the "
-            f"checkpoint does not hold, in the mean over kills and both runs. The run took {minutes:.0f} minutes.",
         ],
         seeds=[SEED],
         cells={"kills": [{**vars(kill), "fault": kill.fault.name} for kill in found]},
@@ -139,18 +127,8 @@ def _row(name: str, found: Sequence[Kill]) -> list[str]:
     if not found:
         return []
     seconds = [kill.gone_seconds for kill in found]
-    repeated = [steps for kill in found for steps in kill.repeated.values()]
     survived = sum(not kill.wrong for kill in found)
-    mean = f"{sum(repeated) / max(1, len(repeated)):.1f}"
-    return [
-        name,
-        str(len(found)),
-        str(survived),
-        f"{median(seconds):.1f}",
-        f"{max(seconds):.1f}",
-        mean,
-        str(max(repeated, default=0)),
-    ]
+    return [name, str(len(found)), str(survived), f"{median(seconds):.1f}", f"{max(seconds):.1f}"]
 
 
 def _kill(folder: Path, fault: Fault, rng: Random) -> Kill | None:
@@ -165,7 +143,7 @@ def _kill(folder: Path, fault: Fault, rng: Random) -> Kill | None:
     time.sleep(rng.uniform(0, LATEST_SECONDS))
     workers = [each for each in marked(mark) if each.pid != process.pid and _is_worker(each)]
     if process.poll() is not None or not workers:
-        return None if _wait(process) == 0 else Kill(fault, process.returncode, 0.0, {}, ["it ended before the kill"])
+        return None if _wait(process) == 0 else Kill(fault, process.returncode, 0.0, ["it ended before the kill"])
     struck = {"parent": psutil.Process(process.pid), "worker": rng.choice(workers)}
     for who, number in fault.signals:
         with suppress(psutil.NoSuchProcess):
@@ -179,7 +157,7 @@ def _kill(folder: Path, fault: Fault, rng: Random) -> Kill | None:
     code, err = _wait(process), (folder / "err").read_text("utf-8", "replace")
     if code == 0:
         return None
-    kill = Kill(fault, code, gone, _repeated(folder))
+    kill = Kill(fault, code, gone)
     if code not in fault.codes:
         kill.wrong.append(f"exit code {code}")
     if gone > GONE_SECONDS:
@@ -232,17 +210,6 @@ def _has_grown(before: Mapping[str, int], now: Mapping[str, int]) -> bool:
     return any(lines > max(1, before.get(run, 0)) for run, lines in now.items())
 
 
-def _repeated(folder: Path) -> dict[str, int]:
-    """Return how many steps of each run are on the disk and not in its checkpoint."""
-    return {run: lines - 1 - _steps_saved(folder / "runs" / NAME / run) for run, lines in _lines(folder).items()}
-
-
-def _steps_saved(run: Path) -> int:
-    """Return the step of the run's checkpoint; 0 without one."""
-    path = run / "checkpoint.pt"
-    return int(load_state(path, KIND, remedy="delete it")["steps"]) if path.exists() else 0
-
-
 def _is_worker(process: psutil.Process) -> bool:
     with suppress(psutil.NoSuchProcess):
         command = " ".join(process.cmdline())
@@ -255,13 +222,8 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="kills|disk", help="what to measure; both if left out")
-    parser.add_argument("--kills", type=int, default=KILLS)
-    parser.add_argument("--rollouts", type=int, default=ROLLOUTS, help="of each of the two runs of a study")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    if "disk" in (given.parts or ["disk"]):
+    given = options(__doc__, parts=("disk", "kills"), kills=KILLS, rollouts=ROLLOUTS, results=RESULTS)
+    if "disk" in given.parts:
         study_full_disk(given.results)
-    if "kills" in (given.parts or ["kills"]):
+    if "kills" in given.parts:
         study_kills(given.results, given.kills, given.rollouts)

@@ -57,7 +57,7 @@ RULES: dict[str, Table] = {
 PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "label_free.png"
 SWEEP_SEEDS = (100,)
 RATES = (2e-4, 3.5e-4, 6e-4)
-COLUMNS = "mean@16, - {baseline}, exact, labels right, false consensus, rollouts a prompt, rollouts saved"
+COLUMNS = "mean@16, - {baseline}, rollouts saved"
 """Columns of every table but the last, after the arm."""
 TERMS = (
     f"Medium base, {TRAINING['problems']} prompts without answers, {TRAINING['prompts_per_step']} a step, "
@@ -77,7 +77,6 @@ def main_study() -> None:
     grpo = {rule: runs[f"grpo-{rule}"] for rule in RULES}
     draw(panels(grpo), verdict(summarise(MEASURES, grpo, "ttrl"), "ttrl"), [PICTURE])
     start = SeedInterval.of([run.evaluations["mean_16"][0] for run in grpo["ttrl"]])
-    edge = [update for update, rate in rates.items() if rate in (RATES[0], RATES[-1])]
     write(
         "label_free",
         "Learning at test time without labels: what is saved, and what it costs",
@@ -88,14 +87,6 @@ def main_study() -> None:
             "Every rule trains on the first 16 votes, `ttrl` on those of 64.",
             _pooled(runs),
             _trend(runs["grpo-ttrl"]),
-        ],
-        more=[
-            f"Learning rates, chosen for TTRL from {', '.join(f'{rate:g}' for rate in RATES)} by the exact success "
-            f"with seed {SWEEP_SEEDS[0]}, which is not reported, and used for all rules: "
-            f"{', '.join(f'{update} {rate:g}' for update, rate in rates.items())}. At the edge of that range: "
-            f"{', '.join(edge) or 'none'}. `predictive`: the posterior-predictive rule with eps .01, asked after every "
-            "4 samples. `exact`: the exact success probability. `labels right` and `false consensus` are shares of the "
-            "labels over the run.",
         ],
         seeds=SEEDS,
     )
@@ -202,18 +193,9 @@ def _rows(runs: Runs) -> list[list[str]]:
 
 
 def _row(arm: Summary, is_baseline: bool) -> list[str]:
-    prompts = TRAINING["steps"] * TRAINING["prompts_per_step"]
     none = SeedInterval(float("nan"), None)
-    return [
-        arm.name,
-        str(arm.scores["mean_16"]),
-        "" if is_baseline else (arm.mean_16_difference or none).signed,
-        str(arm.scores["prompts_success"]),
-        f"{(arm.label_accuracy or none).mean:.3f}",
-        f"{(arm.false_consensus or none).mean:.3f}",
-        f"{arm.rollouts / prompts:.1f}",
-        "" if is_baseline else arm.rollouts_saved.percent,
-    ]
+    beside = ["", ""] if is_baseline else [(arm.mean_16_difference or none).signed, arm.rollouts_saved.percent]
+    return [arm.name, str(arm.scores["mean_16"]), *beside]
 
 
 INSTANCES = 200
@@ -221,12 +203,7 @@ QUARTER = INSTANCES // 4
 DRIFT_RATE = 1.5e-4
 DRIFT_RULES = {"ttrl": TTRL, "optpo": OPTPO}
 RESETS: dict[str, Table] = {"never": {}, "every_25": {"reset_every": 25}}
-DRIFT_COLUMNS = (
-    "rule and reset",
-    *(f"{what}, {i}/4" for what in ("false consensus", "untouched") for i in (1, 4)),
-    "labels right",
-    "rollouts an instance",
-)
+DRIFT_COLUMNS = ("rule and reset", *(f"false consensus, {i}/4" for i in (1, 4)))
 
 
 STREAM: Table = {
@@ -251,7 +228,6 @@ def drift_arms() -> dict[str, Arm]:
 def drift_study() -> None:
     """Follow the policy and its consensus along a stream with one update for each instance."""
     runs = trained("label_free_drift", drift_arms(), **STREAM)
-    start = SeedInterval.of([run.evaluations["success"][0] for run in runs["ttrl-never"]])
     write(
         "label_free_drift",
         f"{INSTANCES} instances one after the other: false consensus and drift, with and without resets",
@@ -263,26 +239,16 @@ def drift_study() -> None:
             "of the labels. `every_25`: back to the base after every 25 instances. Means over seeds with 95% "
             "intervals.",
         ],
-        more=[f"`untouched`: exact success on held-out prompts at the quarter's end, {start} before learning."],
         seeds=SEEDS,
     )
 
 
 def _drift_row(arm: str, runs: list[Run]) -> list[str]:
-    def over(value: Callable[[Run], float]) -> str:
-        return str(SeedInterval.of([value(run) for run in runs]))
-
     def falsely(run: Run, quarter: int) -> float:
         steps = slice(quarter * QUARTER, (quarter + 1) * QUARTER)
         return float(run.steps["false_consensus"][steps].sum() / run.steps["labels"][steps].sum())
 
-    return [
-        arm,
-        *(over(lambda run, quarter=quarter: falsely(run, quarter)) for quarter in (0, 3)),
-        *(over(lambda run, end=end: float(run.evaluations["success"][end])) for end in (1, 4)),
-        over(lambda run: run.per_label("labels_right")),
-        f"{np.mean([run.final('rollouts') for run in runs]) / INSTANCES:.1f}",
-    ]
+    return [arm, *(str(SeedInterval.of([falsely(run, quarter) for run in runs])) for quarter in (0, 3))]
 
 
 STUDIES: Mapping[str, Callable[[], None]] = {

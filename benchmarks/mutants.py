@@ -7,7 +7,6 @@ the committed tree. A mutant is noticed if a test fails, or if the tests do not 
 
 from __future__ import annotations
 
-import argparse
 import ast
 import json
 import os
@@ -17,13 +16,12 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.common import RESULTS, ROOT, table, write
+from benchmarks.common import ROOT, options, write
 
 TESTS: dict[str, Sequence[str]] = {
     "lab": ("tests/lab",),
@@ -52,26 +50,16 @@ KEPT = ROOT / "runs" / "benchmarks" / "mutants"
 SECONDS = 900.0
 """Bound on the tests of one mutant. One that hangs them is noticed."""
 
-COLUMNS = ("room", "mutants", "noticed", "most seconds")
-
+PAIRS = (
+    *((ast.Add, ast.Sub), (ast.And, ast.Or), (ast.Eq, ast.NotEq), (ast.Lt, ast.GtE), (ast.Gt, ast.LtE)),
+    *((ast.In, ast.NotIn), (ast.Is, ast.IsNot)),
+)
 OPPOSITE: dict[type[ast.AST], type[ast.AST]] = {
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
+    **dict(PAIRS),
+    **{other: one for one, other in PAIRS},
     ast.Mult: ast.Add,
     ast.Div: ast.Mult,
     ast.FloorDiv: ast.Mult,
-    ast.And: ast.Or,
-    ast.Or: ast.And,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Lt: ast.GtE,
-    ast.GtE: ast.Lt,
-    ast.Gt: ast.LtE,
-    ast.LtE: ast.Gt,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
 }
 
 
@@ -185,13 +173,12 @@ def suite_of(room: str) -> list[str]:
     return [path for path in (*named, f"apportion/{room}", "tests/golden") if (ROOT / path).exists()]
 
 
-def tried(mutant: Mutant, copy: Path) -> tuple[str, float]:
-    """Return the first test that notices the mutant, or "" if none does, and the seconds that took."""
+def tried(mutant: Mutant, copy: Path) -> str:
+    """Return the first test that notices the mutant, or "" if none does."""
     path = copy / mutant.file
     source = path.read_bytes()
     path.write_bytes(mutant.broken(source))
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--tb=line"]
-    started = time.monotonic()
     try:
         run = subprocess.run(
             [*command, *suite_of(mutant.room)],
@@ -204,19 +191,19 @@ def tried(mutant: Mutant, copy: Path) -> tuple[str, float]:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"no end within {SECONDS:g} s", time.monotonic() - started
+        return f"no end within {SECONDS:g} s"
     finally:
         path.write_bytes(source)
     if run.returncode == 0:
-        return "", time.monotonic() - started
+        return ""
     found = re.search(r"^(?:FAILED|ERROR) (\S+)", run.stdout, re.MULTILINE)
     found = found or re.search(r"while loading conftest '\S*?/(tests/\S+)'", run.stdout + run.stderr)
     if not found:
         raise RuntimeError(f"pytest ended with {run.returncode} and named no test: {run.stdout[-2000:]}{run.stderr}")
-    return found[1], time.monotonic() - started
+    return found[1]
 
 
-def measure(mutants: Sequence[Mutant], processes: int) -> list[tuple[Mutant, str, float]]:
+def measure(mutants: Sequence[Mutant], processes: int) -> list[tuple[Mutant, str]]:
     """Try every mutant, ``processes`` at once, each in a copy of the committed tree that is removed at the end.
 
     What was tried is kept in ``runs/benchmarks/mutants``, in a file of the commit. A run that was killed goes on.
@@ -228,23 +215,21 @@ def measure(mutants: Sequence[Mutant], processes: int) -> list[tuple[Mutant, str
     journal = KEPT / f"{commit.stdout.strip()}.jsonl"
     journal.parent.mkdir(parents=True, exist_ok=True)
     lines = journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []
-    known = {tuple(row[:3]): (row[3], row[4]) for row in map(json.loads, lines)}
+    known = {tuple(row[:3]): row[3] for row in map(json.loads, lines)}
 
-    def found(mutant: Mutant) -> tuple[Mutant, str, float]:
+    def found(mutant: Mutant) -> tuple[Mutant, str]:
         key = (mutant.place, mutant.old, mutant.new)
         if key in known:
-            return mutant, *known[key]
+            return mutant, known[key]
         copy = copies.get()
         try:
-            noticed, seconds = tried(mutant, copy)
+            noticed = tried(mutant, copy)
         finally:
             copies.put(copy)
         with journal.open("a", encoding="utf-8") as file:
-            file.write(json.dumps([*key, noticed, seconds]) + "\n")
-        print(
-            f"{mutant.place} {mutant.old!r} -> {mutant.new!r}: {noticed or 'UNNOTICED'} ({seconds:.0f} s)", flush=True
-        )
-        return mutant, noticed, seconds
+            file.write(json.dumps([*key, noticed]) + "\n")
+        print(f"{mutant.place} {mutant.old!r} -> {mutant.new!r}: {noticed or 'UNNOTICED'}", flush=True)
+        return mutant, noticed
 
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(processes) as pool:
         for number in range(processes):
@@ -265,26 +250,16 @@ def short(text: str) -> str:
     return f"`{text if len(text) <= 60 else text[:57] + '...'}`"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rooms", nargs="+", default=rooms(), choices=rooms(), metavar="ROOM")
-    parser.add_argument("--each", type=int, default=2, help="mutants a room")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--places", nargs="+", default=(), metavar="FILE:LINE", help="only these, and no table")
-    given = parser.parse_args(arguments)
+def main() -> None:
+    given = options(__doc__, rooms=tuple(rooms()), each=2, seed=0, processes=2, places=("all",))
     mutants = [mutant for room in given.rooms for mutant in drawn(room, given.each, given.seed)]
-    if given.places:
+    if given.places != ("all",):
         measure([mutant for mutant in mutants if mutant.place in given.places], given.processes)
         return
     found = measure(mutants, given.processes)
     left = [
-        (mutant.room, mutant.place, short(mutant.old), short(mutant.new)) for mutant, noticed, _ in found if not noticed
+        (mutant.room, mutant.place, short(mutant.old), short(mutant.new)) for mutant, noticed in found if not noticed
     ]
-    rows = []
-    for room in dict.fromkeys(mutant.room for mutant in mutants):
-        own = [(noticed, seconds) for mutant, noticed, seconds in found if mutant.room == room]
-        rows.append((room, len(own), sum(bool(noticed) for noticed, _ in own), f"{max(each for _, each in own):.0f}"))
     write(
         "mutants",
         "Does the suite notice a broken line?",
@@ -292,8 +267,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         left,
         [f"{len(found)} mutants were tried, and {len(left)} were not noticed."],
         seeds=[given.seed],
-        more=[table(COLUMNS, rows)],
-        results=RESULTS,
     )
 
 

@@ -32,7 +32,6 @@ from apportion.lab.training.settings import Training
 from apportion.lab.training.trainer import Trainer
 from apportion.records import open_run, write_step
 from apportion.replay import AllocatorReplay, replay
-from apportion.replay.limits import drift
 from apportion.selection import ShuffledEpochs
 from apportion.types import Batch, Floats, Prompt
 from benchmarks.common import spread, table, write
@@ -40,8 +39,6 @@ from benchmarks.common import spread, table, write
 FIXED_SEEDS, TRAINED_SEEDS = tuple(range(4)), tuple(range(3))
 PROBLEMS, PROMPTS, LOGGED, BUDGET = 128, 32, 16, 8
 STEPS = {"fixed": 16, "trained": 16}
-VISITS = {"fixed": 3, "trained": 3}
-"""The visits within which drift is measured."""
 MEASURES = ("rollouts", "mixed", "hits", "variance")
 SOURCES = ("pools", "expected")
 FAR = 1000
@@ -165,7 +162,6 @@ def one_seed(kind: str, seed: int) -> dict[str, Any]:
     for source in SOURCES:
         again = replay(record, rules(), outcomes=source, allow_missing=True, seeds=(seed,))  # type: ignore[arg-type]
         found[source] = {each.name: replayed(each) for each in again.allocators}
-    found["drift"] = drift(record, VISITS[kind])
     found["success"] = [np.mean(each["p"]) for each in logged]
     return found
 

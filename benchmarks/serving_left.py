@@ -18,11 +18,10 @@ from typing import Any
 
 import openai
 
-from apportion.endpoint import Endpoint
 from apportion.lab.world.task import EOS, PAD
 from apportion.stopping import Wave
 from apportion.vote import Question, vote
-from benchmarks.common import spread, table
+from benchmarks.common import spread
 from benchmarks.served_model import ServedModel
 
 WAVE = 8
@@ -34,15 +33,13 @@ IDLE_SECONDS = 0.3
 class Left:
     """A wave that a client left: the completions it needed, the requests in flight, and the server's processor seconds.
 
-    ``until_seconds`` is the server's time until the client left, and ``after_seconds`` its time after that. The next
-    request, sent at once and for a single token, was answered after ``next_seconds``.
+    ``until_seconds`` is the server's time until the client left, and ``after_seconds`` its time after that.
     """
 
     needed: int
     in_flight: int
     until_seconds: float
     after_seconds: float
-    next_seconds: float
 
     @property
     def each_seconds(self) -> float:
@@ -76,37 +73,24 @@ def left_behind(served: ServedModel, question: Question, seed: int, tokens: int)
     }
 
 
-def left_notes(found: Sequence[Mapping[str, Left]], tokens: int) -> list[str]:
-    """Return a note and a table of the results, one item of ``found`` a seed."""
-    columns = "asked, needed, left in flight, server CPU s until the answer, after, next request waits s"
-    rows = [
-        [
-            name,
-            spread([one[name].needed for one in found], ".0f"),
-            spread([one[name].in_flight for one in found], ".0f"),
-            spread([one[name].until_seconds for one in found], ".2f"),
-            spread([one[name].after_seconds for one in found], ".2f"),
-            spread([one[name].next_seconds for one in found], ".2f"),
-        ]
-        for name in found[0]
-    ]
+def left_note(found: Sequence[Mapping[str, Left]], tokens: int) -> str:
+    """Return the results in words, one item of ``found`` a seed."""
     computed = {name: spread([one[name].computed for one in found], ".0%") for name in (OURS, STREAMED)}
     dearer = spread([one[STREAMED].each_seconds / one[OURS].each_seconds for one in found], ".2f")
-    return [
+    free = max(one[FREE].in_flight for one in found)
+    return (
         f"One question, {WAVE} completions of {tokens} tokens, and the default rule at M = {WAVE}, which leaves when "
         f"it has the votes that it needs. The server computed {computed[OURS]} of what was left in flight, as "
         f"`apportion vote` sends requests. Cancelling does not save this share. Streamed by the `openai` client the "
         f"share is {computed[STREAMED]}, but a streamed completion costs {dearer} times the processor time. "
-        "Free waves leave nothing in flight.",
-        table(columns.split(", "), rows),
-    ]
+        f"Free waves leave {free or 'nothing'} in flight."
+    )
 
 
 def aftermath(served: ServedModel, before: float, needed: int, in_flight: int) -> Left:
     """Return what the server does after the client has left; to be called at that moment."""
     left = served.cpu_seconds
-    seconds = asyncio.run(_next_request(served))
-    return Left(needed, in_flight, left - before, settled(served) - left, seconds)
+    return Left(needed, in_flight, left - before, settled(served) - left)
 
 
 def of_length(tokens: int) -> dict[str, Any]:
@@ -169,12 +153,3 @@ async def _leave(served: ServedModel, question: Question, tokens: int, needed: i
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _next_request(served: ServedModel) -> float:
-    """Return the seconds until one sample of a single token arrives."""
-    started = time.monotonic()
-    async with Endpoint(served.base_url, served.model, max_tokens=1).connect() as client:
-        async for _ in client.sample("7 a+3 =", 1):
-            pass
-    return time.monotonic() - started

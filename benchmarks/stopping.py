@@ -1,4 +1,4 @@
-"""Measure every stopping rule on recorded answers: samples, waves, agreement with the full vote, accuracy.
+"""Measure every stopping rule on recorded answers: samples, waves, agreement with the full vote.
 
 Each question's recorded answers are replayed in random orders, which are the same for every rule. The full vote is the
 majority of the first M samples of an order. A rule agrees if it chooses the same answer.
@@ -12,66 +12,30 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from apportion.stopping import PosteriorPredictive, decide
+from apportion.stopping import PosteriorPredictive, Rule, decide
 from benchmarks.common import RESULTS, options, table, write
 from benchmarks.recorded import VOTES, Streams, read_datasets
-from benchmarks.stopping_cost import (
-    cost,
-    timing_streams,
-)
-from benchmarks.stopping_measured import (
-    GRID,
-    SEED,
-    WAVES,
-    Key,
-    Measured,
-    is_default,
-    measure,
-    settings,
-)
-from benchmarks.stopping_picture import PICTURE, draw
-from benchmarks.stopping_tables import (
-    BASE,
-    OURS,
-    SUMMARY,
-    by_dataset,
-    cost_table,
-    curves,
-    summary,
-    waves,
-)
+from benchmarks.stopping_measured import SEED, WAVES, Cells, Key, estimate, is_default, measure, settings
+from benchmarks.stopping_picture import PICTURE, Curve, draw
 
 M = 64
-MAXIMA = (M, 40)
 ORDERS = {"gsm8k": 3, "aime24": 100}
 """The number of random orders of each question; ``OTHER_ORDERS`` for other data sets."""
 OTHER_ORDERS = 20
 QUICK = Path("runs") / "stopping-quick"
 
-DEFAULT = f"{OURS}, eps = 0.01"
 EASY = ("gsm8k", "aime24")
 """The data sets that may not be copied into the repository."""
+CLOSE = ("optpo, N = 16", "posterior_predictive, eps = 0.01")
+"""The rules that are tried on close races."""
 RACES = 4000
-SHARES = {
-    ".52 .48": (0.52, 0.48),
-    ".55 .45": (0.55, 0.45),
-    ".6 .4": (0.6, 0.4),
-    ".7 .3": (0.7, 0.3),
-    "four of .25": (0.25,) * 4,
-    ".4 .3 .2 .1": (0.4, 0.3, 0.2, 0.1),
-    ".5 .35, three of .05": (0.5, 0.35, 0.05, 0.05, 0.05),
-    ".3 .2, fifty of .01": (0.3, 0.2, *(0.01,) * 50),
-}
+SHARES = {".52 .48": (0.52, 0.48), ".3 .2, fifty of .01": (0.3, 0.2, *(0.01,) * 50)}
 """Close races by a name to show."""
-CLOSE = tuple(f"{OURS}, {text}" for text in GRID[OURS])
-TIMED = 10_000
-"""The number of timed questions."""
 
 
 def main(votes: Path = VOTES, quick: bool = False) -> None:
@@ -81,11 +45,9 @@ def main(votes: Path = VOTES, quick: bool = False) -> None:
         for name, questions in read_datasets(votes).items()
     }
     rules = settings()
-    timed = timing_streams(data, TIMED, M)
-    usual = {label: rule for label, rule in rules.items() if is_default(rule)}
-    costs = {label: cost(rule, timed, min(TIMED, 500) if quick else TIMED) for label, rule in usual.items()}
-    cells = measure(data, rules, MAXIMA, WAVES)
-    columns, rows = by_dataset(cells, usual, M)
+    usual = [label for label, rule in rules.items() if is_default(rule)]
+    cells = measure(data, rules, M, WAVES)
+    columns, rows = by_dataset(cells, usual)
     write(
         "stopping",
         f"Stopping rules on recorded answers, at most {M} samples",
@@ -98,27 +60,16 @@ def main(votes: Path = VOTES, quick: bool = False) -> None:
             f"## Waves, M = {M}",
             "With curtailment, means over the data sets: samples in round trips, agreement in percent. A `free` wave "
             "is as large as the number of samples that the rule surely needs.",
-            waves(cells, usual, M),
+            waves(cells, usual),
             "## Nothing but close races",
             f"Synthetic: {RACES:,} questions whose answers all have the same probabilities, at M = {M}, unlike "
             "recorded ones. No prior can promise eps here. Samples, and disagreement in percent (*: more than eps).",
-            races(200 if quick else RACES),
-        ],
-        more=[
-            "## What a decision costs",
-            f"CPU time on one core, with the tables that the rules build. `replayed`: {TIMED:,} streams of {M} "
-            "answers, asked after every sample. `alone`: as many questions to the rule, each about one stream so far.",
-            cost_table(costs),
-            "## Every setting, means over the data sets",
-            table(SUMMARY.split(", "), summary(cells, rules, M)),
-            f"## Every setting on each data set, M = {M}",
-            table(*by_dataset(cells, rules, M)),
+            races(RACES),
         ],
         seeds=[SEED],
-        cells={"cells": [record for key, mine in cells.items() for record in _records(key, mine)]},
         results=QUICK if quick else RESULTS,
     )
-    draw(curves(cells, rules, M), M, QUICK / PICTURE.name if quick else PICTURE)
+    draw(curves(cells, rules), M, QUICK / PICTURE.name if quick else PICTURE)
 
 
 def _how(data: Mapping[str, Streams], votes: Path) -> str:
@@ -136,8 +87,8 @@ def _how(data: Mapping[str, Streams], votes: Path) -> str:
 
 
 def races(questions: int) -> str:
-    """Return a table of samples and disagreement of ours and OptPO on questions that are all alike."""
-    rules = {label: rule for label, rule in settings().items() if label in (BASE, *CLOSE)}
+    """Return a table of samples and disagreement on questions that are all alike."""
+    rules = {label: rule for label, rule in settings().items() if label in CLOSE}
     rng, rows = np.random.default_rng(SEED), []
     for name, shares in SHARES.items():
         drawn = rng.choice(len(shares), size=(questions, M), p=shares).astype(str)
@@ -151,19 +102,45 @@ def races(questions: int) -> str:
     return table(["probabilities", *rules], rows)
 
 
-def _records(key: Key, found: Mapping[str, Measured]) -> list[dict[str, Any]]:
-    """Return a record of means over questions for each data set."""
-    return [
-        {
-            **vars(key),
-            "dataset": name,
-            **{
-                field: None if values is None or np.isnan(values).all() else round(float(np.nanmean(values)), 6)
-                for field, values in vars(mine).items()
-            },
-        }
-        for name, mine in found.items()
-    ]
+def mean(cells: Cells, key: Key, field: str) -> float:
+    """Return the mean over the data sets of their means."""
+    return float(np.mean([getattr(mine, field).mean() for mine in cells[key].values()]))
+
+
+def by_dataset(cells: Cells, rules: Iterable[str]) -> tuple[list[str], list[list[str]]]:
+    """Return the columns and rows of a table of the samples and agreement of settings on each data set."""
+    found = {label: cells[Key(label)] for label in rules}
+    columns = [f"{name} {what}" for name in next(iter(found.values())) for what in ("samples", "agreement %")]
+    rows = []
+    for label, mine in found.items():
+        shown = [(estimate(m.samples).show(), estimate(m.agreement).show(".2f", 100)) for m in mine.values()]
+        rows.append([label, *(cell for pair in shown for cell in pair)])
+    return ["rule", *columns], rows
+
+
+def waves(cells: Cells, rules: Iterable[str]) -> str:
+    """Return a table of samples, waves and agreement of settings with curtailment, by wave."""
+    rows = []
+    for label in rules:
+        row = [label]
+        for wave in WAVES:
+            found = (mean(cells, Key(label, wave, True), field) for field in ("samples", "waves", "agreement"))
+            samples, trips, agreement = found
+            row.append(f"{samples:.1f} in {trips:.1f}, {100 * agreement:.2f}")
+        rows.append(row)
+    return table(["rule", *(wave if wave == "free" else f"waves of {wave}" for wave in WAVES)], rows)
+
+
+def curves(cells: Cells, rules: Mapping[str, Rule]) -> dict[str, dict[str, Curve]]:
+    """Return samples and disagreement of each rule's settings by data set, for OptPO those that the paper varies."""
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for label, rule in rules.items():
+        if any(word in label for word in ("literal", "m = 4", "from N")) or label == "fixed, all":
+            continue
+        for name, mine in cells[Key(label)].items():
+            point = (float(mine.samples.mean()), float(1 - mine.agreement.mean()))
+            found.setdefault(name, {}).setdefault(rule.name, []).append(point)
+    return found
 
 
 if __name__ == "__main__":

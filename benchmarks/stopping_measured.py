@@ -16,7 +16,7 @@ from benchmarks.recorded import Streams
 
 SEED = 0
 RESAMPLES = 2000
-WAVES: tuple[Wave, ...] = (1, 4, 8, "free")
+WAVES: tuple[Wave, ...] = (1, "free")
 
 GRID: dict[str, dict[str, dict[str, Any]]] = {
     "fixed": {"all": {}} | {f"n = {n}": {"samples": n} for n in (5, 10, 20, 40)},
@@ -55,26 +55,20 @@ def is_default(rule: Rule) -> bool:
 
 @dataclass(frozen=True)
 class Key:
-    """One measurement: a setting by its name, with at most ``max_samples``, after each ``wave``, curtailed or not."""
+    """One measurement: a setting by its name, asked after each ``wave``, curtailed or not."""
 
     setting: str
-    max_samples: int
     wave: Wave = 1
     curtail: bool = False
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The results of a rule on a data set: means [Q] over the orders of each question; ``tokens`` if they are known.
-
-    ``accuracy`` is NaN for questions whose right answer is unknown.
-    """
+    """The results of a rule on a data set: means [Q] over the orders of each question."""
 
     samples: Floats
     waves: Floats
     agreement: Floats
-    accuracy: Floats
-    tokens: Floats | None
 
 
 Cells = dict[Key, dict[str, Measured]]
@@ -85,17 +79,15 @@ class CurtailmentCosts(AssertionError):
     """Curtailment took more samples or agreed less on some stream, although it is lossless."""
 
 
-def measure(
-    data: Mapping[str, Streams], rules: Mapping[str, Rule], maxima: Iterable[int], waves: Iterable[Wave]
-) -> Cells:
-    """Run ``rules`` on the same streams with each maximum and kind of waves, without and with curtailment."""
+def measure(data: Mapping[str, Streams], rules: Mapping[str, Rule], max_samples: int, waves: Iterable[Wave]) -> Cells:
+    """Run ``rules`` on the same streams with each kind of waves, without and with curtailment."""
     cells: Cells = {}
-    for max_samples, wave in product(maxima, waves):
+    for wave in waves:
         full = {name: decide(streams.answers, "fixed", max_samples).answer for name, streams in data.items()}
         for (label, rule), name in product(rules.items(), data):
             pair = replay(data[name], rule, max_samples, wave, full[name])
             for curtail, measured in zip((False, True), pair, strict=True):
-                cells.setdefault(Key(label, max_samples, wave, curtail), {})[name] = measured
+                cells.setdefault(Key(label, wave, curtail), {})[name] = measured
     return cells
 
 
@@ -120,9 +112,7 @@ def replay(
 
 def _measured(streams: Streams, found: Decisions, agreed: Mask) -> Measured:
     of = streams.by_question
-    last = (np.arange(len(agreed)), found.samples - 1)
-    tokens = None if streams.tokens is None else of(streams.tokens[last])
-    return Measured(of(found.samples), of(found.waves), of(agreed), of(streams.right(found.answer)), tokens)
+    return Measured(of(found.samples), of(found.waves), of(agreed))
 
 
 @dataclass(frozen=True)

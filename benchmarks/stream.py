@@ -1,4 +1,4 @@
-"""A stream without batches: its price against batches, slots in use, ages, and the time of a decision.
+"""A stream without batches: its price against batches, and slots in use.
 
 The price is replayed on a recorded GRPO run; the slots are simulated (``apportion.simulation``).
 
@@ -11,7 +11,6 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,18 +21,16 @@ from apportion.allocators.vip import gradient_variance, minimise_noise
 from apportion.predictors import EmpiricalBayes, MeanLengths
 from apportion.replay.expected import HIGH, LOW, near_truth
 from apportion.replay.foresight import batches_of
-from apportion.selection import Mixed, Selector
-from apportion.simulation import InOrder, KnownLengths, SlotMeasures, Slots, simulate_slots
+from apportion.simulation import InOrder, SlotMeasures, Slots, simulate_slots
 from apportion.stream import Stream
 from apportion.types import Counts, Floats, Plan
 from benchmarks.common import spread, table, write
 from benchmarks.real_run_data import Recorded, grpo_run
 
 SEEDS = (0, 1, 2)
-BATCH, SIZE, EPOCHS, SHOWN = 128, 8, 8, (0, 1, 2, 4, 7)
+BATCH, SIZE, EPOCHS, SHOWN = 128, 8, 8, (0, 1, 7)
 SLOTS, ROWS, HELD, UPDATES = 128, 512, 256, 16
-BOUNDS, UPDATE_TIMES = (1, 2), (0.0, 0.5, 0.9)
-DATA_SETS, DECISIONS, IN_FLIGHT = (1_000, 1_000_000), 12_000, 256
+BOUND, UPDATE_TIMES = 1, (0.0, 0.5, 0.9)
 
 
 def priced(data: Recorded, seed: int) -> dict[str, list[tuple[float, float]]]:
@@ -72,43 +69,16 @@ def _split(variance: Floats) -> Counts:
     return minimise_noise(variance, SIZE * len(variance), "rloo", LOW, HIGH)
 
 
-def in_use(bound: int, update: float, way: str, seed: int) -> SlotMeasures:
-    """Return the measures of groups of 8, by how the trainer takes them or how prompts are opened."""
+def in_use(update: float, way: str, seed: int) -> SlotMeasures:
+    """Return the measures of groups of 8, taken "in order", or opened by "predicted" lengths, the longest first."""
     engine = Slots(slots=SLOTS, prompts=HELD, update=update, seed=seed)
-    lengths = {"predicted": MeanLengths(initial=1500), "known": KnownLengths(engine=engine)}.get(way)
+    lengths = MeanLengths(initial=1500) if way == "predicted" else None
     kind = InOrder if way == "in order" else Stream
 
     def make(prompts: Sequence[Prompt]) -> Stream:
-        return kind(Uniform(SIZE), prompts, rows_an_update=ROWS, age_bound=bound, lengths=lengths, seed=seed)
+        return kind(Uniform(SIZE), prompts, rows_an_update=ROWS, age_bound=BOUND, lengths=lengths, seed=seed)
 
     return simulate_slots(engine, make, UPDATES)
-
-
-def decisions(size: int, selection: Selector | None) -> tuple[Floats, Floats]:
-    """Return the CPU seconds of each result and decision at a free slot, and of each update learnt from."""
-    prompts = [Prompt(f"{q}", id=f"p{q}") for q in range(size)]
-    stream = Stream(
-        VIP(rollouts_per_prompt=SIZE), prompts, rows_an_update=BATCH * SIZE, age_bound=2, selection=selection
-    )
-    rng = np.random.default_rng(0)
-    rates, running = rng.beta(0.4, 0.4, size), list(stream.decide(IN_FLIGHT, 0.0).requests)
-    single, learnt = [], []
-    for now in range(1, DECISIONS):
-        place = int(rng.integers(len(running)))
-        running[place], ticket = running[-1], running[place]
-        running.pop()
-        rollout = Rollout(bool(rng.random() < rates[int(ticket.prompt.id[1:])]))
-        begun = time.thread_time()
-        stream.arrived(ticket, rollout)
-        decision = stream.decide(1, float(now))
-        single.append(time.thread_time() - begun)
-        running += decision.requests
-        if decision.update is not None:
-            begun = time.thread_time()
-            stream.trained(decision.update.version)
-            running += stream.decide(IN_FLIGHT - len(running), float(now)).requests
-            learnt.append(time.thread_time() - begun)
-    return np.array(single), np.array(learnt)
 
 
 def main() -> None:
@@ -118,21 +88,9 @@ def main() -> None:
     prices = [[way, *(spread([run[way][e][0] for run in runs], ".3f") for e in SHOWN)] for way in runs[0]]
     prices.append(["price, rollouts", *(spread([run["price"][e][1] for run in runs], ".3f") for e in SHOWN)])
     used = []
-    for bound in BOUNDS:
-        for update in UPDATE_TIMES:
-            cells = {
-                way: [in_use(bound, update, way, seed) for seed in SEEDS]
-                for way in ("in order", "bound", "predicted", "known")
-            }
-            means = [spread([m.utilisation for m in own], ".3f") for own in cells.values()]
-            ages = max(m.largest_age for way in ("bound", "predicted") for m in cells[way])
-            used.append([f"{bound}", f"{update}", *means, ages])
-    times = []
-    for size in DATA_SETS:
-        for name, selection in (("shuffled", None), ("P(mixed)", Mixed())):
-            single, learnt = decisions(size, selection)
-            p50, p99 = 1e6 * np.quantile(single, [0.5, 0.99])
-            times.append([f"{size:,}, {name}", f"{p50:.0f}", f"{p99:.0f}", f"{1e3 * np.median(learnt):.0f}"])
+    for update in UPDATE_TIMES:
+        own = ([in_use(update, way, seed).utilisation for seed in SEEDS] for way in ("in order", "predicted"))
+        used.append([f"{BOUND}", f"{update}", *(spread(each, ".3f") for each in own)])
     write(
         "stream",
         "A stream without batches",
@@ -143,24 +101,11 @@ def main() -> None:
             "The default belief learns after each 128 prompts. A batch spends its budget exactly; the last row is what "
             "the price spends.",
             table(
-                [
-                    "age bound",
-                    "update over sampling",
-                    "in order",
-                    "bound",
-                    "longest first, predicted",
-                    "longest first, known",
-                    "largest age",
-                ],
+                ["age bound", "update over sampling", "in order", "longest first, predicted"],
                 used,
             ),
             f"Share of the time that {SLOTS} slots sample; groups of 8, {ROWS} rollouts an update, {HELD} prompts, "
             f"lognormal lengths, {UPDATES} updates without the first quarter.",
-        ],
-        more=[
-            table(["prompts, selection", "decision, us (50%)", "us (99%)", "update, ms"], times),
-            "CPU time of a result with the decision that follows, VIP by a price, 256 slots; and of an update of 128 "
-            "groups, with what is learnt, the new price and the new order.",
         ],
         seeds=SEEDS,
     )

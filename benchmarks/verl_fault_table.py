@@ -8,22 +8,26 @@ The kinds and the fakes behind verl's interfaces are those of ``tests/verl/fault
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.common import RESULTS, write
+from benchmarks.common import RESULTS, options, write
 from tests.verl.cpu import assets as made
 from tests.verl.fault_random import RandomRun, random_run
 from tests.verl.fault_table import KINDS, MOMENTS, Found, tried
 
-COLUMNS = ("fault", "tried", "survived", "ended with its cause", "ended otherwise", "hung", "rows wrong", "longest s",
-           "last line")  # fmt: skip
-OUTCOMES = ("survived", "ended", "ended otherwise", "hung")
+OUTCOMES = {
+    "survived": "survived",
+    "ended": "ended with its cause",
+    "ended otherwise": "ended otherwise",
+    "hung": "hung",
+}
+"""The outcomes, and their columns."""
 STEPS, SEEDS = 200, (0, 1)
 
 
@@ -49,13 +53,14 @@ def study(
         print(*runs, sep="\n", flush=True)
     by_kind = [[each for each in found if each.kind == kind.name] for kind in KINDS]
     survived = [own for own in by_kind if all(each.outcome == "survived" for each in own)]
+    counts, slowest = Counter(each.outcome for each in found), [e.slowest for e in found if e.outcome == "survived"]
     write(
         "verl_fault_table",
         "Kinds of faults in runs of verl in one process",
-        COLUMNS,
-        [*(row(own[0].kind, own) for own in by_kind if own not in survived), row("all", found)],
+        ["fault", "tried", *OUTCOMES.values(), "rows wrong"],
+        [["all", len(found), *(counts[outcome] for outcome in OUTCOMES), sum(bool(each.wrong) for each in found)]],
         [
-            f"Every run of the other {len(survived)} kinds survived, in at most {_longest(found):.0f} s.",
+            f"Every run of {len(survived)} kinds survived, in at most {max(slowest, default=0):.0f} s.",
             f"{len(KINDS)} kinds, each at {moments} of {len(MOMENTS)} moments. The coordinator, its workers with "
             "verl's own code, checkpoints and tracking are the real ones. Ray's actors and calls, TransferQueue, "
             "rollout servers, the load balancer, reward workers and the trainer's loop are made up, and time passes at "
@@ -65,7 +70,6 @@ def study(
             "group, has another reward than its tokens, or is there twice, or if there are more than the budget.",
             *([random_lines(runs)] if runs else []),
         ],
-        more=["Survived: " + "; ".join(own[0].kind for own in survived)],
         seeds=seeds,
         cells={"faults": [asdict(each) for each in found], "random": [asdict(each) for each in runs]},
         results=results,
@@ -75,26 +79,6 @@ def study(
 
 def _tried(kind: int, moment: int, assets: Path) -> Found:
     return tried(KINDS[kind], MOMENTS[moment], assets)
-
-
-def row(name: str, found: Sequence[Found]) -> list[str]:
-    """Return the row of a kind."""
-    counts = [str(sum(each.outcome == outcome for each in found)) for outcome in OUTCOMES]
-    last = next((each.last for each in found if each.last), "") if name != "all" else ""
-    shown = last.replace("|", "/")
-    shown = shown if len(shown) <= 160 else f"{shown[:160]}..."
-    return [
-        name,
-        str(len(found)),
-        *counts,
-        str(sum(bool(each.wrong) for each in found)),
-        f"{_longest(found):.0f}",
-        shown,
-    ]
-
-
-def _longest(found: Sequence[Found]) -> float:
-    return max((each.slowest for each in found if each.outcome == "survived"), default=0.0)
 
 
 def random_lines(runs: Sequence[RandomRun]) -> str:
@@ -110,10 +94,5 @@ def random_lines(runs: Sequence[RandomRun]) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=STEPS, help="of each run with random faults; 0 leaves them out")
-    parser.add_argument("--moments", type=int, default=len(MOMENTS), help="of each kind, in turn")
-    parser.add_argument("--jobs", type=int, default=2, help="processes")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    given = parser.parse_args()
+    given = options(__doc__, steps=STEPS, moments=len(MOMENTS), jobs=2, results=RESULTS)
     study(given.results, given.steps, jobs=given.jobs, moments=given.moments)

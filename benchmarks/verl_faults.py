@@ -14,7 +14,6 @@ import signal
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import count, cycle
@@ -104,10 +103,12 @@ class LiveRun:
     def _found(self) -> list[psutil.Process]:
         return [each for each in psutil.process_iter(["cwd", "cmdline"]) if each.info["cwd"] == str(self.folder)]
 
-    def ask(self, fault: str) -> None:
-        """Have the next rollout or reward of any prompt suffer ``fault``; ``forget`` takes what is left back."""
-        for index in range(PROMPTS):
-            (self.folder / "records" / "faults" / f"{fault}_{index}.0").touch()
+    def ask(self, fault: str, prompts: Iterable[int]) -> list[Path]:
+        """Have the next rollout or reward of these prompts suffer ``fault``; ``forget`` takes what is left back."""
+        paths = [self.folder / "records" / "faults" / f"{fault}_{index}.0" for index in prompts]
+        for path in paths:
+            path.touch()
+        return paths
 
     def forget(self) -> None:
         for path in (self.folder / "records" / "faults").iterdir():
@@ -123,31 +124,63 @@ class LiveRun:
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault by name. ``strike`` does it. It happens in a random moment of ``phase``, or in any moment.
+    """A fault by name, and its acts in order, by whom they strike. It comes in a random moment, or in one of ``phase``.
 
-    ``fatal`` ones end their run, with ``error`` in its output. If it is to be ``resumed``, its steps must be the same.
+    One with an ``error`` ends its run, with this error in its output. If it is to be ``resumed``, its steps must be the
+    same.
     """
 
     name: str
-    strike: Callable[[LiveRun, Random], None]
+    acts: tuple[tuple[str, signal.Signals | float | str], ...]
     phase: str = ""
-    fatal: bool = False
     error: str = ""
-    publishing: bool = False
     resumed: bool = False
 
 
 @dataclass
 class Struck:
-    """A fault that happened: in which moment, what came of it, after how many seconds, and what went wrong."""
+    """A fault that happened: what came of it, after how many seconds, and what went wrong."""
 
     fault: str
-    moment: str
     outcome: str
     seconds: float
     within: bool
     wrong: list[str] = field(default_factory=list)
-    run: str = ""
+
+
+KILL, STOP, CONTINUE = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
+RECOVERED = (
+    Fault("SIGKILL to a worker", (("one", KILL),)),
+    Fault("SIGSTOP to a worker", (("one", STOP),)),
+    Fault("SIGSTOP to a worker, SIGCONT after 2 s", (("one", STOP), ("wait", 2), ("one", CONTINUE))),
+    Fault("SIGSTOP to a worker, SIGCONT after 8 s", (("one", STOP), ("wait", 8), ("one", CONTINUE))),
+    Fault("SIGKILL to a worker in a validation", (("one", KILL),), phase="validation"),
+    Fault("SIGSTOP to a worker in a validation", (("one", STOP),), phase="validation"),
+    Fault("SIGKILL to a worker that publishes", (("publishing", "kills"),)),
+    Fault("SIGSTOP to a worker that publishes", (("publishing", "stops"),)),
+    Fault("SIGKILL to both workers", (("one", KILL), ("wait", 0.2), ("other", KILL))),
+    Fault("SIGSTOP to both workers", (("one", STOP), ("wait", 0.2), ("other", STOP))),
+    Fault("SIGKILL to one worker, SIGSTOP to the other", (("one", KILL), ("wait", 0.2), ("other", STOP))),
+    Fault(
+        "SIGKILL to a worker, and rewards that raise", (("four prompts", "reward_fails"), ("wait", 0.5), ("one", KILL))
+    ),
+    Fault(
+        "SIGSTOP to the trainer, SIGCONT after 8 s",
+        (("trainer", STOP), ("wait", SILENT_SECONDS + 3), ("trainer", CONTINUE)),
+    ),
+)
+STORAGE, CONTROLLER = "ray::SimpleStorage", "ray::TransferQueueController"
+FATAL = (
+    Fault("SIGKILL to the trainer", (("trainer", KILL),), error="ActorDied", resumed=True),
+    Fault(
+        "both workers gone for good",
+        (("all prompts", "ends_worker"),),
+        error="agent-loop workers must live, got none of 2",
+    ),
+    Fault("an allocator that raises", (("all prompts", "reward_grades"),), error="rewards must be 0 or 1 for hora"),
+    Fault("SIGKILL to TransferQueue's storage", ((STORAGE, KILL),), error="TransferQueueStorageUnit#0 must live"),
+    Fault("SIGKILL to TransferQueue's controller", ((CONTROLLER, KILL),), error="TransferQueueController must live"),
+)
 
 
 def workers(run: LiveRun) -> list[int]:
@@ -155,106 +188,29 @@ def workers(run: LiveRun) -> list[int]:
     return sorted(run.processes("ray::AllocatedWorker"))
 
 
-def to_one(*numbers: signal.Signals, pause: float = 0.0) -> Callable[[LiveRun, Random], None]:
-    """Return a fault that sends signals to a random worker, with ``pause`` seconds between them."""
-
-    def strike(run: LiveRun, rng: Random) -> None:
-        pid = rng.choice(workers(run))
-        for i, number in enumerate(numbers):
-            time.sleep(pause if i else 0)
-            send(pid, number)
-
-    return strike
-
-
-def to_both(*numbers: signal.Signals) -> Callable[[LiveRun, Random], None]:
-    """Return a fault that sends a signal to each worker."""
-
-    def strike(run: LiveRun, rng: Random) -> None:
-        for pid, number in zip(rng.sample(workers(run), 2), numbers, strict=True):
-            send(pid, number)
-            time.sleep(rng.uniform(0, 0.5))
-
-    return strike
-
-
-def while_publishing(verb: str) -> Callable[[LiveRun, Random], None]:
-    """Return a fault of the worker itself: after it wrote rows, in a commit, or before it says that it committed."""
-
-    def strike(run: LiveRun, rng: Random) -> None:
-        names = [f"{verb}_{name}" for name in WRITING if f"{verb}_{name}" != "stops_worker_committing"]
-        path = run.folder / "records" / "faults" / f"{rng.choice(names)}_{rng.randrange(PROMPTS)}.0"
-        path.touch()
-        _wait(lambda: not path.exists() or run.done is not None, HUNG_SECONDS)
-
-    return strike
-
-
-def with_a_reward(run: LiveRun, rng: Random) -> None:
-    """Have rewards of random prompts raise while a worker dies."""
-    for index in rng.sample(range(PROMPTS), 4):
-        (run.folder / "records" / "faults" / f"reward_fails_{index}.0").touch()
-    time.sleep(rng.uniform(0, 1))
-    to_one(signal.SIGKILL)(run, rng)
-
-
-def trainer(run: LiveRun) -> int:
-    return int((run.folder / "records" / "trainer").read_text("utf-8"))
-
-
-def stops_trainer(run: LiveRun, rng: Random) -> None:
-    send(trainer(run), signal.SIGSTOP)
-    time.sleep(SILENT_SECONDS + 3)
-    send(trainer(run), signal.SIGCONT)
-
-
-def kills(title: str) -> Callable[[LiveRun, Random], None]:
-    """Return a fault that kills the processes whose command line begins with ``title``."""
-
-    def strike(run: LiveRun, rng: Random) -> None:
-        for pid in run.processes(title):
-            send(pid, signal.SIGKILL)
-
-    return strike
-
-
-RECOVERED = (
-    Fault("SIGKILL to a worker", to_one(signal.SIGKILL)),
-    Fault("SIGSTOP to a worker", to_one(signal.SIGSTOP)),
-    Fault("SIGSTOP to a worker, SIGCONT after 2 s", to_one(signal.SIGSTOP, signal.SIGCONT, pause=2)),
-    Fault("SIGSTOP to a worker, SIGCONT after 8 s", to_one(signal.SIGSTOP, signal.SIGCONT, pause=8)),
-    Fault("SIGKILL to a worker in a validation", to_one(signal.SIGKILL), phase="validation"),
-    Fault("SIGSTOP to a worker in a validation", to_one(signal.SIGSTOP), phase="validation"),
-    Fault("SIGKILL to a worker that publishes", while_publishing("kills"), publishing=True),
-    Fault("SIGSTOP to a worker that publishes", while_publishing("stops"), publishing=True),
-    Fault("SIGKILL to both workers", to_both(signal.SIGKILL, signal.SIGKILL)),
-    Fault("SIGSTOP to both workers", to_both(signal.SIGSTOP, signal.SIGSTOP)),
-    Fault("SIGKILL to one worker, SIGSTOP to the other", to_both(signal.SIGKILL, signal.SIGSTOP)),
-    Fault("SIGKILL to a worker, and rewards that raise", with_a_reward),
-    Fault("SIGSTOP to the trainer, SIGCONT after 8 s", stops_trainer),
-)
-FATAL = (
-    Fault(
-        "SIGKILL to the trainer", lambda run, rng: send(trainer(run), signal.SIGKILL), fatal=True,
-        error="ActorDied", resumed=True,
-    ),
-    Fault(
-        "both workers gone for good", lambda run, rng: run.ask("ends_worker"), fatal=True,
-        error="agent-loop workers must live, got none of 2",
-    ),
-    Fault(
-        "an allocator that raises", lambda run, rng: run.ask("reward_grades"), fatal=True,
-        error="rewards must be 0 or 1 for hora",
-    ),
-    Fault(
-        "SIGKILL to TransferQueue's storage", kills("ray::SimpleStorage"), fatal=True,
-        error="TransferQueueStorageUnit#0 must live",
-    ),
-    Fault(
-        "SIGKILL to TransferQueue's controller", kills("ray::TransferQueueController"), fatal=True,
-        error="TransferQueueController must live",
-    ),
-)  # fmt: skip
+def strike(run: LiveRun, fault: Fault, rng: Random) -> float:
+    """Do a fault, and return the time at which it began."""
+    began, pids = time.monotonic(), workers(run)
+    rng.shuffle(pids)
+    trainer = int((run.folder / "records" / "trainer").read_text("utf-8"))
+    known = {"one": pids[:1], "other": pids[1:], "trainer": [trainer]}
+    for who, what in fault.acts:
+        if isinstance(what, signal.Signals):
+            for pid in known.get(who) or run.processes(who):
+                send(pid, what)
+        elif isinstance(what, str):
+            places = {"all prompts": range(PROMPTS), "four prompts": rng.sample(range(PROMPTS), 4)}
+            if who in places:
+                run.ask(what, places[who])
+                continue
+            # after it wrote rows, in a commit, or before it says that it committed
+            names = [f"{what}_{name}" for name in WRITING if f"{what}_{name}" != "stops_worker_committing"]
+            [path] = run.ask(rng.choice(names), [rng.randrange(PROMPTS)])
+            _wait(lambda path=path: not path.exists() or run.done is not None, HUNG_SECONDS)
+            began = time.monotonic()
+        else:
+            time.sleep(what)
+    return began
 
 
 def study(faults: int = FAULTS, fatal: int = 3, results: Path = RESULTS, seed: int = SEED) -> list[Struck]:
@@ -277,7 +233,7 @@ def study(faults: int = FAULTS, fatal: int = 3, results: Path = RESULTS, seed: i
         COLUMNS,
         rows(found),
         [
-            f"{len(found)} faults in {len({each.run for each in found})} runs of verl on a CPU, with two workers, "
+            f"{len(found)} faults in {next(runs)} runs of verl on a CPU, with two workers, "
             f"`allocation.silent_seconds={SILENT_SECONDS}`, and a tiny policy. A fault came at a random moment after "
             "the run had recovered from the one before. Seconds are those until the next whole step was logged, or, "
             "for a fatal fault, until the run and all its processes had ended. The bounds are "
@@ -285,11 +241,6 @@ def study(faults: int = FAULTS, fatal: int = 3, results: Path = RESULTS, seed: i
             "A fault is wrong if a row that is trained on is of another step, twice there, of no group, or has another "
             "reward than its group says, or if rows are left over. "
             f"Wrong: {sum(bool(each.wrong) for each in found)} of {len(found)}.",
-        ],
-        more=[
-            "It is wrong, too, if a worker that was declared lost still lives, or if a step that is repeated after the "
-            f"death of a trainer differs. A run without a new step for {HUNG_SECONDS:g} s counts as hung. Moments: "
-            f"{_moments(found)}.",
         ],
         seeds=[seed],
         cells={"faults": [asdict(each) for each in found]},
@@ -318,10 +269,10 @@ def outcome_of(fault: Fault, status: int | None, output: str, stepped: bool) -> 
     ``status`` is that of the run, None if it has not ended; ``stepped`` whether a step followed.
     """
     if status is None:
-        return "went on" if stepped and not fault.fatal else "hung"
-    if fault.fatal and status != 0 and fault.error in output:
+        return "went on" if stepped and not fault.error else "hung"
+    if fault.error and status != 0 and fault.error in output:
         return "ended"
-    return "went on" if status == 0 and not fault.fatal else "ended otherwise"
+    return "went on" if status == 0 and not fault.error else "ended otherwise"
 
 
 def unsound(lines: Iterable[Mapping[str, Any]], step: int, batch: int = 4) -> list[str]:
@@ -365,7 +316,6 @@ def _survive(run: LiveRun, faults: Sequence[Fault], rng: Random) -> list[Struck]
             others = json.loads((run.folder / "records" / f"others_{step}.json").read_text("utf-8"))
             struck.wrong += [f"step {step} has {len(others)} rows left over"] if others else []
         checked = len(run.steps)
-        struck.run = f"{os.getpid()} {run.folder.name}"
         found.append(struck)
         _show(struck, run, "went on")
         if struck.outcome != "went on":
@@ -382,10 +332,8 @@ def _strike(run: LiveRun, fault: Fault, rng: Random) -> Struck:
         _wait(lambda: run.phase == fault.phase or run.done is not None, START_SECONDS)
         time.sleep(rng.uniform(0, 0.1))
     _wait(lambda: len(workers(run)) == 2 or run.done is not None, START_SECONDS)
-    moment, began, before = run.phase, time.monotonic(), workers(run)
-    fault.strike(run, rng)
-    if fault.publishing:  # it waits for its moment
-        moment, began = "publishing", time.monotonic()
+    before = workers(run)
+    began = strike(run, fault, rng)
     latest = max(run.steps, default=0)
     # the step in progress and the one after it, because the former may have been over but for its validation
     _wait(lambda: max(run.steps, default=0) > latest + 1 or run.done is not None, HUNG_SECONDS)
@@ -393,7 +341,7 @@ def _strike(run: LiveRun, fault: Fault, rng: Random) -> Struck:
     status = None if run.done is None else run.done.status
     outcome = outcome_of(fault, status, _output(run), max(run.steps, default=0) > latest + 1)
     run.forget()
-    struck = Struck(fault.name, moment, outcome, seconds, outcome == "went on" and seconds <= GOES_ON_SECONDS)
+    struck = Struck(fault.name, outcome, seconds, outcome == "went on" and seconds <= GOES_ON_SECONDS)
     if fault.name.endswith("SIGCONT after 8 s") and "trainer" not in fault.name:
         struck.wrong += [] if set(before) - set(workers(run)) else ["a worker that was declared lost still lives"]
     return struck
@@ -405,16 +353,14 @@ def _end(run: LiveRun, fault: Fault, rng: Random) -> Struck:
     enough = 7 if fault.resumed else 2  # a checkpoint is saved every fifth step
     _wait(lambda: len(run.steps) >= enough or run.done is not None, START_SECONDS)
     time.sleep(rng.uniform(0, 4))
-    moment, began = run.phase, time.monotonic()
-    fault.strike(run, rng)
+    began = strike(run, fault, rng)
     _wait(lambda: run.done is not None, 4 * HUNG_SECONDS)
     _wait(lambda: not run.all_processes(), ENDS_SECONDS)
     seconds = time.monotonic() - began
     left = run.all_processes()
     outcome = outcome_of(fault, None if run.done is None else run.done.status, _output(run), stepped=False)
     wrong = [f"{len(left)} processes are left"] if left else []
-    struck = Struck(fault.name, moment, outcome, seconds, outcome == "ended" and seconds <= ENDS_SECONDS, wrong)
-    struck.run = f"{os.getpid()} {run.folder.name}"
+    struck = Struck(fault.name, outcome, seconds, outcome == "ended" and seconds <= ENDS_SECONDS, wrong)
     _show(struck, run, "ended")
     run.end()
     if fault.resumed:
@@ -446,17 +392,11 @@ def _content(run: LiveRun, step: int) -> list[tuple[Any, ...]]:
 
 def _show(struck: Struck, run: LiveRun, wanted: str) -> None:
     """Print a fault, and keep the log of a run that did not end as ``wanted``."""
-    print(f"{struck.fault}: {struck.moment}, {struck.outcome} after {struck.seconds:.1f} s", struck.wrong, flush=True)
+    print(f"{struck.fault}: {struck.outcome} after {struck.seconds:.1f} s", struck.wrong, flush=True)
     if struck.outcome != wanted:
         path = Path(tempfile.gettempdir()) / f"verl_faults_{run.folder.name}_{int(time.time())}.log"
         path.write_text(_output(run), encoding="utf-8")
         print("its log is", path, flush=True)
-
-
-def _moments(found: Sequence[Struck]) -> str:
-    names = {"round": "during a round", "training": "between rounds", "validation": "in a validation"}
-    counts = Counter(names.get(each.moment, each.moment or "at the start") for each in found)
-    return ", ".join(f"{times} {name}" for name, times in counts.items())
 
 
 def _output(run: LiveRun) -> str:

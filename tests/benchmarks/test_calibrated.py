@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import benchmarks.calibrated
-from apportion.stopping import Calibrated, PosteriorPredictive, decide, make_rule
+from apportion.stopping import Calibrated, decide, make_rule
 from apportion.stopping.calibrated import FEW, SCALE
-from benchmarks.calibrated_curves import RIVALS, Curve, Prefixes, hull, priced
+from benchmarks.calibrated_curves import Curve, Prefixes, beta_doubt, hull, priced
 from benchmarks.recorded import Question, Streams, read_datasets
 
 M = 12
@@ -26,9 +26,7 @@ def prefixes() -> Prefixes:
     ("score", "threshold", "rule"),
     [
         (priced(FEW), SCALE * 0.01, Calibrated(0.01)),
-        (RIVALS["posterior_predictive"], 0.05, PosteriorPredictive(0.05)),
-        (RIVALS["adaptive_consistency_beta"], 0.15, make_rule("adaptive_consistency_beta", confidence=0.85)),
-        (RIVALS["p_value"], 0.2, make_rule("p_value", threshold=0.2)),
+        (beta_doubt, 0.15, make_rule("adaptive_consistency_beta", confidence=0.85)),
     ],
 )
 def test_the_ends_at_a_threshold_are_those_of_the_rule(prefixes, score, threshold, rule):

@@ -26,9 +26,9 @@ def test_thresholds_promise_what_is_solved_less_a_margin():
 
 def test_a_set_of_one_must_reach_the_threshold():
     rest = [2] * 28
-    assert stopped(np.array([0, 0, 1, 1, *rest]), [0.9] * 5, RNG) == (2, True)
-    assert stopped(np.array([1, -1, 1, 1, *rest]), [0.7] * 5, RNG) == (4, False)
-    assert stopped(np.arange(1, 33), [0.9] * 5, RNG)[0] == 32
+    assert stopped(np.array([0, 0, 1, 1, *rest]), [0.9] * 5, RNG) == 2
+    assert stopped(np.array([1, -1, 1, 1, *rest]), [0.7] * 5, RNG) == 4
+    assert stopped(np.arange(1, 33), [0.9] * 5, RNG) == 32
 
 
 def test_the_control_commits_to_mixed_pilots():
@@ -38,8 +38,7 @@ def test_the_control_commits_to_mixed_pilots():
 
 def test_an_even_split_is_its_own_measure():
     own = simulated(alike=True, rng=RNG)
-    even, mixed, variance, signal = figures(own, np.full(len(own.rates), 8))
-    assert (even, variance, signal) == pytest.approx((8, 1, 1)) and abs(mixed - 1) < 0.1
+    assert figures(own, np.full(len(own.rates), 8)) == pytest.approx([8, 1, 1])
 
 
 def test_wrong_answers_that_are_alike_make_both_rules_one(tmp_path, monkeypatch):
@@ -49,6 +48,6 @@ def test_wrong_answers_that_are_alike_make_both_rules_one(tmp_path, monkeypatch)
     main(tmp_path / "none")
     found = {row[0]: row[1:] for row in tables[0][3]}
     assert (
-        found["GRPO run, wrong answers alike: C-GRPO"][:4]
-        == (found["GRPO run, wrong answers alike: explore-then-commit, 2 pilots"][:4])
+        found["GRPO run, wrong answers alike: C-GRPO"]
+        == (found["GRPO run, wrong answers alike: explore-then-commit, 2 pilots"])
     )

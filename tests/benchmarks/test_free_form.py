@@ -1,4 +1,4 @@
-"""Tests of the benchmark of free-form answers: its data, its judge that errs, and what it measures."""
+"""Tests of the benchmark of free-form answers: its data, and what it measures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from benchmarks.free_form_measured import (
     Found,
     KnownClasses,
     Worded,
-    erring_judge,
     hand_written,
     measure,
 )
@@ -48,23 +47,9 @@ def test_votes_are_the_same_for_the_same_seed(words):
 def test_known_classes_lose_nothing_and_exact_text_splits(words):
     known, exact = run(words, KnownClasses), run(words, lambda question: ExactMatch())
     assert all(one.merged == one.rightly == one.together for one in known)
-    assert all(one.split == one.wrong == one.loser - one.own == one.ambiguous == 0 for one in known)
-    assert all(one.merged == one.wrong == one.ambiguous == 0 for one in exact)
+    assert all(one.split == one.wrong == 0 for one in known)
+    assert all(one.merged == one.wrong == 0 for one in exact)
     assert np.mean([one.split for one in exact]) > 0.3
-    assert np.mean([one.samples for one in exact]) > 1.5 * np.mean([one.samples for one in known])
-
-
-def test_a_judge_that_never_errs_finds_the_known_classes_and_one_that_errs_does_not(words):
-    some = words[:20]
-
-    def judged(merging, splitting):
-        judge = erring_judge(some, merging, splitting, seed=0)
-        return run(some, lambda question: judge)
-
-    assert judged(0, 0) == run(some, KnownClasses)
-    merging, splitting = judged(0.2, 0), judged(0, 0.3)
-    assert sum(one.wrong for one in merging) > 0 and sum(one.split for one in splitting) > 0
-    assert sum(one.ambiguous for one in merging) > 0 and sum(one.wrong for one in splitting) == 0
 
 
 def test_a_threshold_is_never_reported_on_the_questions_that_chose_it():
@@ -80,4 +65,4 @@ def test_a_threshold_is_never_reported_on_the_questions_that_chose_it():
 
 
 def test_a_line_without_any_merge_says_so():
-    assert row("exact", [make_found(together=2)] * 3)[1:3] == ["none", "0.00 (0.00 to 0.00)"]
+    assert row("exact", [make_found(together=2)] * 3)[1] == "none"

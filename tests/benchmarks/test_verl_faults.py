@@ -17,11 +17,11 @@ KILL, STOP = RECOVERED[0].name, RECOVERED[1].name
 
 def test_the_table_has_a_row_for_each_fault_and_one_for_all():
     found = [
-        Struck(KILL, "round", "went on", 3.0, True),
-        Struck(FATAL[0].name, "training", "ended", 9.0, True),
-        Struck(KILL, "training", "went on", 5.0, True, ["step 3 has a row twice"]),
-        Struck(STOP, "round", "hung", 300.0, False),
-        Struck(STOP, "round", "ended otherwise", 20.0, False),
+        Struck(KILL, "went on", 3.0, True),
+        Struck(FATAL[0].name, "ended", 9.0, True),
+        Struck(KILL, "went on", 5.0, True, ["step 3 has a row twice"]),
+        Struck(STOP, "hung", 300.0, False),
+        Struck(STOP, "ended otherwise", 20.0, False),
     ]
     assert rows(found) == [
         [KILL, "2", "2", "0", "0", "0", "4.0", "5.0", "1"],
