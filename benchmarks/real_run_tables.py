@@ -23,7 +23,6 @@ OURS = (
     "empirical Bayes, known rates",
     "empirical Bayes, both",
 )
-VARIANCE_ONLY = ("running variance", "graded gp")
 
 
 @dataclass
@@ -64,12 +63,8 @@ def squared(runs: Sequence[Replayed], shares: Floats, epoch: int) -> Floats:
 
 
 def errors(found: Mapping[str, Sequence[Replayed]], shares: Floats, epochs: Sequence[int]) -> list[list[str]]:
-    """Return a row of squared errors for each predictor of means."""
-    return [
-        [name, *(interval(squared(runs, shares, epoch)) for epoch in epochs)]
-        for name, runs in found.items()
-        if name not in VARIANCE_ONLY
-    ]
+    """Return a row of squared errors for each predictor."""
+    return [[name, *(interval(squared(runs, shares, epoch)) for epoch in epochs)] for name, runs in found.items()]
 
 
 def point(pairs: Pairs) -> float:

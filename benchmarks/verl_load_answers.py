@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from uuid import UUID
 
 import numpy as np
 
-from apportion import AR3PO, HORA, VIP, Allocator, Plan, Prompt, Rollout, Uniform, Voting
-from apportion.predictors import DiscountedCounts
+from apportion import HORA, Allocator, Plan, Prompt, Rollout, Uniform, Voting
 from apportion.verl.coordinator.messages import (
     RolloutTask,
     RowAddress,
@@ -25,12 +23,10 @@ ROLLOUTS, SESSIONS = 8, 32
 
 ALLOCATORS: dict[str, Callable[[], Allocator]] = {
     "uniform": lambda: Uniform(ROLLOUTS),
-    "ar3po": lambda: AR3PO(stages=2, rollouts_per_stage=ROLLOUTS // 2),
     "voting": lambda: Voting(max_samples=ROLLOUTS, wave=ROLLOUTS // 2),
-    "vip, counts": lambda: VIP(rollouts_per_prompt=ROLLOUTS, high=2 * ROLLOUTS, predictor=DiscountedCounts()),
     "hora": lambda: HORA(pre_rollouts=ROLLOUTS // 2, rollouts_per_prompt=ROLLOUTS, high=2 * ROLLOUTS),
 }
-"""Under the first three a prompt does not wait for others. The last two plan all prompts together."""
+"""Under the first two a prompt does not wait for others. The last plans all prompts together."""
 
 SENTENCE = "A train leaves at {} and travels for {} hours at {} km/h, with a stop of {} minutes; how far does it get? "
 
@@ -84,22 +80,6 @@ class Answers:
         right, tokens = bool(drawn < self._success[q]), 100 + int(1000 * drawn)
         written = WrittenRollout(hash((q, session)).to_bytes(16, "big", signed=True), uid, session, (tokens,))
         return Rollout(right, "42" if right else str(tokens % 3), float(right), written, tokens)
-
-
-@dataclass
-class SentTasks:
-    """A group of workers that keeps the tasks that it is sent, oldest first."""
-
-    sent: deque[WorkerTask] = field(default_factory=deque)
-
-    def send(self, worker: str, task: WorkerTask) -> None:
-        self.sent.append(task)
-
-    def hand_over(self, worker: str, request: TrainerRequest, uids: Sequence[str]) -> None:
-        pass
-
-    def forget_rows(self, request: TrainerRequest) -> None:
-        pass
 
 
 def worker_name(worker: int) -> str:

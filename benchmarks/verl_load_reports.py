@@ -33,15 +33,14 @@ RUN_SECONDS = 300.0
 class Served:
     """The cost of a request: ``seconds`` from its begin to its end, for ``reports`` in so many ``calls``.
 
-    ``loop_seconds`` is processor time of the coordinator's thread, ``cpu_seconds`` that of its process, with Ray's
-    threads. ``delays`` are the seconds from a report to when the coordinator has it.
+    ``loop_seconds`` is processor time of the coordinator's thread. ``delays`` are the seconds from a report to when the
+    coordinator has it.
     """
 
     reports: int
     calls: int
     seconds: float
     loop_seconds: float
-    cpu_seconds: float
     delays: tuple[float, ...]
 
     @property
@@ -129,11 +128,10 @@ async def _served(name: str, answers: Answers, rate: float | None) -> Served:
     coordinator.receive = received  # type: ignore[assignment, method-assign]
     group = WorkerGroup(coordinator, handles, 60.0, TimeLimits(3600.0))
     await group.start()
-    began, loop_seconds, cpu_seconds = time.perf_counter(), time.thread_time(), time.process_time()
+    began, loop_seconds = time.perf_counter(), time.thread_time()
     group.open(request, [ray.put(None) for _ in names])
     await asyncio.wait_for(over.wait(), RUN_SECONDS)
-    seconds = time.perf_counter() - began
-    loop_seconds, cpu_seconds = time.thread_time() - loop_seconds, time.process_time() - cpu_seconds
+    seconds, loop_seconds = time.perf_counter() - began, time.thread_time() - loop_seconds
     coordinator.check()
     group.close()
-    return Served(sum(calls), len(calls), seconds, loop_seconds, cpu_seconds, tuple(delays))
+    return Served(sum(calls), len(calls), seconds, loop_seconds, tuple(delays))

@@ -51,7 +51,7 @@ def test_the_benchmark_runs_on_a_few_prompts(tmp_path):
     assert len(served) == 4
     for one in served:
         assert one["reports"] >= max(80, one["calls"])  # a rollout task and a commit of each prompt
-        assert 0 < one["loop_seconds"] <= one["cpu_seconds"]
+        assert one["loop_seconds"] > 0
         assert 0 < one["median_delay"] <= one["p99_delay"] < one["seconds"]
     paced = [one for one in served if one["wanted"] == 40]
     # A busy machine may fall behind the wanted rate, but the clients must never be ahead of it.
