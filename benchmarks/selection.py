@@ -16,13 +16,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import numpy as np
-
 from apportion import Belief, Prompt
-from apportion.predictors import DiscountedCounts, EmpiricalBayes, PrecomputedEmbeddings, Predictor, UniformPrior
+from apportion.predictors import Predictor
 from apportion.replay.choosing import Choices, Outcome, choose_along
 from apportion.replay.expected import near_truth
-from apportion.selection import GRESO, LargestVariance, Mixed, MoPPS, Retire, Selector, ShuffledEpochs, SPOWeights
+from apportion.selection import GRESO, Mixed, MoPPS, Retire, Selector, ShuffledEpochs, SPOWeights
 from apportion.types import Batch, Floats
 from benchmarks.common import spread, write
 from benchmarks.real_run import BATCH, GROUP
@@ -30,7 +28,6 @@ from benchmarks.real_run_data import Recorded, grpo_run
 from benchmarks.selection_picture import draw
 
 SEEDS = (0, 1, 2)
-STEP_RANGES = ((0, 10), (10, 40), (40, 415))
 
 
 @dataclass
@@ -58,27 +55,15 @@ class Window(Predictor):
 
 def rules(data: Recorded) -> dict[str, Callable[[], Selector]]:
     """Return the rules to compare, by name, with their default settings unless the name says otherwise."""
-    embedder = PrecomputedEmbeddings.from_array(data.prompts, data.embeddings)
-    known = {str(q): float(rate) for q, rate in enumerate(data.rates) if not np.isnan(rate)}
     return {
         "shuffled epochs": ShuffledEpochs,
-        "random (one half for all)": lambda: Mixed(predictor=UniformPrior(), explore=0.0),
         "P(mixed)": Mixed,
         "P(mixed), explores nothing": lambda: Mixed(explore=0.0),
-        "P(mixed), explores .05": lambda: Mixed(explore=0.05),
-        "P(mixed), explores .2": lambda: Mixed(explore=0.2),
-        "P(mixed), counts": lambda: Mixed(predictor=DiscountedCounts()),
-        "P(mixed), embeddings": lambda: Mixed(predictor=EmpiricalBayes(embedder)),
-        "P(mixed), known rates": lambda: Mixed(predictor=EmpiricalBayes(rates=known)),
-        "p (1 - p)": LargestVariance,
         "SPO's weights": SPOWeights,
         "MoPPS": MoPPS,
-        "MoPPS, counts": lambda: MoPPS(predictor=DiscountedCounts()),
         "GRESO": GRESO,
         "retire and retest": Retire,
-        "retire, hopeless too": lambda: Retire(hopeless=0.0),
         "P(mixed), exact p": lambda: Mixed(predictor=Window(data.shares), explore=0.0),
-        "P(mixed), exact p, explores": lambda: Mixed(predictor=Window(data.shares)),
     }
 
 
@@ -94,23 +79,21 @@ def replay(selector: Selector, data: Recorded, seed: int, outcome: Outcome) -> C
 
 def cells(runs: Sequence[Choices]) -> list[str]:
     """Return a row of the table from one replay for each seed."""
-    shares = [spread([run.mixed[a:b].mean() for run in runs], ".3f") for a, b in ((0, None), *STEP_RANGES)]
+    mixed = spread([run.mixed.mean() for run in runs], ".3f")
     waits, never = max(run.longest_wait for run in runs), max(run.never for run in runs)
     half = min(run.half for run in runs)
-    return [*shares, spread([run.regret for run in runs], ".3f"), str(waits), str(never), str(half)]
+    return [mixed, str(waits), str(never), str(half)]
 
 
 def main() -> None:
     data = grpo_run()
-    columns = ["mixed", *(f"steps {a} to {b - 1}" for a, b in STEP_RANGES)]
-    columns += ["regret", "longest wait", "never chosen", "hold half"]
     near = [
         [name, *cells([replay(make(), data, seed, "near") for seed in SEEDS])] for name, make in rules(data).items()
     ]
     write(
         "selection",
         "Choosing prompts along a real GRPO run",
-        ["rule", *columns],
+        ["rule", "mixed", "longest wait", "never chosen", "hold half"],
         near,
         NOTES,
         seeds=SEEDS,

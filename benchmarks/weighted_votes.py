@@ -117,17 +117,6 @@ def holds(found: Mapping[str, Estimate]) -> bool:
     return found["pooled"].low > 0 and all(mine.high >= 0 for mine in sets)
 
 
-def longer(questions: Sequence[Question]) -> tuple[Estimate, int]:
-    """Return the mean of log(tokens) of right samples less that of wrong ones, over the questions with both."""
-    gaps = []
-    for question in questions:
-        right = np.array([question.right[answer] for answer in question.answers])
-        if right.any() and not right.all():
-            logs = np.log(np.asarray(question.tokens, float))
-            gaps.append(logs[right].mean() - logs[~right].mean())
-    return estimate(np.array(gaps)), len(gaps)
-
-
 def table_rows(cells: Mapping[tuple[str, int, float], Mapping[str, Floats]]) -> Iterator[list[object]]:
     """Yield the rows of the table, one a look: accuracies and differences in percent and points."""
     for (kind, votes, exponent), mine in cells.items():
@@ -145,7 +134,6 @@ def main(votes: Path = VOTES) -> None:
         return
     cells = measure(data)
     found = differences(cells[LOOKS[0]])
-    gaps = {name: longer(questions) for name, questions in data.items()}
     write(
         "weighted_votes",
         "Votes weighted by tokens against the plain majority",
@@ -161,15 +149,6 @@ def main(votes: Path = VOTES) -> None:
             "Intervals: bootstrap over questions. Orders: "
             + ", ".join(f"{name} {count:,} a question" for name, count in ORDERS.items())
             + ". The placebo shuffles the tokens between the votes.",
-        ],
-        more=[
-            "Accuracies, and how often the winner differs, are over the pooled questions. Rows called exploratory "
-            "decide nothing.",
-            "Exploratory: log tokens of right samples less those of wrong samples of the same question, "
-            + "; ".join(f"{name} {gap.show('+.3f')} over {count} questions" for name, (gap, count) in gaps.items())
-            + ".",
-            "Tokens over the question's mean give the same winners. No set here has log-probabilities, so weights by "
-            "confidence were not tried.",
         ],
         seeds=[SEED],
     )
