@@ -207,7 +207,11 @@ def corrections() -> list[Correction]:
         error = float((way.noise / way.ratio)[AT] ** 2 * expected_rollouts(ends)[AT])
         found.append(("reinforce_ada, balanced", what, "one a prompt", way.ratio, None, error))
     names = {name: estimator(name) for name in ("rloo", "sequential", "reinforce")}
-    more = measure(HORAWithMore(), names, {"prompt": by_prompt, "sum": summed, "round": by_round})
+    more = measure(
+        HORAWithMore(pre_rollouts=8, rollouts_per_prompt=16),
+        names,
+        {"prompt": by_prompt, "sum": summed, "round": by_round},
+    )
     for what, key, weight in (
         ("rloo", ("rloo", "prompt"), "one a prompt"),
         ("half a weight to each round's mean", ("sequential", "round"), "one a prompt"),
