@@ -1,24 +1,13 @@
-import copy
 from collections import Counter
-from dataclasses import dataclass, replace
 
-import numpy as np
 import pytest
 from scipy import stats
 
-from apportion import AR3PO, Batch, Belief, Plan, Prompt, Rollout, collect
+from apportion import AR3PO, Batch, Belief, Plan, Prompt, Rollout
 from apportion.allocators.response_store import ENTRY_BYTES, completion_bytes
-from tests.builders import bernoulli_sampler, make_batch, make_prompts
+from tests.builders import make_batch, make_prompts
 
 A, B, C = make_prompts(3)
-
-
-@dataclass(frozen=True, eq=False)
-class Tokens:
-    """A completion as engines give it: compared by identity, with arrays inside."""
-
-    tokens: tuple[int, ...]
-    logprobs: np.ndarray
 
 
 def right(text):
@@ -64,28 +53,9 @@ def test_each_stage_asks_only_prompts_without_a_correct_response():
     assert batch.asked.tolist() == [2, 4, 6]
 
 
-def test_stages_are_counted_by_what_was_asked_so_that_failing_samples_end():
-    allocator = AR3PO(stages=3, rollouts_per_stage=4)
-    batch, rounds = allocator.start([A, B]), 0
-    while plan := allocator.plan(batch):
-        batch, rounds = batch.add(plan, [[], wrong("x")]), rounds + 1
-    assert (batch.asked.tolist(), batch.trials.tolist(), rounds) == ([12, 12], [0, 3], 3)
-
-
 def test_resuming_in_the_middle_of_a_stage_asks_for_the_rest_of_it():
     batch = make_batch([[0], [0, 0, 0, 0, 0], [1], [0] * 8])
     assert AR3PO(stages=2, rollouts_per_stage=4).plan(batch) == Plan([3, 3, 0, 0])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("stages", "k", "success"), [(2, 4, 0.3), (3, 2, 0.05)])
-def test_expected_rollouts_are_the_closed_form(stages, k, success):
-    """k for the first stage, and k more with probability (1 - p)^(k s) for stage s + 1."""
-    prompts = 2000
-    rule = AR3PO(stages=stages, rollouts_per_stage=k)
-    asked = collect(rule, make_prompts(prompts), bernoulli_sampler([success] * prompts)).asked
-    expected = sum(k * (1 - success) ** (k * stage) for stage in range(stages))
-    assert asked.mean() == pytest.approx(expected, abs=4 * asked.std() / np.sqrt(prompts))
 
 
 # Response reuse
@@ -129,17 +99,6 @@ def test_the_response_that_is_replaced(seen, sampled, group):
     assert found.keep.all() == (group != "xrc" and group != "xsr")
 
 
-def test_the_reused_rollout_is_the_one_that_was_sampled_but_for_its_step():
-    allocator, logprobs = AR3PO(), np.array([-0.25, -0.5], np.float32)
-    sampled = Rollout(True, "7", completion=Tokens((4, 2), logprobs), tokens=2, score_norm=0.7)
-    for rollouts in (wrong("x"), [sampled]):
-        allocator.observe(batch_of((A, rollouts)))
-    [group] = allocator.groups(FAILED)
-    assert group.rollouts[3] == replace(sampled, step=1)
-    assert group.rollouts[3].completion is sampled.completion
-    assert logprobs.tolist() == [-0.25, -0.5]
-
-
 def test_responses_of_another_prompt_or_of_this_batch_are_not_reused():
     allocator = remembering("r")
     failed = batch_of((B, wrong("x", "y")), (C, [right("s")]), (C, wrong("x", "y")))
@@ -154,36 +113,6 @@ def test_only_fresh_correct_responses_are_remembered():
     unverified = Rollout(None, completion="cut off")
     allocator.observe(batch_of((A, [right("r"), right("r"), right("s"), reused, unverified, *wrong("x")])))
     assert [values["completion"] for _, values in allocator.state_dict()["store"]["entries"]] == ["r", "s"]
-
-
-def test_no_group_ever_holds_a_response_twice_nor_changes_its_size():
-    """Responses from a small alphabet, in which right ones and wrong ones differ, over many steps."""
-    rng, allocator, reused = np.random.default_rng(3), AR3PO(stages=2, rollouts_per_stage=2), 0
-    prompts = make_prompts(6)
-    for _ in range(60):
-
-        def sample(prompts, counts):
-            return [
-                [
-                    Rollout(bool(c), completion=f"{'rw'[c]}{d}")
-                    for c, d in zip(*rng.integers(2, size=(2, n)), strict=True)
-                ]
-                if rng.random() < 0.5
-                else wrong(*map(str, range(n)))
-                for n in counts
-            ]
-
-        batch = collect(allocator, prompts, sample)
-        for group, rollouts in zip(allocator.groups(batch), batch.rollouts, strict=True):
-            assert len(group.rollouts) == len(rollouts)
-            from_store = [r for r in group.rollouts if r.step is not None]
-            reused += len(from_store)
-            assert len(from_store) <= 1
-            for rollout in from_store:
-                assert [r.completion for r in group.rollouts].count(rollout.completion) == 1
-                assert not batch.successes[prompts.index(group.prompt)]
-        allocator.observe(batch)
-    assert reused > 20
 
 
 def test_the_draw_is_even_and_every_rank_makes_the_same():
@@ -209,17 +138,6 @@ def test_the_draw_differs_by_seed_and_by_step():
 
     assert len({drawn(seed, 0) for seed in range(12)}) > 1
     assert len({drawn(0, steps) for steps in range(12)}) > 1
-
-
-def test_groups_and_metrics_change_nothing():
-    allocator = remembering("r", "s", "t")
-    before = copy.deepcopy(allocator.state_dict())
-    first = allocator.groups(FAILED)
-    for _ in range(3):
-        assert allocator.groups(FAILED) == first
-        allocator.metrics(FAILED)
-    assert allocator.state_dict() == before
-    assert FAILED.rollouts[0][3].completion == "w"
 
 
 def test_metrics_tell_what_reuse_did():

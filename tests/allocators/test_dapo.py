@@ -1,26 +1,12 @@
-import itertools
 import logging
 
-import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion import DAPO, Plan, Rollout, collect
-from apportion.advantages import rloo
 from apportion.allocators.dapo import mixed
+from tests.allocators.builders import graded, source_of
 from tests.builders import bernoulli_sampler, make_batch, make_prompts
-
-
-def source_of(prompts):
-    """A source of prompts in order that records the size of each draw."""
-    rest, draws = iter(prompts), []
-
-    def source(count):
-        draws.append(count)
-        return list(itertools.islice(rest, count))
-
-    return source, draws
 
 
 def test_fresh_prompts_are_drawn_until_enough_are_mixed_and_the_surplus_is_left_out():
@@ -57,41 +43,6 @@ def test_the_cap_ends_the_draws_and_is_logged_once_per_batch(caplog):
     assert allocator.metrics(batch) == {"mixed": 1, "draws": 5, "capped": 1}
     (record,) = caplog.records
     assert "1 mixed groups of the 4 wanted, among 16 prompts in 5 draws" in record.getMessage()
-
-
-def test_a_prompt_counts_by_what_arrived():
-    """Of four requested rollouts each, one prompt lost its only wrong one, another all of them."""
-    right, wrong = Rollout(True), Rollout(False)
-    batch = DAPO().start(make_prompts(3))
-    batch = batch.add(Plan([4, 4, 4]), [[right] * 3, [], [right, wrong]])
-    allocator = DAPO(rollouts_per_prompt=4, target=1)
-    assert not allocator.plan(batch)
-    assert [group.prompt.text for group in allocator.groups(batch)] == ["prompt 2"]
-
-
-def test_dropping_groups_divides_the_mean_gradient_by_the_share_of_mixed_prompts():
-    """Bernoulli policies with p = 1/2 and 1/4: a prompt for each of their equally likely quadruples of outcomes.
-
-    The score of a rollout is y - p, and the true gradient p (1 - p).
-    """
-    G, prompts = 4, []
-    for success in (0.5, 0.25):
-        for draws in itertools.product(range(4), repeat=G):
-            prompts.append((success, [int(number < 4 * success) for number in draws]))
-    batch = make_batch([outcomes for _, outcomes in prompts])
-    chance = dict(zip((prompt.text for prompt in batch.prompts), (p for p, _ in prompts), strict=True))
-    groups = DAPO(rollouts_per_prompt=G).groups(batch)
-    gradients = [(rloo(g.rewards, [0] * G) * (g.rewards - chance[g.prompt.text])).mean() for g in groups]
-    true = np.mean([p * (1 - p) for p, _ in prompts])
-    share = np.mean([1 - p**G - (1 - p) ** G for p, _ in prompts])
-    assert np.mean(gradients) == pytest.approx(true / share, rel=1e-12)
-
-
-def graded(*groups):
-    """Return a batch of one round with these rewards and no verdicts."""
-    batch = DAPO().start(make_prompts(len(groups)))
-    rollouts = [[Rollout(reward=reward) for reward in rewards] for rewards in groups]
-    return batch.add(Plan([len(rewards) for rewards in groups]), rollouts)
 
 
 def test_graded_groups_are_mixed_if_any_two_rewards_differ():

@@ -1,9 +1,7 @@
-import numpy as np
-import pytest
-
-from apportion import Plan, Rollout, collect
+from apportion import Plan, Rollout
 from apportion.allocators import ExploreThenCommit
-from tests.builders import bernoulli_sampler, make_batch, make_prompts
+from tests.allocators.builders import graded
+from tests.builders import make_batch, make_prompts
 
 
 def test_all_rest_goes_to_the_mixed_and_there_are_two_rounds():
@@ -21,18 +19,6 @@ def test_pilots_that_failed_are_paid_for_and_a_prompt_without_outcomes_ends():
 
 def test_graded_rewards_differ_beyond_the_tolerance():
     def planned(rewards, **settings):
-        rule = ExploreThenCommit(pilots=2, high=6, **settings)
-        batch = rule.start(make_prompts(1)).add(Plan([2]), [[Rollout(reward=reward) for reward in rewards]])
-        return rule.plan(batch).counts.tolist()
+        return ExploreThenCommit(pilots=2, high=6, **settings).plan(graded(rewards)).counts.tolist()
 
     assert planned([0.5, 0.6]) == [4] and planned([0.5, 0.6], tolerance=0.06) == planned([0.5, 0.5]) == [0]
-
-
-@pytest.mark.parametrize("rate", [0.0, 0.05, 0.5])
-def test_expected_rollouts_are_the_closed_form(rate):
-    rule, prompts = ExploreThenCommit(pilots=3, high=12), 1500
-    batch = collect(rule, make_prompts(prompts), bernoulli_sampler([rate] * prompts, seed=1))
-    commits = 1 - rate**3 - (1 - rate) ** 3
-    error = 9 * np.sqrt(commits * (1 - commits) / prompts)
-    assert abs(batch.asked.mean() - (3 + 9 * commits)) <= 4 * error
-    assert set(batch.asked.tolist()) <= {3, 12}

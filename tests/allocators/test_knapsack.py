@@ -4,10 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from apportion import Batch, Belief, Knapsack
+from apportion import Belief
 from apportion.allocators.knapsack import maximise_value, value_gains
-from apportion.predictors import MeanLengths
-from tests.builders import make_prompts, splits
+from tests.builders import splits
 
 weights = st.floats(0.01, 50)
 
@@ -58,11 +57,3 @@ def test_a_prompt_that_always_failed_keeps_a_value():
 def test_prompts_without_any_value_share_what_is_left():
     counts = maximise_value(Belief([0.0, 3.0, 1.0], [3.0, 0.0, 1.0]), budget=14, low=2, high=6)
     assert counts.tolist() == [4, 4, 6]
-
-
-def test_a_token_budget_weighs_the_value_against_tokens():
-    """Of two prompts with the same belief the one with short completions gets more rollouts."""
-    allocator = Knapsack(tokens_per_prompt=300, lengths=MeanLengths(initial=20))
-    batch = Batch.start(make_prompts(2), Belief.uniform(2), costs=[10.0, 60.0])
-    counts = allocator.plan(batch).counts
-    assert counts[0] > counts[1] >= 2 and batch.costs @ counts <= 600

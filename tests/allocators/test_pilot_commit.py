@@ -8,23 +8,13 @@ from scipy import stats
 
 from apportion import PilotCommit, Plan, Rollout, collect
 from apportion.advantages import rloo
+from tests.allocators.builders import source_of
 from tests.builders import bernoulli_sampler, make_batch, make_prompts
 
 
 def rollouts(*outcomes, name="r"):
     """Return rollouts with these 0/1 outcomes and distinct completions."""
     return [Rollout(bool(outcome), completion=f"{name} {i}") for i, outcome in enumerate(outcomes)]
-
-
-def source_of(prompts):
-    """A source of prompts in order that records the size of each draw."""
-    rest, draws = iter(prompts), []
-
-    def source(count):
-        draws.append(count)
-        return list(itertools.islice(rest, count))
-
-    return source, draws
 
 
 def with_two_too_many(**settings):

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from apportion import Plan, ReinforceAda, Rollout, collect
-from apportion.advantages import rloo
 from apportion.allocators.reinforce_ada import Exit, balanced_subset
-from tests.builders import bernoulli_sampler, make_batch, make_prompts
+from tests.allocators.builders import graded
+from tests.builders import make_batch, make_prompts
 
 
 def expected_rollouts(allocator, success):
@@ -56,15 +56,6 @@ def test_expected_rollouts_by_enumeration_of_every_outcome(allocator, success):
     assert (probability * batch.asked).sum() == pytest.approx(expected_rollouts(allocator, success), rel=1e-12)
 
 
-@pytest.mark.slow
-def test_the_balanced_exit_makes_the_gradient_of_a_hard_prompt_four_times_the_true_one():
-    """A Bernoulli policy with p = .1: the score of a rollout is y - p, the true gradient p (1 - p)."""
-    allocator, P, p = ReinforceAda(), 2000, 0.1
-    groups = allocator.groups(collect(allocator, make_prompts(P), bernoulli_sampler([p] * P)))
-    means = [(rloo(g.rewards, [0] * len(g.rewards)) * (g.rewards - p))[g.keep].mean() for g in groups]
-    assert np.mean(means) / (p * (1 - p)) == pytest.approx(4.2, abs=0.2)
-
-
 def test_only_active_prompts_are_asked_again():
     batch = make_batch([[0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1]])
     assert ReinforceAda(exit="positive", rollouts_per_round=3).plan(batch).counts.tolist() == [3, 0, 0, 0]
@@ -104,14 +95,7 @@ def test_the_kept_subset_is_as_large_and_balanced_as_possible_and_the_first_of_e
         assert flags == sorted(flags, reverse=True)
 
 
-def graded(*groups):
-    """Return a batch of one round with these rewards and no verdicts."""
-    plan = Plan([len(rewards) for rewards in groups])
-    rollouts = [[Rollout(reward=reward) for reward in rewards] for rewards in groups]
-    return ReinforceAda().start(make_prompts(len(groups))).add(plan, rollouts)
-
-
-def test_rewards_above_the_threshold_are_correct():
+def test_rewards_above_the_threshold_are_correct_for_the_exit_and_the_subset_and_stay_graded():
     """0.6 itself is wrong."""
     allocator = ReinforceAda(rollouts_per_round=4, keep=2, threshold=0.6)
     batch = graded([0.6, 0.1, 0.3, 0.0], [0.7, 0.6, 0.6, 0.6], [0.9, 0.8, 1.0, 0.7])
@@ -119,9 +103,6 @@ def test_rewards_above_the_threshold_are_correct():
     assert allocator.plan(batch) == Plan([4, 0, 4])
     positive = ReinforceAda(exit="positive", rollouts_per_round=4, keep=2, threshold=0.6)
     assert positive.exited(batch).tolist() == [False, True, True]
-
-
-def test_with_a_threshold_the_subset_is_balanced_and_the_rewards_stay_graded():
     allocator = ReinforceAda(keep=4, threshold=0.5)
     (group,) = allocator.groups(graded([0.2, 0.4, 0.1, 0.9, 0.8, 0.7]))
     assert group.rewards.tolist() == [0.2, 0.4, 0.1, 0.9, 0.8, 0.7]

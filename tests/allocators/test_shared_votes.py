@@ -1,7 +1,7 @@
 """Votes under one budget: what they are worth, against enumeration, and who gets them, against every other split."""
 
 from fractions import Fraction
-from itertools import permutations, product
+from itertools import product
 from math import comb
 
 import numpy as np
@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apportion import Plan, Rollout, collect
-from apportion.allocators import TTRL, SharedVotes
+from apportion import Plan, Rollout
+from apportion.allocators import SharedVotes
 from apportion.allocators.shared_votes import error_removed, take_largest, votes_worth
 from tests.allocators.votes.builders import replayed
-from tests.builders import bernoulli_sampler, make_prompts
+from tests.builders import make_prompts
 
 PAIRS = [(first, second) for first in range(7) for second in range(first + 1)]
 
@@ -145,47 +145,10 @@ def test_the_budget_is_spent_to_the_last_sample_where_an_answer_is_left_to_ask_f
     assert not shared.plan(batch)
 
 
-@given(streams=st.lists(answer_streams, min_size=1, max_size=4), average=st.integers(3, 9))
-@settings(deadline=None)
-def test_a_batch_ends_early_only_where_no_prompt_can_profit(streams, average):
-    shared = SharedVotes(samples_per_prompt=average, min_samples=3, max_samples=9, rounds=4)
-    batch = replayed(shared, streams)
-    assert batch.asked.sum() <= average * len(streams)
-    if batch.asked.sum() < average * len(streams) and batch.round < 5:
-        for asked, votes in zip(batch.asked, batch.votes, strict=True):
-            first, second = ([count for _, count in votes.most_common(2)] + [0, 0])[:2]
-            assert first == 0 or first - second >= 9 - asked
-
-
 def test_a_leader_that_cannot_be_overtaken_gets_no_more():
     shared = SharedVotes(samples_per_prompt=10, min_samples=6, max_samples=10, rounds=2)
     batch = replayed(shared, [["a"] * 10, ["a", "b"] * 5, list("aaaaabbbbb")])
     assert batch.asked.tolist() == [6, 9, 6]  # after 9, the fifth vote for one of two decides
-
-
-@pytest.mark.slow
-def test_more_labels_are_right_than_with_as_many_samples_each():
-    """The samples of a prompt are the same ones, as far as both ask for them."""
-    success = [0.95] * 30 + [0.65] * 20 + [0.58] * 10
-    right = {"shared_votes": 0, "ttrl": 0}
-    for seed in range(4):
-        for allocator in (SharedVotes(samples_per_prompt=16, min_samples=4), TTRL(max_samples=16, min_samples=4)):
-            batch = collect(allocator, make_prompts(len(success)), bernoulli_sampler(success, seed=seed))
-            assert batch.asked.sum() == 16 * len(success)
-            right[allocator.name] += sum(label.answer == "yes" for label in allocator.labels(batch))
-    assert right["shared_votes"] > right["ttrl"] + 8  # of 240
-
-
-@pytest.mark.parametrize("budget", [5, 23])
-def test_permuted_prompts_get_permuted_counts(budget):
-    shared = SharedVotes(samples_per_prompt=5 + budget / 4, min_samples=5, max_samples=40, rounds=1)
-    states = [(5, 0), (4, 1), (3, 2), (2, 1)]
-    silent = [5 - sum(state) for state in states]
-    counts = shared.plan(voted(shared, states, silent)).counts
-    assert counts.sum() == budget
-    for order in permutations(range(4)):
-        batch = voted(shared, [states[q] for q in order], [silent[q] for q in order])
-        assert shared.plan(batch).counts.tolist() == counts[list(order)].tolist()
 
 
 def test_prompts_without_an_answer_get_no_more():
@@ -199,13 +162,6 @@ def test_samples_that_rarely_hold_an_answer_are_bought_later():
     shared = SharedVotes(samples_per_prompt=13, min_samples=12, max_samples=64, rounds=1)
     assert votes_worth(np.array([2, 6]), np.array([1, 5]), np.array([9, 9]))[:, 0].argmax() == 0
     assert shared.plan(voted(shared, [(2, 1), (6, 5)], [9, 1])).counts.tolist() == [0, 2]
-
-
-def test_a_batch_whose_samples_all_fail_ends_after_the_first_ones():
-    shared = SharedVotes(samples_per_prompt=10, min_samples=4)
-    batch = collect(shared, make_prompts(3), bernoulli_sampler([0.5] * 3, failing=1.0))
-    assert batch.asked.tolist() == [4, 4, 4] and batch.round == 1
-    assert {label.status for label in shared.labels(batch)} == {"unanswered"}
 
 
 @pytest.mark.parametrize("confidence", [0.6, 0.95])

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apportion.advantages import advantages_of
-from apportion.allocators import TTRL, OptPO, Voting
+from apportion.allocators import TTRL, Voting
 from apportion.allocators.votes import PseudoLabel
 from apportion.stopping import Curtailed, Fixed, PosteriorPredictive, count_votes, encode_answers, make_rule
 from apportion.stopping.votes import first_true
@@ -117,14 +116,6 @@ def test_the_metrics_are_the_shares_of_prompts_by_how_their_vote_ended():
     }
 
 
-@pytest.mark.parametrize("rule", [rule for rule in RULES if rule != Fixed(3)], ids=repr)
-@pytest.mark.parametrize("curtail", [False, True])
-def test_a_vote_that_took_every_sample_is_exhausted_under_every_rule(rule, curtail):
-    """Curtailment, and rules that bound the disagreement with the full vote, are content with anything at M."""
-    batch = replayed(Voting(rule, max_samples=5, curtail=curtail, min_samples=5), [list("aabba")])
-    assert Voting(rule, max_samples=5, curtail=curtail, min_samples=5).label(batch, 0).status == "exhausted"
-
-
 def test_curtailment_gives_a_tie_to_the_answer_that_came_first():
     plain, curtailed = (Voting(Fixed(), max_samples=M, curtail=curtail) for curtail in (False, True))
     stream = ["a", "b"] * (M // 2)
@@ -144,18 +135,3 @@ def test_groups_hold_the_rollouts_retained_rewarded_by_all_votes(retain, kept):
     ]
     shares = TTRL(max_samples=6, min_samples=3, retain=retain, reward="vote_share").groups(batch)[0].rewards
     assert shares.tolist() == [0.2, 0.0, 0.6, 0.6, 0.2, 0.6][:kept]
-
-
-@pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce_plus_plus", "sft"])
-@pytest.mark.parametrize("reward", ["agreement", "vote_share"])
-def test_the_groups_train(estimator, reward):
-    allocator = OptPO(min_samples=6, max_samples=24, reward=reward)
-    mixed = ["a", "b", "a", None, "a", "c"] * 4
-    unanimous, tied, mute = ["a"] * 24, ["a", "b"] * 12, [None] * 24
-    groups = allocator.groups(replayed(allocator, [mixed, unanimous, tied, mute, mixed[::-1]]))
-    assert len(groups) == 3
-    advantages = np.split(advantages_of(groups, estimator), np.cumsum([len(group.rollouts) for group in groups])[:-1])
-    assert all(np.isfinite(each).all() for each in advantages)
-    assert all(np.ptp(advantages[q]) > 0 for q in (0, 2))
-    if estimator != "reinforce_plus_plus":  # which compares with the batch, not with the group
-        assert (advantages[1] == (1.0 if estimator == "sft" else 0.0)).all()
