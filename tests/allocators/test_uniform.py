@@ -29,10 +29,3 @@ def test_an_even_split_of_tokens_is_level_and_no_other_prompt_could_have_one_mor
     level = tokens_per_prompt * len(costs) // sum(costs)
     assert set(counts.tolist()) <= {level, level + 1}
     assert left >= 0 and not any(n == level and cost <= left for n, cost in zip(counts, costs, strict=True))
-
-
-def test_an_even_split_gives_what_uniform_gives_where_it_divides():
-    prompts = make_prompts(3)
-    uniform, even = Uniform(rollouts_per_prompt=4), Even(budget=12)
-    tokens = Even(tokens_per_prompt=400, lengths=MeanLengths(initial=100))
-    assert uniform.plan(uniform.start(prompts)) == even.plan(even.start(prompts)) == tokens.plan(tokens.start(prompts))

@@ -5,23 +5,8 @@ import pytest
 
 from apportion import Plan, Rollout
 from apportion.allocators import Voting
-from apportion.stopping import ESC, BayesianSPRT, Fixed, PosteriorPredictive, decide
-from tests.allocators.votes.builders import replayed
+from apportion.stopping import ESC, BayesianSPRT, Fixed
 from tests.builders import make_prompts
-
-STREAMS = [["a"] * 24, ["a", "b"] * 12, ["a", None, "b", "a"] * 6, [None] * 24, list("abcdefghijklmnopqrstuvwx")]
-
-
-@pytest.mark.parametrize("curtail", [False, True])
-@pytest.mark.parametrize("wave", [1, 5, "free"])
-@pytest.mark.parametrize("rule", [PosteriorPredictive(), BayesianSPRT(min_samples=6), ESC(window=4), Fixed(10)])
-def test_it_stops_where_the_rule_does_on_the_same_stream(rule, wave, curtail):
-    voting = Voting(rule, max_samples=24, wave=wave, curtail=curtail)
-    batch = replayed(voting, STREAMS)
-    decided = decide(STREAMS, rule, max_samples=24, wave=wave, curtail=curtail)
-    assert batch.asked.tolist() == decided.samples.tolist()
-    assert [voting.winner(batch, q) for q in range(len(STREAMS))] == list(decided.answer)
-    assert batch.round == decided.waves.max()
 
 
 def test_a_sample_that_failed_is_paid_for_and_does_not_vote():

@@ -323,23 +323,6 @@ def test_tool_calls_are_votes(upstream_stream):
     run(scenario())
 
 
-def test_a_failed_sample_is_paid_for_and_does_not_vote():
-    broken = seed_of(0, "", 1)
-
-    def script(request):
-        if request.seed == broken:
-            return refused(500, "out of memory", ["Retry-After: 0"])
-        return either("Answer: 42")
-
-    async def scenario():
-        async with gateway(script, rule="fixed", max_samples=4, curtail=False, max_retries=0) as place:
-            own = (await body_of(place))["apportion"]
-            assert (own["samples"], own["failed"], own["votes"], own["uncounted"]) == (5, 1, {"42": 4}, 1)
-            assert own["errors"] == ["the upstream server answered 500: out of memory"]
-
-    run(scenario())
-
-
 def test_the_deadline_returns_the_best_answer_so_far():
     quick = {seed_of(0, "", number) for number in range(3)}
 

@@ -40,5 +40,13 @@ def weights(model):
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
+def write_prompts(path, problems, answers=None):
+    """Write a file of prompts with these right ``answers``, some maybe None; without any there is no such column."""
+    gold = [{}] * len(problems) if answers is None else [{"answer": answer} for answer in answers]
+    rows = [{"prompt": problem.text, **answer} for problem, answer in zip(problems, gold, strict=True)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
 class Killed(BaseException):
     """The end of a process that saves nothing."""

@@ -231,13 +231,6 @@ def test_a_preset_in_a_study_has_settings_and_is_decided_once(config):
         read_study(config, [arm, "allocators.own.low=4"], None, False)
 
 
-def test_a_wrong_config_is_one_line_and_exit_code_2(tmp_path, config):
-    done = run(tmp_path, config, "--set", "training.learnin_rate=1")
-    assert done.returncode == 2
-    assert "learning_rate" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-
-
 def test_two_studies_are_never_mixed(tmp_path, config, monkeypatch):
     monkeypatch.chdir(tmp_path)
 

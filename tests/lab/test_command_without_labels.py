@@ -1,7 +1,6 @@
 """Studies without labels by command, in real processes, on the small base and a file of prompts."""
 
 import json
-import signal
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,8 @@ from apportion.lab.study.design import LABEL_FREE_DEFAULT, claim, read_study
 from apportion.lab.world.task import problem_pool
 from tests.builders import LABEL_FREE
 from tests.cases import assert_refused
-from tests.lab.states import curves
+from tests.lab.states import curves, write_prompts
 from tests.lab.test_command import ROOT, run
-from tests.processes import Command
 
 STUDIES = [path for path in sorted((ROOT / "examples").glob("*.toml")) if "[allocators." in path.read_text()]
 
@@ -51,19 +49,15 @@ JUDGED = {
 pytestmark = pytest.mark.xdist_group("commands")
 
 
-def write_prompts(path, gold=True, count=12):
-    rows = [
-        {"prompt": problem.text} | ({"answer": problem.answer} if gold else {})
-        for problem in problem_pool(count, seed=5)
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+def write_gold(path, count=12):
+    problems = problem_pool(count, seed=5)
+    return write_prompts(path, problems, [problem.answer for problem in problems])
 
 
 def write_study(folder, base):
     (folder / "voted.toml").write_text(CONFIG.format(base=base))
-    write_prompts(folder / "gold.jsonl")
-    write_prompts(folder / "bare.jsonl", gold=False)
+    write_gold(folder / "gold.jsonl")
+    write_prompts(folder / "bare.jsonl", problem_pool(12, seed=5))
     return folder / "voted.toml"
 
 
@@ -116,21 +110,6 @@ def test_without_gold_it_learns_the_very_same_and_reports_votes_and_drift(whole,
     )
     assert bare == gold
     assert any(row.get("grad_norm", 0) > 0 for row in bare["optpo-seed0"])
-
-
-@pytest.mark.soak  # test_processes stops studies with labels
-@pytest.mark.slow
-def test_a_stopped_study_resumes_with_the_same_curves(whole, config, tmp_path):
-    with Command(tmp_path, "lab", config, "--prompts", "gold.jsonl") as command:
-        command.until(lambda: list(tmp_path.glob("runs/voted-gold/*/checkpoint.pt")))
-        command.process.send_signal(signal.SIGINT)
-        code, said, _ = command.ended()
-    assert code == 130 and "apportion lab --name voted-gold --resume" in said
-    so_far = curves(tmp_path / "runs" / "voted-gold")
-    assert any(rows[-1]["step"] < 6 for rows in so_far.values())
-    resumed = run(tmp_path, "--resume", "--name", "voted-gold")
-    assert resumed.returncode == 0, resumed.stderr
-    assert curves(tmp_path / "runs" / "voted-gold") == curves(whole[0] / "runs" / "voted-gold")
 
 
 def test_the_options_set_the_training_and_name_the_study(config, tmp_path):
@@ -190,10 +169,10 @@ def test_a_study_never_goes_on_with_another_file_of_prompts(config, tmp_path):
 
     claim_it()
     claim_it()
-    write_prompts(tmp_path / "gold.jsonl", count=13)
+    write_gold(tmp_path / "gold.jsonl", count=13)
     with pytest.raises(ConfigError, match=r"gold\.jsonl must be as it was when .*voted-gold was started"):
         claim_it()
-    write_prompts(tmp_path / "gold.jsonl")
+    write_gold(tmp_path / "gold.jsonl")
     claim_it()
 
 

@@ -8,7 +8,6 @@ import psutil
 import pytest
 
 from apportion.lab.study import worker
-from apportion.lab.training.metrics import read_metrics
 from apportion.runs.children import RunError
 from apportion.runs.folder import LOCK, hold_lock
 from tests import warm
@@ -118,29 +117,6 @@ def test_a_stopped_study_saves_every_run_at_its_last_step(folder, whole, number)
     assert after == curves(whole / "runs" / "quick")
 
 
-@pytest.mark.soak  # above, the first process alone is killed
-def test_a_job_that_is_killed_as_a_whole_resumes_with_the_same_curves(folder, whole):
-    with start_training(folder) as command:
-        os.killpg(command.process.pid, signal.SIGKILL)
-        assert command.ended()[0] == -signal.SIGKILL
-    assert not (folder / "runs/quick/report.md").exists()
-    resume(folder)
-    assert curves(folder / "runs" / "quick") == curves(whole / "runs" / "quick")
-
-
-@pytest.mark.soak  # tests/runs/test_children kills a task among others
-def test_a_run_that_is_killed_ends_the_study_with_one_line_and_the_others_are_saved(folder, whole):
-    with start_training(folder) as command:
-        workers = [each for each in command.children() if has_loaded(each, "libtorch")]
-        workers[0].kill()
-        code, said, errors = command.ended()
-        assert (code, errors) == (1, "")
-        assert command.nothing_left()
-    assert " was killed from outside (out of memory?). To go on: apportion lab --name quick --resume" in said
-    resume(folder)
-    assert curves(folder / "runs" / "quick") == curves(whole / "runs" / "quick")
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_a_signal_during_the_imports_ends_the_command_with_one_line(folder, number):
     with Command(folder, "lab", "quick.toml") as command:
@@ -178,17 +154,6 @@ def test_a_signal_during_the_report_ends_the_command_with_one_line(folder, whole
     )
 
 
-@pytest.mark.soak  # the killed study above measures, too
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_the_measurement_of_the_variance_ends_with_its_study(folder, number):
-    overrides = ["--set", "variance_draws=100000", "--set", "processes=1"]
-    with Command(folder, "lab", "quick.toml", *overrides) as command:
-        command.until(lambda: any(has_loaded(each, "libtorch") for each in command.children()))
-        command.process.send_signal(number)
-        assert command.ended()[0] == (143 if number == signal.SIGTERM else -signal.SIGKILL)
-        assert command.nothing_left()
-
-
 def test_a_run_that_another_process_trains_is_left_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(worker, "LOCK_SECONDS", 0.1)
     with (
@@ -197,21 +162,3 @@ def test_a_run_that_another_process_trains_is_left_alone(tmp_path, monkeypatch):
     ):
         worker.train(None, tmp_path, None, None, 0, None)
     assert [path.name for path in tmp_path.iterdir()] == [LOCK]
-
-
-@pytest.mark.soak  # the killed study above is resumed while its processes end
-def test_a_run_waits_for_a_process_of_an_earlier_study_to_end(folder, whole):
-    """That process has not noticed yet that its study is gone."""
-    shutil.copytree(whole / "runs", folder / "runs")
-    run = folder / "runs" / "quick" / "vip-seed0"
-    (run / "checkpoint.pt").unlink()
-    (run / "metrics.jsonl").unlink()
-    hold = "import time; from pathlib import Path; from apportion.runs.folder import hold_lock\n"
-    hold += f"with hold_lock(Path({str(run / LOCK)!r})):\n    print('held', flush=True)\n    time.sleep(600)"
-    with Command(folder, python=("-c", hold)) as orphan, Command(folder, "lab", "quick.toml") as command:
-        assert orphan.process.stdout.readline() == "held\n"
-        command.until(lambda: any(has_loaded(each, "libtorch") for each in command.children()))
-        assert not (run / "metrics.jsonl").exists()
-        orphan.process.kill()
-        assert command.ended()[0] == 0
-    assert len(read_metrics(run / "metrics.jsonl")) == len(read_metrics(whole / "runs/quick/vip-seed0/metrics.jsonl"))

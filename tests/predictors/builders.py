@@ -38,3 +38,8 @@ def random_batch(rng: np.random.Generator, prompts: Sequence[Prompt], size: int)
 
 def embedder_of(prompts: Sequence[Prompt], array: object) -> PrecomputedEmbeddings:
     return PrecomputedEmbeddings.from_array(prompts, array)
+
+
+def embeddings(count: int, dimensions: int) -> np.ndarray:
+    """Return normal embeddings [count, dimensions], the same at each call."""
+    return np.random.default_rng(0).normal(size=(count, dimensions)).astype(np.float32)

@@ -7,13 +7,11 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.spatial.distance import pdist, squareform
 
 from apportion.predictors import GaussianProcess, PrecomputedEmbeddings
 from apportion.types import Prompt
-from tests.predictors.builders import embedder_of, make_batch, make_prompts, random_batch
+from tests.predictors.builders import embedder_of, embeddings, make_batch, make_prompts, random_batch
 from tests.soak import case
 
 
@@ -42,10 +40,6 @@ class AlgorithmOne:
     @property
     def p(self):
         return 1 / (1 + np.exp(-self.m))
-
-
-def embeddings(count, dimensions, seed=0):
-    return np.random.default_rng(seed).normal(size=(count, dimensions)).astype(np.float32)
 
 
 def where(prompts):
@@ -118,14 +112,6 @@ def test_near_duplicates_stay_finite(spread, noise):
         assert ((mean > 0) & (mean < 1)).all()
 
 
-def test_a_prompt_without_verified_rollouts_gives_no_observation():
-    x, prompts = embeddings(10, 2), make_prompts(10)
-    one, other = (GaussianProcess(embedder_of(prompts, x), bandwidth=1.0) for _ in range(2))
-    one.update(make_batch(prompts[:4], [2, 0, 1, 3], [4, 0, 4, 4]))
-    other.update(make_batch([prompts[0], *prompts[2:4]], [2, 1, 3], [4, 4, 4]))
-    np.testing.assert_allclose(one.predict(prompts).mean, other.predict(prompts).mean, atol=1e-12)
-
-
 def test_the_bandwidth_is_the_median_distance_at_prepare_and_is_kept():
     x, prompts = embeddings(30, 3), make_prompts(30)
     predictor = GaussianProcess(embedder_of(prompts, x))
@@ -146,22 +132,6 @@ def test_beyond_2048_prompts_the_median_is_that_of_a_subsample_in_any_order():
     h = forward.state_dict()["bandwidth"]
     assert backward.state_dict()["bandwidth"] == pytest.approx(h)
     assert h == pytest.approx(np.median(pdist(x.astype(np.float64))), rel=0.05)
-
-
-@settings(max_examples=10, deadline=None)
-@given(seed=st.integers(0, 10_000))
-def test_the_order_of_prompts_does_not_matter(seed):
-    rng = np.random.default_rng(seed)
-    prompts, x = make_prompts(25), rng.normal(size=(25, 8))
-    one, other = (GaussianProcess(embedder_of(prompts, x)) for _ in range(2))
-    one.prepare(prompts)
-    other.prepare([prompts[q] for q in rng.permutation(25)])
-    for _ in range(3):
-        batch, order = random_batch(rng, prompts, 9), rng.permutation(9)
-        one.update(batch)
-        p, s, n = batch.prompts, batch.successes, batch.trials
-        other.update(make_batch([p[q] for q in order], s[order].tolist(), n[order].tolist()))
-    np.testing.assert_allclose(other.predict(prompts[::-1]).mean[::-1], one.predict(prompts).mean, atol=1e-9)
 
 
 def test_an_embedder_that_fails_leaves_the_state_as_it_was():

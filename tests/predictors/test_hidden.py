@@ -58,17 +58,6 @@ def test_no_outcomes_move_a_weight_by_more_than_5_1_rates_in_5_steps():
         assert np.abs(descend(data, start, 5, rate=1.0, weight_decay=0.01) - start).max() <= 5.1
 
 
-@pytest.mark.parametrize(("kind", "size"), [(HiddenOnline, 1), *((kind, 128) for kind in KINDS)])
-def test_it_learns_a_separable_problem(kind, size):
-    rng, predictor = np.random.default_rng(2), kind(embedder_of(PROMPTS, X))
-    predictor.prepare(PROMPTS)
-    for _ in range(500 if size == 1 else 250):
-        predictor.update(batch_of(rng.choice(128, size, replace=False), rng))
-    mean = predictor.predict(PROMPTS).mean
-    assert np.mean((mean - RATES) ** 2) < 0.5 * np.mean((0.5 - RATES) ** 2)
-    assert np.corrcoef(mean, RATES)[0, 1] > 0.8
-
-
 @pytest.mark.parametrize("share", [0, 1])
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_all_right_or_all_wrong_stay_within_the_clip(kind, share):

@@ -10,24 +10,17 @@ import pytest
 from apportion import AR3PO, VIP
 from apportion.baselines import BASELINES
 from apportion.predictors import PREDICTORS, MeanLengths, Shuffled
-from apportion.types import Batch, Belief, Plan, Prompt, Rollout
-from tests.predictors.builders import embedder_of, make_prompts
-from tests.predictors.test_base import EMBEDDING
+from apportion.types import Batch, Belief, Plan, Rollout
+from tests.predictors.test_base import PROMPTS as EVERY_PROMPT
+from tests.predictors.test_base import make
 
-PROMPTS = make_prompts(6)
-EMBEDDER = embedder_of(PROMPTS, np.random.default_rng(0).normal(size=(6, 4)))
-
-
-def make_predictor(name):
-    return PREDICTORS[name](embedder=EMBEDDER) if name in EMBEDDING else PREDICTORS[name]()
-
-
+PROMPTS = EVERY_PROMPT[:6]
 MAKERS = {
-    **{f"predictor {name}": (lambda name=name: make_predictor(name)) for name in PREDICTORS},
+    **{f"predictor {name}": (lambda name=name: make(name)) for name in PREDICTORS},
     **{f"baseline {name}": BASELINES[name] for name in BASELINES},
-    "predictor shuffled": lambda: Shuffled(make_predictor("gp")),
+    "predictor shuffled": lambda: Shuffled(make("gp")),
     "lengths": lambda: MeanLengths(initial=9),
-    "vip": lambda: VIP(tokens_per_prompt=80, lengths=MeanLengths(initial=9), predictor=make_predictor("counts")),
+    "vip": lambda: VIP(tokens_per_prompt=80, lengths=MeanLengths(initial=9), predictor=make("counts")),
     "ar3po": AR3PO,
 }
 
@@ -125,7 +118,7 @@ def test_rows_of_a_gaussian_process_must_be_those_of_its_prompts():
     state = taught("predictor gp").state_dict()
     for rows in (state["rows"][::-1].copy(), state["rows"] + 1, state["rows"] * 0):
         with pytest.raises(ValueError, match="rows must be"):
-            make_predictor("gp").load_state_dict(state | {"rows": rows})
+            make("gp").load_state_dict(state | {"rows": rows})
 
 
 def test_a_stored_rollout_must_be_a_correct_one_of_the_past():
@@ -138,13 +131,3 @@ def test_a_stored_rollout_must_be_a_correct_one_of_the_past():
             AR3PO().load_state_dict(forged)
     with pytest.raises(ValueError, match="must have"):
         AR3PO().load_state_dict(state | {"store": {**state["store"], "entries": [(prompt_id, {"correct": True})]}})
-
-
-def test_ids_that_no_data_set_has_do_no_harm():
-    predictor = taught("predictor counts")
-    state = predictor.state_dict()
-    state["counts"]["no such prompt"] = (1.0, 2.0)
-    twin = make_predictor("counts")
-    twin.load_state_dict(state)
-    assert twin.predict(PROMPTS).mean.tolist() == predictor.predict(PROMPTS).mean.tolist()
-    assert len(twin.predict([Prompt("another")])) == 1

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion.predictors import DiscountedCounts, ScoreMoments
+from apportion.predictors import ScoreMoments
 from apportion.predictors.score_moments import optimal_baseline, second_moment
 from apportion.types import Batch, Belief, Plan, Rollout
 from tests.predictors.builders import make_prompts
@@ -54,18 +54,6 @@ def test_equal_norms_multiply_the_variance_of_the_reward():
     predictor.update(scored_batch(prompts, [[1, 1, 1], [0, 1, 0], [0, 0, 0]], [[7.0] * 3] * 3))
     belief = predictor.predict(make_prompts(4))
     assert belief.variance == pytest.approx(7 * belief.mean * (1 - belief.mean))
-
-
-def test_alpha_and_beta_equal_those_of_discounted_counts():
-    rng, prompts = np.random.default_rng(0), make_prompts(5)
-    predictor, counts = ScoreMoments(0.7, prior_alpha=1.0, prior_beta=2.0), DiscountedCounts(0.7, 1.0, 2.0)
-    for _ in range(4):
-        chosen = [prompts[q] for q in rng.choice(5, 3, replace=False)]
-        batch = drawn_batch(rng, chosen, rng.random(3), np.ones(3), np.ones(3), 4)
-        predictor.update(batch)
-        counts.update(batch)
-    mine, theirs = predictor.predict(prompts), counts.predict(prompts)
-    assert mine.alpha == pytest.approx(theirs.alpha) and mine.beta == pytest.approx(theirs.beta)
 
 
 def test_a_nearly_solved_prompt_borrows_failures_from_similar_prompts():

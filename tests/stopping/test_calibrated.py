@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion.stopping import Calibrated, PosteriorPredictive, decide
-from apportion.stopping.calibrated import PRIOR, SCALE, risk_score
+from apportion.stopping.calibrated import PRIOR, risk_score
 from apportion.stopping.overtaking import FEW, LOG_PRIOR, OPEN, log_prior
 from apportion.stopping.posterior_predictive import overtaking_risk
 from benchmarks.recorded import Question as Recorded
@@ -32,17 +32,6 @@ def test_the_early_exit_decides_the_same(votes, missing, more, threshold):
     samples, total = sum(votes) + missing, sum(votes) + missing + more
     decided = Calibrated(threshold=threshold).enough(np.array(votes), np.array(samples), total)
     assert bool(decided) == (score(votes, total, samples) <= threshold)
-
-
-@given(STREAMS, st.sampled_from([0.004, 0.02, 0.1]))
-def test_it_stops_at_the_first_sample_whose_score_is_low_enough(stream, eps):
-    rule, seen = Calibrated(eps), []
-    for t, answer in enumerate(stream, 1):
-        seen.append(answer)
-        votes = [seen.count(a) for a in dict.fromkeys(a for a in seen if a)] or [0]
-        if t == len(stream) or (any(votes) and score(votes, len(stream), t) <= SCALE * eps):
-            break
-    assert decide(stream, rule).samples == t
 
 
 def test_free_waves_cost_next_to_no_sample_on_recorded_answers():

@@ -4,10 +4,9 @@ from collections import Counter
 from functools import cache
 from itertools import product
 
-import numpy as np
 import pytest
 
-from apportion.stopping import BayesianSPRT, Curtailed, decide
+from apportion.stopping import decide
 
 ALPHABET = ("a", "b", "c", None)
 
@@ -49,11 +48,3 @@ def test_it_agrees_more_if_the_rule_would_stop_with_the_runner_up():
     curtailed = decide(stream, max_samples=24, curtail=True, **chosen)
     assert (plain.answer, curtailed.answer, full_vote(stream)) == ("b", "a", "a")
     assert curtailed.samples < plain.samples
-
-
-def test_a_curtailed_rule_stops_when_either_does():
-    streams = [["a"] * 64, ["a", "b"] * 32, ["a"] * 12 + ["b"] * 4 + ["a"] * 48]
-    both = decide(streams, rule="optpo", curtail=True)
-    each = [decide(streams, rule=rule).samples for rule in ("optpo", "curtailment")]
-    assert both.samples.tolist() == np.minimum(*each).tolist()
-    assert list(decide(streams, rule=Curtailed(BayesianSPRT()))) == list(both)

@@ -21,11 +21,6 @@ def test_streams_stop_as_in_the_paper(window):
     assert decide(streams, "esc", 8, window=window).samples.tolist() == expected
 
 
-def test_the_answer_is_the_majority_of_all_samples():
-    decision = decide(list("aaab" * 2 + "bbbb"), "esc", 16, window=4)
-    assert (decision.samples, decision.answer) == (12, "a")
-
-
 def test_the_earliest_end_can_be_reached():
     rule, window = ESC(window=3), 3
     for codes in product([-1, 0, 1], repeat=5):

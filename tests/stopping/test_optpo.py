@@ -88,17 +88,6 @@ def test_samples_and_answer_equal_those_of_the_paper(streams, max_samples, chose
     assert list(zip(decisions.samples, decisions.answer, strict=True)) == expected
 
 
-def test_it_agrees_with_the_paper_on_streams_like_those_of_models():
-    rng = np.random.default_rng(0)
-    names = np.array(list("abcdefghijklmnop"), object)
-    streams = [rng.choice(names, 64, p=rng.dirichlet(np.full(16, rng.choice([0.05, 0.3, 1.0])))) for _ in range(150)]
-    for chosen in ({}, {"min_samples": 32}, {"count_from": "min_samples"}, {"choices": 4, "low_accuracy": "literal"}):
-        decisions = decide(streams, **chosen)
-        expected = [as_in_the_paper(stream.tolist(), **chosen) for stream in streams]
-        assert list(zip(decisions.samples, decisions.answer, strict=True)) == expected
-        assert 20 < sum(decisions.samples < 64) < 148
-
-
 def kappas(stream, **chosen):
     answers, codes = encode_answers(stream)
     return np.exp(BayesianSPRT(**chosen).log_bayes_factor(count_votes(codes, len(answers)))[0])
@@ -117,21 +106,6 @@ def test_a_lead_that_is_lost_before_the_minimum_does_not_stop():
     rule = {"min_samples": 15, "choices": 20, "max_samples": 24}
     assert kappas(stream, min_samples=15, choices=20)[-1] == pytest.approx(0.32 * 19 / 0.68)  # a gap of 2 exceeds A
     assert decide(stream, **rule).samples == 16
-
-
-def test_a_junk_answer_raises_the_confidence():
-    """The same votes for a and for b; a sample without an answer in one stream is gibberish in the other."""
-    silent = ["a"] * 11 + ["b"] * 4 + [None] + ["a"] * 8
-    junk = ["a"] * 11 + ["b"] * 4 + ["?!"] + ["a"] * 8
-    assert kappas(silent)[-1] == pytest.approx(0.4125 / 0.5875) and kappas(junk)[-1] == pytest.approx(0.825 / 0.5875)
-    assert decide(silent, max_samples=24, count_from="min_samples").samples == 24
-    assert decide(junk, max_samples=24, count_from="min_samples").samples == 22
-
-
-def test_low_kappa_selects_the_runner_up_when_taken_literally():
-    stream = ["a"] * 12 + ["b"] * 4 + ["a"] * 48
-    decision = decide(stream, low_accuracy="literal")
-    assert decision.answer == "b" and decision.samples < 64
 
 
 def test_lambda_decides_for_the_runner_up_one_vote_after_the_floor_of_the_paper():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from apportion.stopping import AdaptiveConsistencyBeta, PValue, decide
+from apportion.stopping import PValue, decide
 
 
 def test_the_p_value_is_of_the_one_sided_binomial_test():
@@ -23,10 +23,3 @@ def test_without_votes_nothing_is_significant():
 def test_streams_stop_at_the_binomial_threshold(stream, samples):
     """5 of 5: 1/32; 7 of 8: 9/256; and 6 of 7: 8/128, which is not enough."""
     assert decide(list(stream), "p_value", len(stream)).samples == samples
-
-
-def test_it_is_the_beta_rule_with_one_vote_of_the_leader_less():
-    votes = np.array([(first, second) for first in range(1, 60) for second in range(first)])
-    samples = votes.sum(axis=-1)
-    less = AdaptiveConsistencyBeta(0.95).enough(votes - [1, 0], samples, 128)
-    assert np.array_equal(PValue(0.05).enough(votes, samples, 128), less)

@@ -5,10 +5,8 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from apportion import VIP, Batch, Belief, Plan, Rollout, collect
+from apportion import VIP, Plan, Rollout, collect
 from apportion.allocators.spending.budget import BudgetedAllocator
 from apportion.predictors import DiscountedCounts, MeanLengths, UniformPrior
 from tests.builders import make_prompts
@@ -49,23 +47,6 @@ def test_a_total_that_does_not_fit_a_batch_is_refused():
     for prompts in (3, 11):
         with pytest.raises(ValueError, match=f"for {prompts} prompts, got 30"):
             rule.size(prompts)
-
-
-@given(st.lists(st.integers(1, 400), min_size=1, max_size=6), st.integers(1200, 4000))
-def test_predicted_tokens_stay_within_the_budget_and_leave_less_than_a_rollout_over(costs, tokens_per_prompt):
-    allocator = in_tokens(tokens_per_prompt, high=1000)
-    batch = Batch.start(make_prompts(len(costs)), Belief.uniform(len(costs)), costs)
-    left = tokens_per_prompt * len(costs) - allocator.plan(batch).counts @ batch.costs
-    assert left >= 0
-    assert left < min(costs) or (allocator.plan(batch).counts == 1000).any()
-
-
-def test_equal_lengths_give_what_the_rollouts_that_they_pay_for_give():
-    belief = Belief.from_mean([0.1, 0.3, 0.5, 0.99])
-    prompts = make_prompts(4)
-    tokens = in_tokens(tokens_per_prompt=1050, high=16)
-    rollouts = VIP(budget=42, high=16, predictor=UniformPrior())
-    assert tokens.plan(Batch.start(prompts, belief, np.full(4, 100.0))) == rollouts.plan(Batch.start(prompts, belief))
 
 
 def test_rollouts_that_would_lose_are_not_bought_with_tokens():

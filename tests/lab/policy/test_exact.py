@@ -4,7 +4,6 @@ import torch
 from apportion.lab.policy import exact
 from apportion.lab.policy.exact import effective_solutions, exact_success, solution_probabilities
 from apportion.lab.policy.network import completion_logprobs, new_policy
-from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.world.task import EOS, Problem, encode, problem_pool
 
 
@@ -28,23 +27,3 @@ def test_effective_solutions_count_the_choice_and_not_the_success():
     found = effective_solutions([np.array([0.4, 0.4]), np.full(4, 1e-6), np.array([0.9, 0.0]), np.array([0.2])])
     np.testing.assert_allclose(found, [2, 4, 1, 1])
     assert 1 < effective_solutions([np.array([0.3, 0.1])])[0] < 2
-
-
-def test_exact_success_does_not_depend_on_blocks_or_order(small_base, monkeypatch):
-    problems = problem_pool(50, seed=8)
-    whole = exact_success(small_base, problems)
-    np.testing.assert_allclose(exact_success(small_base, problems[::-1])[::-1], whole, rtol=1e-4)
-    monkeypatch.setattr(exact, "MAX_PROBLEMS", 7)
-    np.testing.assert_allclose(exact_success(small_base, problems), whole, rtol=1e-4)
-
-
-def test_exact_success_agrees_with_sampling(small_base):
-    """Chi-square of the successes of 200 rollouts a prompt, over prompts with a success between .05 and .95."""
-    problems = [problem for problem in problem_pool(300, seed=9) if len(problem.operations) <= 2]
-    p = exact_success(small_base, problems)
-    problems, p = [q for q, x in zip(problems, p, strict=True) if 0.05 < x < 0.95], p[(p > 0.05) & (p < 0.95)]
-    assert len(problems) >= 30
-    groups = LedgerSampler(small_base, seed=1)([q.prompt() for q in problems], [200] * len(problems))
-    successes = np.array([sum(rollout.correct for rollout in group) for group in groups])
-    score = ((successes - 200 * p) ** 2 / (200 * p * (1 - p))).sum()
-    assert abs(score - len(p)) < 4.5 * np.sqrt(2 * len(p))

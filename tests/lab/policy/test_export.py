@@ -2,17 +2,12 @@
 
 import json
 
-import numpy as np
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from apportion.lab.policy.exact import exact_success
 from apportion.lab.policy.export import (
     RIGHT,
     STATED,
     max_new_tokens,
-    policy_folder,
     problems_file,
     right,
     row,
@@ -47,27 +42,3 @@ def test_files_hold_the_problems_of_a_study_once_and_keep_training_from_evaluati
     assert max_new_tokens(base) == TASKS[task].max_new_tokens
     assert import_function(RIGHT) is right and import_function(STATED) is stated
     assert not list(path.parent.glob(".*"))
-
-
-@pytest.mark.slow
-def test_generate_gives_the_exact_success_of_the_lab(small_base_folder):
-    """The success of 150 samples of each problem, drawn by transformers, is within five standard deviations."""
-    folder, draws = policy_folder(small_base_folder), 150
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    problems = problem_pool(6, seed=11)
-    exact = exact_success(model, problems)
-    assert np.ptp(exact) > 0.3
-    tokens = tokenizer([problem.text for problem in problems], return_tensors="pt", padding=True)
-    torch.manual_seed(0)
-    with torch.no_grad():
-        sampled = model.generate(
-            input_ids=tokens["input_ids"].repeat_interleave(draws, 0),
-            attention_mask=tokens["attention_mask"].repeat_interleave(draws, 0),
-            do_sample=True,
-            top_k=0,
-            max_new_tokens=max_new_tokens(small_base_folder),
-        )
-    texts = tokenizer.batch_decode(sampled[:, tokens["input_ids"].shape[1] :], skip_special_tokens=True)
-    golds = [row(problem)["answer"] for problem in problems for _ in range(draws)]
-    share = np.reshape([right(*pair) for pair in zip(texts, golds, strict=True)], (len(problems), draws)).mean(1)
-    assert (np.abs(share - exact) <= 5 * np.sqrt(exact * (1 - exact) / draws) + 1 / draws).all()

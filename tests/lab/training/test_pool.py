@@ -13,16 +13,9 @@ from apportion.lab.world.task import (
 )
 from apportion.rows import TableError
 from tests.cases import assert_refused
+from tests.lab.states import write_prompts
 
 PROBLEMS = problem_pool(12, seed=5)
-
-
-def write(path, problems, gold=None):
-    """Write a file of prompts. ``gold`` gives the answers; None writes no column."""
-    answers = [{}] * len(problems) if gold is None else [{"answer": answer} for answer in gold]
-    rows = [{"prompt": problem.text, **answer} for problem, answer in zip(problems, answers, strict=True)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 def of_file(path, **changes):
@@ -47,7 +40,7 @@ def test_gold_of_drawn_problems_is_what_the_verifier_calls_right(base):
 def test_a_seed_draws_problems_and_a_file_is_the_same_for_all(tmp_path):
     drawn = [pool_of(Training(base="easy", problems=40), seed).problems for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
-    path = write(tmp_path / "prompts.jsonl", PROBLEMS)
+    path = write_prompts(tmp_path / "prompts.jsonl", PROBLEMS)
     assert pool_of(of_file(path), seed=0) == pool_of(of_file(path), seed=1)
 
 
@@ -55,13 +48,13 @@ def test_a_file_gives_its_prompts_in_order_and_the_gold_that_it_has(tmp_path):
     """Gold is for the report, and a wrong one is not corrected."""
     wrong = "".join(str((digit + 1) % 10) for digit in PROBLEMS[1].digits)
     gold = [PROBLEMS[0].answer, wrong, None, ""] + [None] * 8
-    pool = pool_of(of_file(write(tmp_path / "prompts.jsonl", PROBLEMS, gold)), seed=0)
+    pool = pool_of(of_file(write_prompts(tmp_path / "prompts.jsonl", PROBLEMS, gold)), seed=0)
     assert pool.problems == PROBLEMS
     assert [prompt.text for prompt in pool.prompts] == [problem.text for problem in PROBLEMS]
     first, second, *others = (prompt.id for prompt in pool.prompts)
     assert pool.gold == {first: {PROBLEMS[0].answer}, second: {wrong}}
     assert len(others) == 10
-    assert pool_of(of_file(write(tmp_path / "bare.jsonl", PROBLEMS)), seed=0).gold == {}
+    assert pool_of(of_file(write_prompts(tmp_path / "bare.jsonl", PROBLEMS)), seed=0).gold == {}
 
 
 def test_leading_zeros_of_an_answer_survive_a_csv(tmp_path):
@@ -75,21 +68,21 @@ def test_leading_zeros_of_an_answer_survive_a_csv(tmp_path):
 @pytest.mark.parametrize("gold", [6, 6.0, "6", "0060", "a0b0c6", "٠٠٦"])
 def test_gold_that_no_answer_could_be_is_refused(tmp_path, gold):
     """A number loses its leading zeros, so that every answer would count as wrong."""
-    path = write(tmp_path / "prompts.jsonl", [PROBLEMS[0], Problem(7, ("+3", "*7", "-4"))], [None, gold])
+    path = write_prompts(tmp_path / "prompts.jsonl", [PROBLEMS[0], Problem(7, ("+3", "*7", "-4"))], [None, gold])
     with pytest.raises(ValueError, match=r"prompt 2: gold must be 3 digits, .*, got '.*'; write it as text"):
         pool_of(of_file(path, prompts_per_step=2), seed=0)
 
 
 def test_problems_of_the_file_are_not_held_out(tmp_path):
     reserved = held_out_problems()
-    pool = pool_of(of_file(write(tmp_path / "prompts.jsonl", (*reserved[:20:2], *PROBLEMS))), seed=0)
+    pool = pool_of(of_file(write_prompts(tmp_path / "prompts.jsonl", (*reserved[:20:2], *PROBLEMS))), seed=0)
     assert pool.held_out == (*reserved[1:20:2], *reserved[20:60])
     with pytest.raises(ValueError, match=r"must leave out one of the 1000 held-out problems, got them all; remove"):
-        pool_of(of_file(write(tmp_path / "all.jsonl", reserved)), seed=0)
+        pool_of(of_file(write_prompts(tmp_path / "all.jsonl", reserved)), seed=0)
 
 
 def test_more_prompts_than_drawn_ones_may_be_in_a_step(tmp_path):
-    path = write(tmp_path / "prompts.jsonl", PROBLEMS)
+    path = write_prompts(tmp_path / "prompts.jsonl", PROBLEMS)
     assert len(pool_of(of_file(path, problems=2, prompts_per_step=12), seed=0).problems) == 12
 
 

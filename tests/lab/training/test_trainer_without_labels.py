@@ -1,7 +1,5 @@
 """The trainer without labels, from the file of prompts to the weights."""
 
-import json
-
 import pytest
 import torch
 
@@ -13,7 +11,7 @@ from apportion.lab.training.settings import Training
 from apportion.lab.training.trainer import Trainer
 from apportion.lab.world.task import Problem, completion_text, problem_pool
 from apportion.predictors import DiscountedCounts
-from tests.lab.states import Killed, curve, equal, remembered
+from tests.lab.states import Killed, curve, equal, remembered, write_prompts
 from tests.soak import case
 
 ALLOCATORS = {
@@ -30,9 +28,7 @@ PROBLEMS = tuple(problem for problem in problem_pool(60, seed=5) if len(problem.
 
 def write(path, gold=None, problems=PROBLEMS):
     """Write a file of the prompts. ``gold`` gives the answer of a problem."""
-    rows = [{"prompt": problem.text} | ({"answer": gold(problem)} if gold else {}) for problem in problems]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return write_prompts(path, problems, gold and map(gold, problems))
 
 
 def right(problem):

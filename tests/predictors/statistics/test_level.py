@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from apportion import Batch, Plan, Rollout
 from apportion.predictors import EmpiricalBayes
 from apportion.predictors.statistics.level import Level
-from tests.builders import make_prompts
+from tests.predictors.builders import graded_batch, make_prompts
 
 
 def followed(batches, noise=0.15):
@@ -41,23 +40,6 @@ def test_few_batches_draw_the_mean_of_all_to_one_half():
     assert [round(Level(seen=n).at(0.0), 3) for n in (1, 2, 9)] == [0.25, 0.1, 0.006]
 
 
-def batch(prompts, rates, rng, rollouts=8):
-    made = [[Rollout(bool(rng.random() < rate)) for _ in range(rollouts)] for rate in rates]
-    return Batch.start(prompts, EmpiricalBayes().predict(prompts)).add(Plan([rollouts] * len(prompts)), made)
-
-
-def test_fresh_prompts_of_a_sorted_data_set_are_foreseen_better_than_by_one_half():
-    rng, prompts = np.random.default_rng(3), make_prompts(640)
-    rates = np.linspace(0.0, 1.0, 640)
-    predictor, errors, naive = EmpiricalBayes(), [], []
-    for first in range(0, 640, 64):
-        own = slice(first, first + 64)
-        errors.append((predictor.predict(prompts[own]).mean - rates[own]) ** 2)
-        naive.append((0.5 - rates[own]) ** 2)
-        predictor.update(batch(prompts[own], rates[own], rng))
-    assert np.mean(errors) < 0.4 * np.mean(naive)
-
-
 def sorted_run(rated=()):
     """Return a predictor that has seen ten batches of fresh prompts of means from .1 to .55, in graded rewards."""
     rng, predictor = np.random.default_rng(5), EmpiricalBayes()
@@ -66,16 +48,14 @@ def sorted_run(rated=()):
         own = prompts[first : first + 64]
         rewards = np.clip(0.1 + first / 1280 + 0.1 * rng.normal(size=(64, 8)), 0, 1)
         rewards[0, 0] = 1.0
-        rollouts = [[Rollout(reward=float(reward)) for reward in row] for row in rewards]
-        predictor.update(Batch.start(own, predictor.predict(own)).add(Plan([8] * 64), rollouts))
+        predictor.update(graded_batch(own, rewards))
     return predictor, prompts[640:]
 
 
 def test_the_level_is_put_into_the_units_of_a_range_that_grows():
     predictor, fresh = sorted_run()
     assert predictor._level.mean == pytest.approx(0.55, abs=0.06)
-    rollouts = [[Rollout(reward=reward) for reward in (0.5, 2.0)]]
-    predictor.update(Batch.start(fresh[:1], predictor.predict(fresh[:1])).add(Plan([2]), rollouts))
+    predictor.update(graded_batch(fresh[:1], [[0.5, 2.0]]))
     assert predictor._range == (0.0, 2.0) and predictor._level.mean == pytest.approx(0.275, abs=0.05)
 
 
@@ -92,6 +72,5 @@ def test_the_level_moves_with_the_population():
     rng, seen = np.random.default_rng(6), make_prompts(640)
     for _ in range(3):  # all that come again do much better than before
         rewards = np.clip(0.9 + 0.05 * rng.normal(size=(640, 8)), 0, 1)
-        rollouts = [[Rollout(reward=float(reward)) for reward in row] for row in rewards]
-        predictor.update(Batch.start(seen, predictor.predict(seen)).add(Plan([8] * 640), rollouts))
+        predictor.update(graded_batch(seen, rewards))
     assert predictor._level.mean > before + 0.2

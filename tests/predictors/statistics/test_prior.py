@@ -47,16 +47,6 @@ def test_embeddings_explain_the_share_that_they_do():
     assert Prior.of(seen_prompts(rng, rng.permutation(p), features=x)).explained < 0.02
 
 
-def test_single_verdicts_show_what_embeddings_explain():
-    """The spread between prompts cannot be told from that of one verdict, but embeddings still can."""
-    rng = np.random.default_rng(3)
-    x = rng.normal(size=(1000, 2)) / 2
-    p = np.clip(0.5 + 0.4 * x[:, 0], 0.02, 0.98)
-    seen = seen_prompts(rng, p, trials=1.0, features=x)
-    prior = Prior.of(seen)
-    assert prior.explained > 0.1 and np.corrcoef(prior.means(seen), p)[0, 1] > 0.9
-
-
 def test_the_mean_of_a_prompt_leaves_its_own_rewards_out():
     """Its prior mean is that of a prompt like it, never seen, under a fit to all others."""
     rng = np.random.default_rng(4)
