@@ -202,14 +202,6 @@ def test_verl_itself_finds_and_calls_them(monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_rollouts_outside_the_loss_are_in_the_group(name):
-    np.testing.assert_allclose(RAGGED.advantages(name), RAGGED.in_the_core(name), atol=1e-12)
-    without = Rows(tuple(tuple(r for r in group if r.lengths) for group in RAGGED.groups))
-    changed = abs(RAGGED.advantages(name) - without.advantages(name)).max()
-    assert changed == 0 if name == f"{PREFIX}reinforce" else changed > 0.05
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_outputs_of_a_session_share_its_advantage_and_count_once_in_the_group(name):
     once = iter(WHOLE.advantages(name))
     of = {(q, i): next(once) for q, i, _ in WHOLE.places}

@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 
 from tests.verl import harness
@@ -64,29 +63,6 @@ def test_a_search_tool_gets_the_passages_of_its_own_question(train, assets):
     released = (done.folder / "records" / "searches").read_text(encoding="utf-8").splitlines()
     assert 16 <= searches <= len(released) and set(released) <= {" ".join(passages(i)) for i in range(16)}
     assert sum(metrics["allocation/prompts"] for metrics in done.metrics) > 8
-
-
-@pytest.mark.soak  # baselines of groups are in coordinator/test_service, their advantages in test_estimators
-def test_spo_trains_on_one_rollout_a_prompt_against_what_it_tracked_before(train):
-    """Advantages are normalised over the batch. Counts of .5 and .5 are multiplied by 7/8 before each rollout."""
-    single, eight = "{name: uniform, rollouts_per_prompt: 1}", ("data.train_batch_size=8", "data.train_max_samples=8")
-    batch = (*eight, "actor_rollout_ref.actor.ppo_mini_batch_size=8", "actor_rollout_ref.rollout.n=1")
-    done = run_verl(train, allocated(single, *batch, estimator="apportion_spo", baseline="spo"))
-    tracked = dict.fromkeys(range(8), np.array([0.5, 0.5]))
-    for step in (1, 2):
-        rows = done.rows(step)
-        rewards = np.array([sum(row["rm_scores"]) for row in rows])
-        assert rewards.tolist() == [scored_again(row, EASE) for row in rows] and len(rows) == 8
-        before = np.array([tracked[row["index"]][0] / tracked[row["index"]].sum() for row in rows])
-        assert [row["apportion"]["baseline"][0] for row in rows] == pytest.approx(before)
-        centred = rewards - before - (rewards - before).mean()
-        for row, expected in zip(rows, centred / np.sqrt((centred**2).sum() / 7 + 1e-8), strict=True):
-            assert row["advantages"][: sum(row["response_mask"])] == pytest.approx(
-                [expected] * sum(row["response_mask"]), abs=1e-5
-            )
-        for row, reward in zip(rows, rewards, strict=True):
-            tracked[row["index"]] = tracked[row["index"]] * 7 / 8 + np.array([reward, 1 - reward])
-    assert len(set(before)) == 2 and centred.std() > 0.1
 
 
 def test_prompts_that_verls_filter_refills_are_chosen_and_get_their_own_budget(train):
