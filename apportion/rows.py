@@ -77,8 +77,12 @@ def reading(path: Path, raised: type[ValueError] = TableError) -> Iterator[None]
 def open_bytes(path: Path) -> BinaryIO:
     """Open the file for reading, unpacked within bounds. Raise OSError for a pipe, a device or a file of many GiB."""
     check_file(path, TABLE_BYTES)
-    if path.suffix.lower() != ".gz":
-        return path.open("rb")
+    file = path.open("rb")
+    packed = file.read(2) == b"\x1f\x8b"  # whatever its name says
+    file.seek(0)
+    if not packed:
+        return file
+    file.close()
     most = min(TABLE_BYTES, max(PACKED_BYTES, PACKED_TIMES * path.stat().st_size))
     return io.BufferedReader(_Bounded(gzip.open(path), most), CHUNK)
 
@@ -129,7 +133,7 @@ def json_rows(path: Path, first: int, content: bytes, parse: Callable[[str], Any
         if text.isspace():
             continue
         try:
-            row = parse(text.removesuffix(b"\n").decode())
+            row = parse(text.removesuffix(b"\n").decode("utf-8-sig"))
         except UnicodeDecodeError as error:
             raise TableError(
                 f"a file must be UTF-8, got other bytes in {path} line {line}; save it as UTF-8"
@@ -138,7 +142,8 @@ def json_rows(path: Path, first: int, content: bytes, parse: Callable[[str], Any
             raise TableError(f"a line must be JSON, got {error} in {path} line {line}; correct or remove it") from error
         if not isinstance(row, dict):
             raise TableError(
-                f'a line must be a JSON object, got {shown(row)} in {path} line {line}; write it as {{"column": value}}'
+                f"a line must be a JSON object, got {shown(row)} in {path} line {line}; write one object a line, or "
+                "name one JSON document .json"
             )
         yield line, row
 

@@ -16,6 +16,8 @@ from apportion.types import Counts, Floats, Mask
 
 MOST_TRIED = 2_000
 """Groups whose answers are compared."""
+LEAST_MIXED = 16
+"""Mixed groups that say whether each rollout is there several times."""
 LEAST_ROLLOUTS = 8
 """Rollouts that a statement about all rewards needs."""
 SEVERAL_TIMES = 2
@@ -47,6 +49,8 @@ def doubts_of(
         return found
     if len(sizes):
         found += _sizes_in_doubt(sizes)
+    if (times := _copies(record)) > 1:
+        found.append(f"every rollout of every group is there {times} times: remove the copies, or the second log")
     usual = float(np.median(sizes)) if len(sizes) else 0.0
     for name, length in lists.items():
         if length > usual:
@@ -73,6 +77,23 @@ def _sizes_in_doubt(sizes: Counts) -> list[str]:
             "prompts of one text, or several groups of one prompt? --column id=COLUMN or group=COLUMN tells them apart"
         ]
     return []
+
+
+def _copies(record: RunRecord) -> int:
+    """Return how often each rollout is there, by its reward, tokens and answer; 1 if too few groups could tell.
+
+    Groups with as many right as wrong rollouts could not, because a selection makes such.
+    """
+    if not record.ordered:
+        return 1
+    part = record.of_groups(np.flatnonzero(record.mixed)[:MOST_TRIED])
+    code = np.repeat(np.arange(len(part.step)), np.diff(part.first))
+    for values in (part.reward, part.tokens, part.answer):
+        code, heads = numbered_pairs(code, np.unique(values, return_inverse=True)[1])
+    counts, of = np.bincount(code), np.repeat(np.arange(len(part.step)), np.diff(part.first))[heads]
+    uneven = np.bincount(of, minlength=1) > 2
+    uneven[of[1:][(np.diff(counts) != 0) & (np.diff(of) == 0)]] = True
+    return int(np.gcd.reduce(counts)) if uneven.sum() >= LEAST_MIXED else 1
 
 
 def gold_answers(record: RunRecord) -> str:

@@ -10,12 +10,14 @@ import numpy as np
 
 from apportion.types import Counts, prompt_id
 
-FEW_FALLS, LEAST_ROWS = 20, 16
-"""The most times that the step goes back in a file of several runs, and the least mean rows in between."""
+LEAST_ROWS, LARGER = 16, 1.5
+"""The least mean rows between two times that the step goes back in a file of several runs, and how much larger than the
+others a group is that two of them have."""
 
 
 Named = Mapping[str, tuple[Counts, Sequence[str]]]
-"""What names prompts: of "id", "prompt" and "gold" the code of each row's text [R], -1 for none, and the texts."""
+"""What names prompts: of "id", "prompt" and "gold", or of "group" alone, the code of each row's text [R], -1 for none,
+and the texts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,20 +31,28 @@ class Keys:
     doubts: list[str]
 
 
-def keys_of(step: Counts, group: Counts, named: Named) -> Keys:
+def keys_of(step: Counts, group: Counts, named: Named, files: Counts, column: str | None = None) -> Keys:
     """Return which prompt each row is of. ``group`` is 0 in each row if no column names groups.
+
+    ``files`` are the first rows of files. ``column`` is what the user named as the group: "" for none, so that rows of
+    one prompt at one step are one group in any order.
 
     An id names a prompt, unless it restarts in every batch or differs in every row of a text. Without ids a text names
     a prompt, unless it has several known answers or images. Rows are never torn into groups of one for that.
     """
-    if "id" not in named:
+    if "group" in named:
+        keys = _by_group(step, *named["group"])
+    elif "id" not in named:
         keys = _by_text(group, named, [])
         keys = _by_gold(step, keys, *named["gold"]) if "gold" in named else keys
     elif "prompt" not in named:
         keys = _by_id(group, named, [])
     else:
         keys = _by_id_or_text(step, group, named)
-    return _with_runs(step, keys)
+    if column is None and _sizes(step, keys.prompt).max() > _sizes(step, keys.prompt, keys.group).max() == 1:
+        said = "the column of groups differs in every row of a prompt: not read; --column group=COLUMN reads it"
+        keys = replace(keys, group=np.zeros_like(keys.group), doubts=[*keys.doubts, said])
+    return keys if column == "" else _with_runs(step, keys, files)
 
 
 def _by_id(group: Counts, named: Named, doubts: list[str]) -> Keys:
@@ -59,6 +69,13 @@ def _by_id(group: Counts, named: Named, doubts: list[str]) -> Keys:
 def _by_text(group: Counts, named: Named, doubts: list[str]) -> Keys:
     codes, texts = named["prompt"]
     return Keys(codes, group, [prompt_id(text) for text in texts], texts, doubts)
+
+
+def _by_group(step: Counts, group: Counts, texts: Sequence[str]) -> Keys:
+    own, heads = numbered_pairs(step, group)
+    ids = [f"{step[head]}/{texts[group[head]]}" for head in heads]
+    said = "no column names prompts: each group is one of its own, which comes once; --column id=COLUMN names one"
+    return Keys(own, group, ids, [None] * len(ids), [said])
 
 
 def _by_gold(step: Counts, keys: Keys, gold: Counts, golds: Sequence[str]) -> Keys:
@@ -118,22 +135,45 @@ def _by_id_or_text(step: Counts, group: Counts, named: Named) -> Keys:
     return _by_id(group, named, [said])
 
 
-def _with_runs(step: Counts, keys: Keys) -> Keys:
-    """Return the keys with the groups of several runs apart, if the step goes back a few times in the rows."""
-    falls = np.flatnonzero(np.diff(step) < 0)
-    if not 0 < len(falls) <= min(FEW_FALLS, len(step) // LEAST_ROWS - 1):
+def _with_runs(step: Counts, keys: Keys, files: Counts) -> Keys:
+    """Return the keys with the groups of several runs apart, if the step goes back in the rows.
+
+    Rows that came late, and processes that each logged a part of every group, are one run. Of several runs a group
+    that both have is larger than the others. If all have all groups, that cannot be seen: then files that were given
+    together are one run, and a file with all steps again is several.
+    """
+    falls = np.flatnonzero(np.diff(step) < 0) + 1
+    if not len(falls) or len(step) < LEAST_ROWS * (len(falls) + 1):
         return keys
     run = np.zeros(len(step), np.int64)
-    run[falls + 1] = 1
+    run[falls] = 1
     run = np.cumsum(run)
-    alone = all(len(np.unique(keys.prompt[run == each])) == 1 for each in range(len(falls) + 1))
-    again, once = len(_sizes(step, run)), len(np.unique(step))
-    if alone or again <= once:
-        return keys  # the rows are sorted by prompt, or steps came out of order
-    before, after = int(step[falls[0]]), int(step[falls[0] + 1])
-    times = f"the step goes back {len(falls)} time{'s' * (len(falls) > 1)}, first from {before} to {after}"
-    said = f"{times}: {len(falls) + 1} runs in one, or a resumed one? Their groups are kept apart; split the file"
+    of = _numbers(step, keys.prompt, keys.group)
+    part, heads = numbered_pairs(of, run)
+    whole, parts = np.bincount(of), np.bincount(part)
+    again = np.bincount(of[heads]) > 1
+    if not again.any():
+        return keys
+    times = f"the step goes back {len(falls)} time{'s' * (len(falls) > 1)}, first from {step[falls[0] - 1]} to "
+    times += f"{step[falls[0]]}"
+    if not again.all():
+        if whole[again].mean() < LARGER * whole[~again].mean():
+            return keys  # rows came late
+    elif np.median(parts) == 1 or set(falls.tolist()) <= set(files.tolist()):
+        said = f"{times}: rows of one prompt at one step are one group; if these are several runs, read them apart"
+        return replace(keys, doubts=[*keys.doubts, said])
+    elif _usual(parts) < _usual(whole):
+        return keys
+    said = (
+        f"{times}: {len(falls) + 1} runs in one, or a resumed one? Their groups are kept apart; split the file, or "
+        "--column group= joins them"
+    )
     return replace(keys, group=numbered_pairs(keys.group, run)[0], doubts=[*keys.doubts, said])
+
+
+def _usual(sizes: Counts) -> float:
+    """Return the share of groups that have the commonest size."""
+    return float(np.bincount(sizes).max() / len(sizes))
 
 
 def _restarts(step: Counts, id: Counts) -> bool:
@@ -149,7 +189,12 @@ def _tears(before: Counts, after: Counts) -> bool:
 
 def _sizes(*codes: Counts) -> Counts:
     """Return how many rows have each combination of codes."""
-    return np.bincount(reduce(lambda one, other: numbered_pairs(one, other)[0], codes))
+    return np.bincount(_numbers(*codes))
+
+
+def _numbers(*codes: Counts) -> Counts:
+    """Return the number of each row's combination of codes."""
+    return reduce(lambda one, other: numbered_pairs(one, other)[0], codes)
 
 
 def numbered_pairs(one: Counts, other: Counts) -> tuple[Counts, Counts]:

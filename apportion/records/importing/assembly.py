@@ -7,6 +7,8 @@ Ten million rows take about a hundred bytes each while they are read. Answers ar
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +29,11 @@ NAMING = ("id", "prompt", "gold", "group")
 KEPT = {"step", "trials", "tokens", "score_norm", "predicted", "asked", "time", "advantage"}
 """Texts that are held as codes, and numbers that are held as they are."""
 
+EVALUATIONS = ("val", "eval", "test", "dev", "true")
+"""How the cells of a column of splits begin in rows of an evaluation."""
+
+_WHOLE = re.compile(r"(-?[0-9]+)\.0+")
+
 
 @dataclass(frozen=True)
 class Assembled:
@@ -45,43 +52,57 @@ class RunAssembly:
         self._weights = weights
         self._blocks: list[tuple[int, dict[str, Any]]] = []
         self._known: dict[str, dict[str, int]] = {name: {} for name in NAMING}
+        self._files: list[int] = []
         self.rows = 0
 
-    def add(self, blocks: Iterable[Block]) -> None:
-        """Add the rows of a file, or none of them if it ends with Unsure. Raise RecordError if there are too many."""
+    def add(self, blocks: Iterable[Block], step: int | None = None) -> None:
+        """Add the rows of a file, or none of them if it ends with Unsure. Raise RecordError if there are too many.
+
+        ``step`` is that of all rows, if no column is.
+        """
         before = len(self._blocks), self.rows
         try:
             for block in blocks:
-                self._add(block)
+                self._add(block, step)
+            self._files.append(before[0])
         except Unsure:
             del self._blocks[before[0] :]
             self.rows = before[1]
             raise
 
-    def _add(self, block: Block) -> None:
+    def _add(self, block: Block, step: int | None) -> None:
         self.rows += block.rows
         if self.rows > MOST_ROWS:
             raise RecordError(f"a run must have at most {MOST_ROWS:,} rows, got more; import a part of it")
         columns: dict[str, Any] = {name: values for name, values in block.numbers.items() if name in KEPT}
         columns["reward"] = self._reward(block)
+        if step is not None:
+            columns["step"] = np.full(block.rows, float(step))
         for name, values in block.numbers.items():
             if name.startswith("other "):
                 columns[name] = values.astype(np.float32)
         for name, (texts, codes) in block.texts.items():
             if name in NAMING:
-                columns[name] = coded(texts, codes, self._known[name]).astype(np.int32)
+                columns[name] = coded((_key(name, text) for text in texts), codes, self._known[name]).astype(np.int32)
+            elif name == "split":
+                columns[name] = np.array([*(text.lower().startswith(EVALUATIONS) for text in texts), False])[codes]
             else:  # a hash of 64 bits that is not 0, which stands for no answer
                 columns[name] = np.asarray([*(hash(text) or 1 for text in texts), 0], np.int64)[codes]
         if self._blocks and ("id" in columns) != ("id" in self._blocks[0][1]):
             raise RecordError("all files of a run must have a column id, or none, got both; import them apart")
         self._blocks.append((block.rows, columns))
 
-    def record(self, name: str, source: str) -> Assembled:
-        """Return the run of all rows. The assembly is empty afterwards."""
+    def record(self, name: str, source: str, column: str | None = None) -> Assembled:
+        """Return the run of all rows. The assembly is empty afterwards. ``column`` is that of ``keys_of``."""
+        doubts = self._without_evaluations()
+        begins = np.r_[0, np.cumsum([rows for rows, _ in self._blocks])][self._files]
         given = dict.fromkeys(column for _, columns in self._blocks for column in columns)
         step, group = self._taken("step", 0).astype(np.int64), self._taken("group", 0)
         named = {each: (self._taken(each, -1), list(self._known[each])) for each in NAMING[:3]}
-        keys = keys_of(step, group, {each: own for each, own in named.items() if own[0].max(initial=-1) >= 0})
+        named = {each: own for each, own in named.items() if own[0].max(initial=-1) >= 0}
+        if not {"id", "prompt"} & named.keys():
+            named["group"] = group, list(self._known["group"])
+        keys = keys_of(step, group, named, begins, column)
         order, starts = grouped(step, keys.prompt, keys.group)
         heads = order[starts]
         sizes = np.diff(np.r_[starts, len(order)])
@@ -116,7 +137,18 @@ class RunAssembly:
             for each in given
             if each.startswith("other ")
         }
-        return Assembled(record, others, self._taken("advantage")[order].astype(np.float64), keys.doubts)
+        return Assembled(record, others, self._taken("advantage")[order].astype(np.float64), doubts + keys.doubts)
+
+    def _without_evaluations(self) -> list[str]:
+        """Leave out rows of evaluations, unless all are, and return what to say of that."""
+        marks = [columns.pop("split", np.zeros(rows, bool)) for rows, columns in self._blocks]
+        left = sum(int(mark.sum()) for mark in marks)
+        if not 0 < left < self.rows:
+            return []
+        for place, ((_, columns), mark) in enumerate(zip(self._blocks, marks, strict=True)):
+            kept = ~mark
+            self._blocks[place] = int(kept.sum()), {name: values[kept] for name, values in columns.items()}
+        return [f"{left:,} of {self.rows:,} rows are of evaluations and left out; --column split= reads them"]
 
     def _reward(self, block: Block) -> Floats:
         numbers, unknown = block.numbers, np.full(block.rows, np.nan)
@@ -139,6 +171,13 @@ class RunAssembly:
         return np.concatenate(
             [columns.pop(name) if name in columns else np.full(rows, none, kind) for rows, columns in self._blocks]
         )
+
+
+def _key(name: str, text: str) -> str:
+    """Return a text that names something, in one form of Unicode. A whole number that was saved as a float is whole."""
+    text = text if text.isascii() else unicodedata.normalize("NFC", text)
+    found = _WHOLE.fullmatch(text) if name in ("id", "group") else None
+    return found[1] if found else text
 
 
 def grouped(step: Counts, prompt: Counts, group: Counts) -> tuple[Counts, Counts]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from apportion.records.importing.layout import Layout
+from apportion.records.importing.layout import OPTIONAL, STEP, Layout
 from apportion.records.rollout_log import RecordError
 from apportion.rows import Rows, row_location
 from apportion.types import Counts, Floats
@@ -65,7 +65,7 @@ class Block:
         """
         counted = {"correct", "share", "trials"} if "trials" in self.numbers else set()
         absent = {role: np.isnan(self.numbers[role]) for role in {"step"} | counted if role in self.numbers}
-        key = "id" if "id" in self.texts else "prompt"
+        key = next(role for role in ("id", "prompt", "group") if role in self.texts)
         texts, codes = self.texts[key]
         absent[key] = (codes < 0) | (codes == (texts.index("") if "" in texts else -1))
         if found := [(int(rows.argmax()), role) for role, rows in absent.items() if rows.any()]:
@@ -98,6 +98,8 @@ def exact_block(path: Path, layout: Layout, rows: Sequence[tuple[int, dict[str, 
         cells = [row.get(column) for _, row in rows]
         if layout.has_nan(role):
             cells = [None if cell != cell else cell for cell in cells]
+        if role == "step":
+            cells = [_step(cell) if isinstance(cell, str) else cell for cell in cells]
         words = layout.may_hold_words(role)
         numbers[role] = np.array([_number(cell, words) for cell in cells])
         wrong = layout.out_of_limits(role, numbers[role])
@@ -107,7 +109,9 @@ def exact_block(path: Path, layout: Layout, rows: Sequence[tuple[int, dict[str, 
             low, high, whole = layout.limits(role)
             kind, place = f"a {'whole' if whole else 'finite'} number from {low:g} to {high:g}", int(wrong.argmax())
             at = row_location(path, rows[place][0])
-            raise RecordError(f"{column} must be {kind}, got {shown(cells[place])} in {at}; correct it")
+            raise RecordError(
+                f"{column} must be {kind}, got {shown(cells[place])} in {at}; {_remedy(role, cells[place])}"
+            )
     for role, column in layout.texts.items():
         codes: dict[str | None, int] = {None: -1}
         made = [codes.setdefault(_text(row.get(column), column, path, number), len(codes) - 1) for number, row in rows]
@@ -117,6 +121,15 @@ def exact_block(path: Path, layout: Layout, rows: Sequence[tuple[int, dict[str, 
         place, said, remedy = problem
         raise RecordError(f"{said} in {row_location(path, rows[place][0])}; {remedy}")
     return block
+
+
+def _remedy(role: str, cell: Any) -> str:
+    """Return what to do about a wrong number."""
+    if role in OPTIONAL:
+        return f"correct it, or leave the column out by --column {role}="
+    if role == "correct":
+        return "correct it, or name the number of rollouts by --column trials= or a score by --reward"
+    return "correct it, or write null for a missing one" if str(cell).lower() == "nan" else "correct it"
 
 
 def coded(texts: Iterable[str], codes: Counts, known: dict[str, int]) -> Counts:
@@ -144,6 +157,12 @@ def _number(cell: Any, words: bool = True) -> float:
     except (ValueError, OverflowError):
         return NO_NUMBER
     return NO_NUMBER if math.isnan(value) else value
+
+
+def _step(cell: str) -> str:
+    """Return the number at the end of a text such as step_12; another text as it is."""
+    found = STEP.search(cell)
+    return found[1] if found and found[1] and cell.endswith(found[1]) else cell
 
 
 def _text(cell: Any, column: str, path: Path, number: int) -> str | None:

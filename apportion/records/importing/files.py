@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from apportion.records.importing.layout import STEP
 from apportion.records.rollout_log import RecordError
 from apportion.rows import SUFFIXES, kind_of, open_bytes, parquet_errors, table_rows
 from apportion.untrusted import check_file, parse_json
@@ -27,8 +28,8 @@ DOCUMENT_BYTES = 2**30
 def files_of(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     """Return the files of a run at ``paths``, in the order of their numbers, and the files that are left out.
 
-    Of TRL's output folder the folder ``completions`` is read. Of prime-rl's, rollouts of evaluations are left out, and
-    those that entered a batch if all rollouts are there too.
+    Of TRL's output folder the folder ``completions`` is read. Of prime-rl's and tinker-cookbook's, rollouts of
+    evaluations are left out, and those that entered a batch if all rollouts are there too.
     """
     found, left = [], []
     for path in paths:
@@ -43,7 +44,7 @@ def files_of(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
         files = prime or [each for each in folder.iterdir() if each.is_file() and not each.name.startswith(".")]
         chosen = [each for each in files if kind_of(each) and (not prime or _is_wanted(each))]
         tables = [each for each in chosen if kind_of(each) not in DOCUMENTS]
-        chosen = tables or [each for each in chosen if kind_of(each) == ".eval"]
+        chosen = tables or [each for each in chosen if kind_of(each) == ".eval"] or _below(folder)
         if not chosen:
             raise RecordError(
                 f"a folder must have files that end in {', '.join(SUFFIXES)}, got none in {path}; check the path, or "
@@ -127,6 +128,21 @@ def _same(one: Table, other: Table) -> bool:
     return True
 
 
+def step_in_name(path: Path) -> int | None:
+    """Return the step in the name of a file or of its folder, such as step_12, global_step-12 or 12; None without."""
+    names = path.name.partition(".")[0], path.parent.name
+    found = [match for name in names if (match := STEP.search(name))]
+    return int(found[0][1] or found[0][2]) if found else None
+
+
+def _below(folder: Path) -> list[Path]:
+    """Return the tables in folders of ``folder`` that are named by steps; none if any other folder has tables."""
+    tables = [
+        each for each in folder.glob("*/*") if each.is_file() and kind_of(each) and kind_of(each) not in DOCUMENTS
+    ]
+    return tables if all(step_in_name(each) is not None for each in tables) else []
+
+
 def _natural(path: Path) -> list[Any]:
     """Return what sorts paths by the numbers in them: 9.jsonl before 10.jsonl."""
     return [
@@ -136,13 +152,14 @@ def _natural(path: Path) -> list[Any]:
 
 
 def _is_prime(path: Path) -> bool:
-    return path.name == "traces.jsonl" or path.name.endswith("_rollouts.jsonl") or "eval_rollouts" in path.name
+    names = ("_rollouts.jsonl", "_rollout_summaries.jsonl")
+    return path.name == "traces.jsonl" or path.name.endswith(names) or "eval_rollouts" in path.name
 
 
 def _is_wanted(path: Path) -> bool:
-    """Return whether a file of prime-rl has rollouts of training, and no other file has them too."""
+    """Return whether a file of such a folder has rollouts of training, and no other file has them too."""
     if path.name != "traces.jsonl":
-        return path.name == "train_rollouts.jsonl"
+        return path.name in ("train_rollouts.jsonl", "train_rollout_summaries.jsonl")
     kept, kind = path.parent.name, path.parent.parent.name
     whole = path.parent.parent / "all" / path.name
     return kind != "eval" and kept != "eval" and not (kept == "effective" and whole.exists())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -12,6 +13,9 @@ import numpy as np
 from apportion.records.rollout_log import RecordError
 from apportion.types import Floats, Mask
 from apportion.untrusted import parse_number, shown
+
+STEP = re.compile(r"(?:step|iter|iteration)[_-]?([0-9]{1,15})(?![0-9])|^([0-9]{1,15})$")
+"""How names of files and folders, and cells, give a step."""
 
 NUMBERS = {
     "step": (0, 2**52, True),
@@ -28,12 +32,16 @@ NUMBERS = {
 }
 """Columns of numbers: the least and the greatest value, and whether only whole numbers are right."""
 
-TEXTS = ("prompt", "id", "answer", "group", "gold")
+OPTIONAL = ("tokens", "score_norm", "predicted", "asked", "time", "advantage")
+"""Columns of numbers without which a run can be read."""
+
+TEXTS = ("prompt", "id", "answer", "group", "gold", "split")
 """Columns of texts. ``group`` names the group of a row, if one prompt may have several groups in a step. ``gold`` is
-the known answer of a problem, or its image: it tells apart problems that have the same text."""
+the known answer of a problem, or its image: it tells apart problems that have the same text. ``split`` tells rows of
+an evaluation from those of training."""
 
 USUAL = {
-    "step": ("global_step", "train_step", "training_step", "iteration"),
+    "step": ("global_step", "train_step", "training_step", "training_iteration", "iteration", "iter"),
     "reward": ("score", "rewards", "scores", "scalar_reward", "total_reward", "final_reward"),
     "correct": ("is_correct", "acc", "success", "passed", "pass", "solved", "exact_match", "task_correct"),
     "trials": (
@@ -52,13 +60,14 @@ USUAL = {
         *("completion_tokens", "generated_tokens", "output_tokens", "response_tokens", "num_tokens"),
         *("completion_length", "response_length"),
     ),
-    "prompt": ("question", "problem", "input", "query", "instruction"),
+    "prompt": ("question", "problem", "input", "query", "instruction", "prompts"),
     "id": (
         *("prompt_id", "question_id", "problem_id", "task_id", "example_id", "doc_id", "qid", "idx"),
         *("prompt_index", "problem_index", "question_index"),
     ),
     "answer": ("pred", "prediction", "extracted_answer", "predicted_answer", "model_answer", "pred_answer"),
-    "group": ("group_id",),
+    "group": ("group_id", "group_idx", "group_index"),
+    "split": ("phase", "is_eval", "is_val", "is_validation", "is_test"),
     "gold": (
         *("gts", "ground_truth", "gold", "gold_answer", "expected_answer", "target", "reference_answer", "solution"),
         *("image", "images"),
@@ -277,7 +286,7 @@ def layout_of(
     if not (rewards or counts or named):  # of TRL all further columns of numbers may be the reward
         usual, known = verdict_names(), {*columns.values(), *UNDERSTOOD}
         further = [column for column in found if column in numeric and column not in known]
-        others = [column for column in further if format == "trl" or column.lower() in usual]
+        others = [column for column in further if format == "trl" or column.lower().partition(".")[0] in usual]
         if {"reward", "correct"} <= columns.keys():
             others.insert(0, columns.pop("correct"))
     for role, other in (("reward", "correct"), ("correct", "reward")):
@@ -300,6 +309,8 @@ def layout_of(
 def _check_whole(source: str, layout: Layout, found: Sequence[str], listed: str) -> None:
     """Raise RecordError if the layout lacks a column, with all that are missing and the nearest names."""
     wanted = {"prompt or id": {"prompt", "id"}}
+    if layout.columns.get("group", "group") != "group":  # a group's own number stands for its prompt
+        wanted = {}
     if layout.format == "counts":
         wanted |= {"correct or share": {"correct", "share"}, "trials": {"trials"}}
     elif not (layout.rewards or layout.others):
@@ -310,7 +321,8 @@ def _check_whole(source: str, layout: Layout, found: Sequence[str], listed: str)
     if len(found) == 1 and (";" in listed or "\t" in listed):
         raise RecordError(f"{source} must have commas between its cells, got {listed}; save it with commas")
     roles = sorted({role for each in missing.values() for role in each})
-    usual = {name: role for role in roles for name in (role, *USUAL.get(role, ()))}
+    usual = dict.fromkeys(USUAL["share"], "reward") if "reward" in roles else {}
+    usual |= {name: role for role in roles for name in (role, *USUAL.get(role, ()))}
     near = next(
         (f"{usual[close[0]]}={column}" for column in found if (close := get_close_matches(column.lower(), usual, 1))),
         "reward=score" if "reward" in roles else f"{roles[0]}=COLUMN",

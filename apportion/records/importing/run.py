@@ -11,7 +11,7 @@ import numpy as np
 from apportion.records.doubts import doubts_of, gold_answers, two_valued
 from apportion.records.importing.assembly import Assembled, RunAssembly
 from apportion.records.importing.blocks import Unsure
-from apportion.records.importing.files import files_of, repeats
+from apportion.records.importing.files import files_of, repeats, step_in_name
 from apportion.records.importing.layout import NAMES, Layout, detect, layout_of, weights_of
 from apportion.records.importing.prime_rl import step_of
 from apportion.records.importing.source import HEAD, LATER_HEAD, Source
@@ -23,8 +23,12 @@ from apportion.types import Floats
 from apportion.untrusted import shown
 
 NO_STEP = "no column is a step"
+ONE_STEP = f"{NO_STEP}: all rows are one step; --column step=COLUMN names one"
+NAMED_STEP = f"{NO_STEP}: the number in the name of a file is that of its rows"
 LEAST_LIKENESS = 0.9
 """The least correlation of advantages with those of the reward that trained."""
+TURNS = ("turn", "turn_idx", "turn_index", "turn_id")
+"""Columns of logs that have a row for each turn of a rollout."""
 MOST_LISTED = 12
 """Columns that were not read which are named."""
 KINDS = {"trl": (".parquet",), "prime-rl": (".jsonl", ".ndjson")}
@@ -82,6 +86,8 @@ def import_run(
     files, left = files_of(paths)
     name = paths[0].resolve().name.partition(".")[0] or "run"
     assembly, record, chosen, repeated, stepped = RunAssembly(weights), None, "", 0, False
+    steps = [step_in_name(path) for path in files]
+    steps = steps if None not in steps and len(set(steps)) > 1 else [None] * len(files)
     ignored: dict[str, None] = {}
     lists: dict[str, int] = {}
     layouts: list[Layout] = []
@@ -113,7 +119,7 @@ def import_run(
             while True:
                 layout = layout_of(str(path), own, source.columns, source.numeric, weights, renamed)
                 try:
-                    assembly.add(source.blocks(layout))
+                    assembly.add(source.blocks(layout), None if "step" in layout.columns else steps[place])
                     break
                 except Unsure as unsure:
                     source = source.without_haste(unsure.columns)
@@ -128,7 +134,9 @@ def import_run(
     elif not rows:
         raise RecordError(f"a run must have at least one row, got none in {files[0]}; check the file")
     else:
-        record = _decided(assembly.record(name, NAMES[chosen]), layouts[0], stepped, ignored, lists)
+        found = assembly.record(name, NAMES[chosen], renamed.get("group"))
+        no_step = None if stepped else NAMED_STEP if steps[0] is not None else ONE_STEP
+        record = _decided(found, layouts[0], no_step, ignored, lists)
         if np.isnan(record.reward).all():
             raise RecordError(f"a run must have rewards, got none in {rows:,} rows of {files[0]}; name the column")
     return record, ImportSummary(
@@ -146,7 +154,7 @@ def import_run(
 
 
 def _decided(
-    found: Assembled, layout: Layout, stepped: bool, ignored: Collection[str], lists: Mapping[str, int]
+    found: Assembled, layout: Layout, no_step: str | None, ignored: Collection[str], lists: Mapping[str, int]
 ) -> RunRecord:
     """Return the run with its reward chosen, and with all that may be otherwise."""
     record, others, doubts = found.record, dict(found.others), []
@@ -163,9 +171,14 @@ def _decided(
             f"{called} has the values {low:g} and {high:g}, which are read as wrong and right; --reward {called} keeps "
             "them"
         )
-    if not stepped:
-        doubts.insert(0, f"{NO_STEP}: all rows are one step; --column step=COLUMN names one")
+    if no_step:
+        doubts.insert(0, no_step)
     doubts += doubts_of(record, other_rewards=others, reward=called, lists=lists) + found.doubts
+    doubts += [
+        f"{name} is not read: if a rollout has a row a turn, no figure here is that of the run; give one row a rollout"
+        for name in ignored
+        if name.lower() in TURNS
+    ]
     if layout.renamed:
         doubts.append(f"read as: {', '.join(layout.renamed)}")
     if ignored:

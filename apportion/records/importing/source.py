@@ -53,7 +53,7 @@ class Source:
             slow = partial(rows_in, document_of(path), renamed, path)
         head = [row for _, row in islice(slow(), rows)]
         if not head:
-            raise RecordError(f"a run must have at least one row, got none in {path}; check the file")
+            raise RecordError(f"a run must have at least one row, got none in {path}; check the file or remove it")
         if head[0].keys() >= ANSWERS:
             raise RecordError(
                 f"{path} has the answers of a vote and not its rollouts; restore the file of its samples beside it, or "

@@ -12,6 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from apportion.records.importing.files import parsed
 from apportion.records.importing.layout import USUAL, verdict_names
 from apportion.records.rollout_log import RecordError
 from apportion.rows import Rows, row_location
@@ -21,6 +22,9 @@ Row = dict[str, Any]
 
 DEEPEST = 8
 """Levels of objects in which verdicts are looked for."""
+
+COMPLETIONS = ("completion", "output", "response", "generation")
+"""Columns of one completion. Beside it a list of numbers has the parts of one reward."""
 
 VALUES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
 """Scores of inspect_ai: correct, incorrect, partially correct, no answer."""
@@ -36,11 +40,11 @@ def is_folded(row: Mapping[str, Any], renamed: Mapping[str, str]) -> bool:
     """
     if _harness(row) is not None:
         return True
-    if renamed.get("trials") or "traces" in row or isinstance(row.get("rewards"), dict):
+    if renamed.get("trials") or "traces" in row or {"rewards", "task"} <= row.keys():
         return False
     names = verdict_names(renamed)
-    own = [row[name] for name in names if name in row]
-    return any(_is_list_of_cells(cell) for cell in own) or (not own and _holds(row, names))
+    own = [_listed(row[name]) for name in names if name in row]
+    return any(_is_list_of_cells(cell) or isinstance(cell, dict) for cell in own) or (not own and _holds(row, names))
 
 
 def unfolded(rows: Rows, renamed: Mapping[str, str], path: Path) -> Rows:
@@ -50,7 +54,7 @@ def unfolded(rows: Rows, renamed: Mapping[str, str], path: Path) -> Rows:
         at = row_location(path, number)
         harness = _harness(row)
         found = harnesses[harness](row, at) if harness else _leaves(row, {}, names, groups, at, 0)
-        yield from ((number, each) for each in found)
+        yield from ((number, _with_parts(each, names)) for each in found)
 
 
 def rows_in(document: Any, renamed: Mapping[str, str], path: Path) -> Rows:
@@ -194,15 +198,16 @@ def _leaves(
 
     Lists of verdicts are spread: one row for each entry of all lists of their length; other cells are repeated.
     """
+    value = {key: _listed(cell) for key, cell in value.items()} if names & value.keys() else value
     lists = [cell for name, cell in value.items() if name in names and _is_list_of_cells(cell)]
-    if lists:
+    if lists and not (len(lists[0]) > 1 and any(_is_completion(value.get(name)) for name in COMPLETIONS)):
         length, group = len(lists[0]), next(groups)
         spread = {key: cell for key, cell in value.items() if isinstance(cell, list) and len(cell) == length}
         shared = {**outer, **{key: cell for key, cell in value.items() if key not in spread}}
         own = {} if length == 1 or "group" in shared else {"group": group}  # a list of one verdict is one rollout
         yield from ({**shared, **{key: cell[place] for key, cell in spread.items()}, **own} for place in range(length))
         return
-    inside = {key: cell for key, cell in value.items() if depth < DEEPEST and _holds(cell, names)}
+    inside = {key: cell for key, cell in value.items() if depth < DEEPEST and _holds([cell], names)}
     if not inside or names & value.keys():
         made = {**outer, **value}
         yield made if group is None or "group" in made else made | {"group": group}
@@ -214,6 +219,41 @@ def _leaves(
         for child in cell if isinstance(cell, list) else [cell]:
             if isinstance(child, dict):
                 yield from _leaves(child, own, names, groups, at, depth + 1, its_group)
+
+
+def _with_parts(row: Row, names: set[str]) -> Row:
+    """Return the row with parts of its reward, in an object or a list, as columns such as rewards.format.
+
+    A part that is called as a verdict, or total, is the reward, if the row has no such column.
+    """
+    made: Row = {}
+    for key, cell in row.items():
+        parts = dict(enumerate(cell)) if isinstance(cell, list) else cell
+        if key not in names or not isinstance(parts, dict):
+            made[key] = cell
+            continue
+        for part, value in parts.items():
+            whole = "reward" if part == "total" else part
+            made[whole if whole in names and (whole == key or whole not in row) else f"{key}.{part}"] = value
+    return made
+
+
+def _listed(cell: Any) -> Any:
+    """Return the list of plain values that a text holds, as pandas writes one to CSV, and any other cell as it is."""
+    if not isinstance(cell, str) or not (cell.startswith("[") and cell.endswith("]")):
+        return cell
+    try:
+        found = parsed(cell.replace("True", "true").replace("False", "false").replace("None", "null"))
+    except ValueError:
+        return cell
+    plain = isinstance(found, list) and found and not any(isinstance(each, (list, dict)) for each in found)
+    return found if plain else cell
+
+
+def _is_completion(cell: Any) -> bool:
+    """Return whether a cell is the text of one rollout, or its messages."""
+    messages = isinstance(cell, list) and bool(cell) and all(isinstance(each, dict) and "role" in each for each in cell)
+    return messages or isinstance(cell, str)
 
 
 def _holds(value: Any, names: set[str], depth: int = 0) -> bool:

@@ -109,20 +109,76 @@ def test_texts_with_several_ids_keep_their_ids_and_that_is_said(tmp_path):
     assert len(open_run(tmp_path / "run.jsonl", columns={"id": ""}).ids) == 1
 
 
-def test_two_runs_in_one_file_are_kept_apart(tmp_path):
-    run = open_run(jsonl(tmp_path / "run.jsonl", rollouts() * 2))
-    assert run.trials.tolist() == [4] * 18 and said(run, "the step goes back 1 time, first from 2 to 0", "2 runs")
+def late(rows):
+    rows.insert(20, rows.pop(2))
+    return rows
 
 
-@pytest.mark.parametrize("order", ["prompt", "random"])
-def test_rows_in_another_order_are_one_run(tmp_path, order):
-    rows = rollouts(steps=6)
-    if order == "prompt":
-        rows = sorted(rows, key=lambda row: row["prompt"])
-    else:
-        rows = [rows[place] for place in np.random.default_rng(0).permutation(len(rows))]
+SPREAD = {
+    "one file twice": ([rollouts() * 2], 18, "first from 2 to 0: 2 runs in one"),
+    "an epoch each": ([rollouts(size=8) * 25], 225, "25 runs in one"),
+    "a resumed run": ([rollouts(), rollouts(steps=4)[12:]], 18, "2 runs in one, or a resumed one?"),
+    "a file for each process": ([rollouts()[place::2] for place in (0, 1)], 9, "are one group; if these are several"),
+    "processes one after the other": (
+        [[row for place in range(4) for row in rollouts()[place::4]]],
+        9,
+        "are one group",
+    ),
+    "prompts split between processes": (
+        [[row for q in range(3) for row in rollouts() if str(q) in row["prompt"]]],
+        9,
+        "",
+    ),
+    "rows that came late": ([late(rollouts(size=8))], 9, ""),
+    "sorted by prompt": ([sorted(rollouts(steps=6), key=lambda row: row["prompt"])], 18, ""),
+    "random": ([[rollouts()[place] for place in np.random.default_rng(0).permutation(36)]], 9, ""),
+}
+
+
+@pytest.mark.parametrize("name", SPREAD)
+def test_a_step_that_goes_back_is_a_run_again_only_if_its_groups_would_be_larger(tmp_path, name):
+    files, groups, doubt = SPREAD[name]
+    for place, rows in enumerate(files):
+        jsonl(tmp_path / f"part{place}.jsonl", rows)
+    run = open_run(tmp_path)
+    assert len(run.step) == groups and (said(run, "the step goes back", doubt) if doubt else run.doubts == ())
+    joined = open_run(tmp_path, columns={"group": ""})
+    assert len(joined.step) == len(set(zip(joined.step.tolist(), joined.prompt.tolist(), strict=True)))
+
+
+def test_rows_that_were_logged_twice_are_said(tmp_path):
+    rows = [row for row in rollouts(steps=8) for _ in (0, 1)]
+    assert said(open_run(jsonl(tmp_path / "run.jsonl", rows)), "every rollout of every group is there 2 times")
+    even = [{"step": s, "id": q, "reward": k % 2} for s in range(6) for q in range(6) for k in range(8)]
+    assert open_run(jsonl(tmp_path / "even.jsonl", even)).doubts == ()
+
+
+def test_rows_of_an_evaluation_are_left_out_unless_all_are(tmp_path):
+    rows = [row | {"split": split} for split in ("train", "eval/sums") for row in rollouts()]
     run = open_run(jsonl(tmp_path / "run.jsonl", rows))
-    assert run.trials.tolist() == [4] * 18 and run.doubts == ()
+    assert run.trials.tolist() == [4] * 9 and said(run, "36 of 72 rows are of evaluations and left out")
+    assert len(open_run(tmp_path / "run.jsonl", columns={"split": ""}).reward) == 72
+    assert len(open_run(jsonl(tmp_path / "eval.jsonl", rows[36:])).reward) == 36
+
+
+@pytest.mark.parametrize(
+    ("column", "doubt"),
+    [
+        ("turn", "turn is not read: if a rollout has a row a turn"),
+        ("group_idx", "the column of groups differs in every"),
+    ],
+)
+def test_a_column_that_counts_rows_of_a_group_tears_nothing(tmp_path, column, doubt):
+    rows = [row | {column: place % 4} for place, row in enumerate(rollouts())]
+    run = open_run(jsonl(tmp_path / "run.jsonl", rows))
+    assert run.trials.tolist() == [4] * 9 and said(run, doubt)
+
+
+def test_a_group_that_has_no_prompt_is_one_of_its_own(tmp_path):
+    rows = [row | {"group_idx": place // 4 % 3} for place, row in enumerate(rollouts())]
+    rows = [{key: row[key] for key in row if key != "prompt"} for row in rows]
+    run = open_run(jsonl(tmp_path / "run.jsonl", rows))
+    assert run.trials.tolist() == [4] * 9 and len(set(run.ids)) == 9 and said(run, "no column names prompts")
 
 
 def test_a_selection_of_rollouts_is_not_taken_for_all(tmp_path):

@@ -1,6 +1,7 @@
 """``apportion import``, and a small sample of the benchmark of damaged runs."""
 
 import csv
+import gzip
 import io
 import json
 import re
@@ -47,7 +48,9 @@ def test_wrong_options_end_with_one_line(tmp_path, extra):
 
 def read_plainly(path):
     """Return the rows, and the sum of their rewards, that Python's own readers find."""
-    text = path.read_bytes().decode("utf-8-sig")
+    content = path.read_bytes()
+    content = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+    text = content.decode("utf-8-sig")
     if path.suffix == ".csv":
         header, *lines = (line for line in csv.reader(io.StringIO(text, newline=""), strict=True) if line)
         cells = [dict(zip(map(str.strip, header), line, strict=True)).get("reward") for line in lines]

@@ -161,13 +161,69 @@ def test_what_cannot_be_read_is_refused(tmp_path, kind):
 
 
 @pytest.mark.parametrize(
-    "change", [lambda b: b"\xef\xbb\xbf" + b, lambda b: b.replace(b"\n", b"\r\n"), lambda b: b[:-1]]
+    "change",
+    [
+        lambda b: b"\xef\xbb\xbf" + b,
+        lambda b: b.replace(b"\n", b"\r\n"),
+        lambda b: b[:-1],
+        gzip.compress,
+        lambda b: gzip.compress(b[:50]) + gzip.compress(b[50:]),
+    ],
 )
 @pytest.mark.parametrize("name", ["run.jsonl", "run.csv"])
 def test_a_byte_order_mark_and_other_ends_of_lines_lose_no_row(tmp_path, name, change):
     path = WRITERS[name](tmp_path / name, rollouts())
     path.write_bytes(change(path.read_bytes().replace(b"\r\n", b"\n")))
     assert open_run(path).trials.sum() == 36
+
+
+FORMS = {
+    "a float for an id": ("id", lambda q, k: (int, float)[k % 2](q)),
+    "a float for an id in text": ("id", lambda q, k: f"{q}{'.0' * (k % 2)}"),
+    "two forms of one letter": ("prompt", lambda q, k: ("\xe9", "e\u0301")[k % 2] + str(q)),
+}
+
+
+@pytest.mark.parametrize("name", ["run.jsonl", "run.csv"])
+@pytest.mark.parametrize("form", FORMS)
+def test_one_prompt_in_two_forms_is_one(tmp_path, name, form):
+    column, made = FORMS[form]
+    rows = [{"step": s, column: made(q, k), "reward": k // 2} for s in (0, 1) for q in (3, 4) for k in range(4)]
+    run = open_run(WRITERS[name](tmp_path / name, rows))
+    assert run.trials.tolist() == [4] * 4 and len(run.ids) == 2 and run.doubts == ()
+
+
+@pytest.mark.parametrize(
+    "name", ["step_{}.jsonl", "{}.jsonl", "global_step_{}/rank_0.jsonl", "step-{}/part-0.jsonl.gz"]
+)
+def test_a_step_is_in_the_name_of_the_file_if_no_column_is_one(tmp_path, name):
+    for step in (9, 10):
+        rows = [{key: row[key] for key in row if key != "step"} for row in rollouts(steps=1)]
+        jsonl(tmp_path / name.format(step), rows)
+    run = open_run(tmp_path)
+    assert run.step.tolist() == [9] * 3 + [10] * 3 and "the number in the name of a file" in run.doubts[0]
+
+
+def test_a_step_may_be_written_as_text(tmp_path):
+    rows = [row | {"step": f"global_step_{row['step'] + 9}"} for row in rollouts()]
+    assert open_run(jsonl(tmp_path / "run.jsonl", rows)).step.tolist() == [9] * 3 + [10] * 3 + [11] * 3
+    with pytest.raises(RecordError, match=r"step must be a whole number .*, got 'step_1.5'"):
+        open_run(jsonl(tmp_path / "run.jsonl", [row | {"step": "step_1.5"} for row in rows]))
+
+
+@pytest.mark.parametrize(
+    ("cell", "remedy"),
+    [
+        ({"time": "2026-01-02T03:04:05Z"}, "leave the column out by --column time="),
+        ({"tokens": [1, 2]}, "leave the column out by --column tokens="),
+        ({"reward": float("nan")}, "write null for a missing one"),
+        ({"correct": 3, "reward": None}, "name the number of rollouts by --column trials="),
+    ],
+)
+def test_a_wrong_cell_has_a_remedy(tmp_path, cell, remedy):
+    rows = [{key: value for key, value in (row | cell).items() if value is not None} for row in rollouts()]
+    with pytest.raises(RecordError, match=remedy):
+        open_run(jsonl(tmp_path / "run.jsonl", rows))
 
 
 def test_rows_that_pyarrow_does_not_read_are_read_cell_by_cell(tmp_path):

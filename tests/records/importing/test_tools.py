@@ -153,6 +153,22 @@ def test_flat_rows_of_prime_rl_are_grouped_by_their_group(tmp_path):
     assert not any("no column is a step" in doubt for doubt in found.doubts)
 
 
+def test_summaries_of_tinker_cookbook_are_read_without_its_evaluations(tmp_path):
+    for step in (1, 2):
+        rows = [
+            {"split": "train", "iteration": step, "group_idx": place // 4, "traj_idx": place % 4}
+            | {"total_reward": row["reward"], "final_reward": 0.0, "steps": [{"reward": row["reward"]}]}
+            for place, row in enumerate(rollouts(steps=1))
+        ]
+        folder = tmp_path / f"iteration_{step:06d}"
+        jsonl(folder / "train_rollout_summaries.jsonl", rows)
+        jsonl(folder / "eval_sums_rollout_summaries.jsonl", rows)
+    jsonl(tmp_path / "metrics.jsonl", [{"progress/batch": 1, "env/all/reward/total": 0.5}])
+    found, summary = import_run([tmp_path])
+    assert found.step.tolist() == [1] * 3 + [2] * 3 and found.trials.tolist() == [4] * 6
+    assert summary.files == 2 and found.reward.sum() == 2 * sum(row["reward"] for row in rollouts(steps=1))
+
+
 def test_the_recorded_run_is_read_as_group_counts_per_visit():
     found = open_run(ROOT / "examples" / "data" / "grpo_run.jsonl.gz")
     assert len(found.step) == 64_000 and found.totals.sum() == 216_520 and found.visits and found.name == "grpo_run"

@@ -93,6 +93,38 @@ def test_lists_of_rewards_and_groups_inside_steps_are_read(tmp_path):
     assert found.step.tolist() == [3] * 3 + [4] * 3 and found.totals.tolist() == [3, 0, 4] * 2
 
 
+PARTS = {
+    "an object": lambda right: {"rewards": {"right": right, "format": 1.0}},
+    "a list beside one completion": lambda right: {"completion": "so", "rewards": [right, 1.0]},
+    "a list beside messages": lambda right: {"completion": [{"role": "assistant"}], "rewards": [right, 1.0]},
+    "a total": lambda right: {"reward": {"format": 1.0, "total": right}},
+    "an object of verl": lambda right: {"score": {"score": right, "acc": bool(right)}},
+    "an object around it": lambda right: {"type": "rollout", "data": {"reward": right}},
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_one_reward_are_no_rollouts(tmp_path, name):
+    rows = [{"prompt": f"q{q}"} | PARTS[name](float(each)) for q, own in enumerate(RIGHT) for each in own]
+    check(open_run(jsonl(tmp_path / "run.jsonl", rows)))
+
+
+def test_parts_of_which_none_is_the_whole_must_be_named(tmp_path):
+    rows = [{"prompt": f"q{k // 4}", "rewards": {"right": k % 2, "short": k % 3}} for k in range(12)]
+    path = jsonl(tmp_path / "run.jsonl", rows)
+    with pytest.raises(
+        RecordError, match=r"may be the reward, .* got rewards.right, rewards.short; name one by --reward"
+    ):
+        open_run(path)
+    both = open_run(path, rewards=["rewards.right", "rewards.short=0.5"]).reward
+    assert both.tolist() == [k % 2 + k % 3 / 2 for k in range(12)]
+
+
+def test_lists_that_were_saved_as_text_are_lists(tmp_path):
+    rows = [{"prompt": f"q{q}", "answers": str(ANSWERS[q]), "correct": str(own)} for q, own in enumerate(RIGHT)]
+    check(open_run(comma_separated(tmp_path / "run.csv", rows)))
+
+
 def test_a_list_of_one_verdict_is_one_rollout(tmp_path):
     rows = [{"step": 0, "prompt": f"q{q}", "reward": [float(each)]} for q, own in enumerate(RIGHT) for each in own]
     check(open_run(jsonl(tmp_path / "run.jsonl", rows)))
