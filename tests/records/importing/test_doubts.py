@@ -120,8 +120,8 @@ SPREAD = {
     "a resumed run": ([rollouts(), rollouts(steps=4)[12:]], 18, "2 runs in one, or a resumed one?"),
     "a file for each process": ([rollouts()[place::2] for place in (0, 1)], 9, "are one group; if these are several"),
     "processes one after the other": (
-        [[row for place in range(4) for row in rollouts()[place::4]]],
-        9,
+        [[row for place in range(4) for row in rollouts(prompts=6)[place::4]]],
+        18,
         "are one group",
     ),
     "prompts split between processes": (
