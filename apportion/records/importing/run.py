@@ -201,7 +201,8 @@ def chosen_reward(record: RunRecord, candidates: Mapping[str, Floats], advantage
     if len(varying) <= 1:
         name = next(iter(varying or candidates))
         constant = [other for other in candidates if other != name]
-        said = f"the reward is {name}; equal in every group: {', '.join(constant)}" if constant else ""
+        said = f"the reward is {name}" if constant or "." in name else ""
+        said += f"; equal in every group: {', '.join(constant)}" if constant else ""
         return name, candidates[name], said
     values = np.stack(list(varying.values()))
     total = np.where(np.isnan(values).all(0), np.nan, np.nansum(values, axis=0))

@@ -53,7 +53,10 @@ def read_plainly(path):
     text = content.decode("utf-8-sig")
     if path.suffix == ".csv":
         header, *lines = (line for line in csv.reader(io.StringIO(text, newline=""), strict=True) if line)
-        cells = [dict(zip(map(str.strip, header), line, strict=True)).get("reward") for line in lines]
+        names = [name.strip() for name in header]
+        parts = [name for name in names if name.startswith("reward.")]  # a part of a reward is one, if it is alone
+        own = "reward" if "reward" in names or not parts else parts[0]
+        cells = [dict(zip(names, line, strict=True)).get(own) for line in lines]
     else:
         cells = [json.loads(line).get("reward") for line in text.split("\n") if line.strip()]
     return len(cells), np.nansum([float({"true": 1}.get(cell, cell) or 0) for cell in cells])
