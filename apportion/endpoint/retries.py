@@ -2,7 +2,7 @@
 
 A server that says that it is busy (408, 409, 429, 529, 503 with Retry-After, or an error about loading a model) is
 waited for, up to ``BUSY_SECONDS``, because waiting costs no sample. Other failures are sent again ``max_retries``
-times. With ``max_retries`` 0 nothing is sent again.
+times, unless the server asks for a longer wait than that. With ``max_retries`` 0 nothing is sent again.
 
 The wait is what the server asks for, in Retry-After-Ms, in Retry-After or in words ("try again in 40s"). Without any it
 is 0.5 s, doubling to at most 8 s and to 30 s while the server is busy, less up to a quarter at random, so that requests
@@ -23,9 +23,12 @@ FIRST_WAIT, LONGEST_WAIT, LONGEST_BUSY_WAIT = 0.5, 8.0, 30.0
 BUSY_SECONDS = 600.0
 """How long one request waits for a server that is busy."""
 
-_ASKED = re.compile(r"(?:try|retry)(?: again)? in (?P<number>\d+(?:\.\d+)?) ?(?P<unit>ms|s|m)", re.IGNORECASE)
+_ASKED = re.compile(
+    r"(?:try|retry)(?: again)? (?:in|after) (?:(?P<minutes>\d+)m ?)?(?P<number>\d+(?:\.\d+)?) ?(?P<unit>ms|milli|s|m)",
+    re.IGNORECASE,
+)
 _LOADING = re.compile(r"\bloading\b|\bstarting\b|\bwarming\b|\boverloaded\b", re.IGNORECASE)
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0}
+_UNITS = {"ms": 0.001, "milli": 0.001, "s": 1.0, "m": 60.0}
 
 
 @dataclass
@@ -50,6 +53,8 @@ class Patience:
         ([40, None], 0)
         >>> 0.375 <= patience.pause(Fault("failed")) <= 0.5, patience.pause(Fault("failed"))
         (True, None)
+        >>> Patience(max_retries=1).pause(Fault("failed", wait=86400.0)) is None
+        True
         """
         if not fault.again:
             return None
@@ -59,7 +64,7 @@ class Patience:
             wait = fault.wait or backoff_seconds(self._waits, LONGEST_BUSY_WAIT)
             return wait if self.busy_seconds + wait <= BUSY_SECONDS else None
         self.retries += 1
-        if self.retries > self.max_retries:
+        if self.retries > self.max_retries or (fault.wait or 0.0) > BUSY_SECONDS:
             return None
         return fault.wait or backoff_seconds(self.retries, LONGEST_WAIT)
 
@@ -78,12 +83,14 @@ def asked_wait(status: int, headers: Mapping[str, str], said: str) -> tuple[bool
 
     >>> asked_wait(429, {}, "Rate limit reached. Please try again in 40s."), asked_wait(503, {}, "Loading model")
     ((True, 40.0), (True, None))
+    >>> asked_wait(429, {}, "Retry after 20 milliseconds"), asked_wait(429, {}, "Please try again in 1m26.4s.")
+    ((True, 0.02), (True, 86.4))
     >>> asked_wait(500, {}, "out of memory"), asked_wait(500, {"retry-after": "3"}, "")
     ((False, None), (False, 3.0))
     """
     wait = retry_after(headers)
     if wait is None and (found := _ASKED.search(said)):
-        wait = float(found["number"]) * _UNITS[found["unit"].lower()]
+        wait = 60.0 * int(found["minutes"] or 0) + float(found["number"]) * _UNITS[found["unit"].lower()]
     busy = status in (408, 409, 429, 529) or (status == 503 and wait is not None) or _LOADING.search(said) is not None
     return busy, wait
 
