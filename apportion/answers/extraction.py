@@ -29,9 +29,10 @@ TAIL = 200_000
 """Characters at the end of a text in which they are looked for."""
 
 _THOUGHT = r"(?:[a-z]+:)?(?:think(?:ing)?|thoughts?|reason(?:ing)?)"
-THINKS = re.compile(rf"[<\[◁]\|?(?:begin_of_)?{_THOUGHT}\|?[>\]▷]", re.IGNORECASE)
-THOUGHT = re.compile(rf"[<\[◁]\|?(?:/|end_of_){_THOUGHT}\|?[>\]▷]", re.IGNORECASE)
-"""The tags that open and close reasoning, as in <think>, [THINK], ◁think▷, <seed:think> and <|begin_of_thought|>."""
+THINKS = re.compile(rf"[<\[◁]\|?(?:begin_of_)?{_THOUGHT}\|?[>\]▷]|<\|channel\|>(?:analysis|commentary)", re.IGNORECASE)
+THOUGHT = re.compile(rf"[<\[◁]\|?(?:/|end_of_){_THOUGHT}\|?[>\]▷]|<\|channel\|>final<\|message\|>", re.IGNORECASE)
+"""The tags that open and close reasoning, as in <think>, [THINK], ◁think▷, <seed:think>, <|begin_of_thought|>, and the
+channels of gpt-oss."""
 
 BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s?")
 BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped brace belongs to the answer
@@ -48,8 +49,8 @@ STATEMENT = re.compile(
     r"|(?:答案|答え|정답|답)[*_]{0,3}\s?[:：是为は은]\s?)"
     r"|(?P<heading>^[#*_>\ ]{0,8}(?:the\ )?(?:final\ )?answer[*_\ ]{0,4}$)"
     r"|(?P<hashes>^\#{4}(?!\#)(?!\ *(?:\d+[.)]\ |[^\n]*:)))"  # other lines with #### are headings
-    r"|(?P<tag><answer>)"
-    r'|(?P<json>"(?:final[_\ ]?)?answer"\s{0,4}:)',
+    r"|(?P<tag><(?:final_)?answer>|<\|begin_of_box\|>)"
+    r"|(?P<json>[\"'](?:final[_\ ]?)?answer[\"']\s{0,4}:)",
     re.IGNORECASE | re.MULTILINE | re.VERBOSE,
 )
 QUOTES = ('"', "“", "”", "'", "`")
@@ -57,7 +58,10 @@ TALK = re.compile(r"(?:this|that|these|an?|any|no|your|each|whose|if|whether|oth
 """What stands before "answer is" in talk about an answer."""
 REPEATED = re.compile(r"\W*(?:the )?(?:final |correct )?answers? (?:is|are)\b", re.IGNORECASE)
 LABEL_BEFORE = re.compile(r"answer[*_]*\s?[:=]\W*(?:the )?(?:final |correct )?$", re.IGNORECASE)
-SENTENCE_END = re.compile(r"(?<!\bSt)(?<!\bDr)(?<!\bMr)(?<!\bMrs)[.](?=[\s*]|$)|(?<!\\)[。！!?](?=[\s*\"'”]|$)")
+SENTENCE_END = re.compile(
+    r"(?<!\bSt)(?<!\bDr)(?<!\bMr)(?<!\bMt)(?<!\bMrs)(?<!\bapprox)(?<![A-Z]\. [A-Z])[.](?=[\s*]|$)(?! [A-Z]\. )"
+    r"|(?<!\\)[。！!?](?=[\s*\"'”]|$)"
+)
 CLAUSE = re.compile(
     r",?\s+(?:since|because|as|which|so|where|but|not|given|i\.e\.|that is|and (?:this|the|it|we|so|not)|if|when)\b",
     re.IGNORECASE,
@@ -69,6 +73,11 @@ DEFINITE = re.compile(
 """How an answer begins that is a number, a letter or LaTeX."""
 BOLD = re.compile(r"(?<![\w*])\*\*([^*]+)\*\*(?![\w*])")
 DELIMITERS = re.compile(r"\\\$|\$|(?<!\\)\\[()\[\]]")
+ENDS = re.compile("[\\s∎■□\u2600-\u27bf\ufe0f\U0001f300-\U0001faff]+$")
+"""Pictures and signs for the end of a proof."""
+VALUE = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|(?!null\b)([-\w.]+|\[[^\[\]{}]*\]))""")
+ESCAPED = re.compile(r'\\(?:u([0-9A-Fa-f]{4})|([\\"/]))')
+"""What JSON writes with a backslash. Its other letters are kept, because models write LaTeX with a single one."""
 INVISIBLE = re.compile("[\u200b-\u200f\u2060\ufeff\u00ad]")
 
 CHOICE_STATEMENT = re.compile(
@@ -77,16 +86,19 @@ CHOICE_STATEMENT = re.compile(
 FONT = re.compile(r"\\(?:text|math|boldsymbol|bf|rm)[a-z]*|[{}*_`\"'“”<>]")
 LETTER = re.compile(
     r"(?:option |choice |letter )?[(\[]?(?P<alone>[A-J])[)\]]?(?:[.:!]?$|(?P<labelled>"
-    r"[)\].:](?:[\s\\]|$)|\s*\(|\s+[-–—]\s|…|,\s+(?!(?:[A-J]|and|or)\b)"
+    r"[)\].:](?:[\s\\]|$)(?!\s*(?:and|or|&|/)\s)|\s*\(|\s+[-–—]\s|…|,\s+(?![(\[]?(?:[A-J]|and|or)\b)"
     r"|,?\s+(?:because|since|which|as|(?:and |but )?not)\b))",
     re.IGNORECASE,
 )
+OPTION = re.compile(r"\(?(?P<letter>[A-J])[).]\s+\S.*")
+"""A reply that is only a letter with the text of its option."""
 BOLD_LETTER_AT_END = re.compile(r"(?:.*\s)?\*\*\(?(?P<letter>[A-J])\)?\.?\*\*\.?", re.IGNORECASE)
 
 NUMBER = re.compile(
     r"(?<![A-Za-z_\d.])(?:(?<![)\]}])(?P<sign>[-+−]))?"  # after a bracket the sign is an operator
     r"(?:\\[dt]?frac\{(?P<over>\d+)\}\{(?P<under>\d+)\}"
-    r"|(?P<number>(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+|/\d+)?))"
+    r"|(?P<number>(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+|/\d+)?))",
+    re.ASCII,
 )
 
 
@@ -133,12 +145,14 @@ def boxed(text: str) -> str | None:
         found = _content(text, box.end())
         if found is None:
             break
+        if not found[0]:  # a box without content repeats the instruction
+            continue
         if after is not None and not BETWEEN_BOXES.fullmatch(text, found[1], after):
             break
         if found[0] not in together:
             together.insert(0, found[0])
         after = box.start()
-    return ", ".join(filter(None, together)) or None
+    return ", ".join(together) or None
 
 
 def answer_line(text: str) -> str | None:
@@ -162,7 +176,8 @@ def answer_line(text: str) -> str | None:
 def choice(text: str) -> str | None:
     r"""Return the chosen letter, A to J in upper case: boxed, stated, or alone or last in bold on the last line.
 
-    The text of the option may follow it. A word is not a letter: "A dog" and "I think so" choose none.
+    The text of the option may follow a boxed or stated letter, and one that begins a reply of one
+    line. A word is not a letter: "A dog" and "I think so" choose none.
 
     >>> choice(r"\boxed{\text{B}}"), choice("The answer is (c) Paris."), choice("The answer is A dog.")
     ('B', 'C', None)
@@ -173,6 +188,8 @@ def choice(text: str) -> str | None:
     if letter is None and last_line.endswith(("**", "**.")):
         bold = BOLD_LETTER_AT_END.fullmatch(last_line)
         letter = bold and bold["letter"]
+    if letter is None and (option := OPTION.fullmatch(text.strip())):
+        letter = option["letter"]
     return letter.upper() if letter else None
 
 
@@ -263,14 +280,14 @@ def _said(text: str, start: int, kind: str | None) -> str | None:
     """Return what stands from ``start`` to the end of its sentence or line, or on the last line below a heading."""
     rest, goes_on = text[start : start + LONGEST], len(text) > start + LONGEST
     if kind == "json":
-        value = re.match(r'\s*(?:"((?:[^"\\]|\\.)*)"|([-\w.]+))', rest)
-        return value and (value[1] or value[2])
+        value = VALUE.match(rest)
+        return value and ESCAPED.sub(_unescaped, value[1] or value[2] or value[3] or "")
     if kind == "tag":
-        content, closed, _ = rest.partition("</")
+        content, *closed = re.split(r"</|<\|end", rest, maxsplit=1)
         return content if closed else None
     line, newline, below = rest.lstrip(":=：*_").partition("\n")
     if not line.strip():
-        line = below.strip()
+        line = re.sub(r"^[-*•]\s+", "", below.strip())  # an entry of a list
         display = (line[:2], line[-2:]) in (("$$", "$$"), ("\\[", "\\]"))
         if goes_on or ("\n" in line and not display):
             return None
@@ -285,8 +302,13 @@ def _said(text: str, start: int, kind: str | None) -> str | None:
 def _tidy(answer: str) -> str | None:
     """Return ``answer`` without ``$`` and without surrounding space, emphasis and punctuation; None if it is empty."""
     tidy = " ".join(DELIMITERS.sub("", answer).split()).lstrip(':;*`"“ ').rstrip('.,:;*`"”。\\ ')
+    tidy = ENDS.sub("", tidy) or tidy
     tidy = re.sub(r"(?:です|である|입니다|이다)$", "", tidy)
     return (tidy.strip("_") if tidy[:1] == tidy[-1:] == "_" else tidy) or None
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return found[2] or chr(int(found[1], 16))
 
 
 def _letter(statement: str, alone: bool = False) -> str | None:

@@ -15,6 +15,7 @@ again, so the caller needs no main guard.
 import json
 import logging
 import os
+import re
 import select
 import signal
 import subprocess
@@ -37,6 +38,8 @@ FIRST_PAIR = ["1/2", "0.5"]
 """Compared before the first worker starts, so that math-verify has prepared what it needs."""
 PERCENT = r"\%"
 """How a percentage ends."""
+IMAGINARY = re.compile(r"\di(?![A-Za-z])")
+"""The imaginary unit after a digit, where math-verify takes it for a real variable."""
 DIGITS = 50
 """Decimal digits to which numbers are evaluated."""
 PARSED = 4096
@@ -260,7 +263,7 @@ def reader() -> Callable[[str], Any]:
     config = ConversionConfig(lowercase_symbols=False)
 
     def read(text: str) -> Any:
-        real = not should_treat_as_complex(text)
+        real = not (should_treat_as_complex(text) or IMAGINARY.search(text))
         try:
             found = latex2sympy(
                 text, is_real=real, convert_degrees=True, normalization_config=None, conversion_config=config
@@ -276,8 +279,8 @@ def reader() -> Callable[[str], Any]:
 def numbers_equal(first: Any, second: Any, float_rounding: int, numeric_precision: int) -> bool:
     """Return whether two numbers, or all numbers of two matrices, are equal, in place of math-verify's six decimals.
 
-    A decimal equals a number that differs by at most half of its sixth place and a ten-thousandth of the larger. Other
-    numbers must be equal to 30 digits. Both settings of math-verify are ignored.
+    A decimal equals a number that differs by at most half of its sixth place and a ten-thousandth of the larger. Whole
+    numbers and fractions must be equal, all others equal to 60 digits. Both settings of math-verify are ignored.
     """
     import sympy  # noqa: PLC0415
 
@@ -287,13 +290,15 @@ def numbers_equal(first: Any, second: Any, float_rounding: int, numeric_precisio
             for pair in zip(first.flat(), second.flat(), strict=True)
         )
     try:
-        values = [sympy.N(each, DIGITS) for each in (first, second)]
-        gap, size = abs(values[0] - values[1]), max(abs(values[0]), abs(values[1]))
+        if (difference := first - second).is_Rational:
+            return bool(difference == 0)
+        gap, *sizes = (abs(sympy.N(each, DIGITS)) for each in (difference, first, second))
+        size = max(sizes)
         if not gap.is_number or not gap.is_finite:
             return False
         if first.has(sympy.Float) or second.has(sympy.Float):
             return bool(gap <= 5e-7 and gap <= 1e-4 * size)
-        return bool(gap <= size * sympy.Float("1e-30"))
+        return bool(gap <= size * sympy.Float("1e-60"))
     except Exception:  # noqa: BLE001 - what cannot be evaluated is no number
         return False
 

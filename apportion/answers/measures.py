@@ -10,17 +10,25 @@ KNOWN = """
 mm millimeter millimetre;cm centimeter centimetre;m meter metre;km kilometer kilometre;in inch inches;ft foot feet
 yd yard;mi mile;mg milligram;g gram;kg kilogram;oz ounce;lb pound;t ton tonne;ml milliliter millilitre
 l liter litre;gal gallon;ms millisecond;s sec second;min minute;h hr hour;day;week;month;yr year
-dollar usd buck us$ $;cent;euro eur €;£ gbp pence;¥ yen yuan cny jpy rmb;₹ rs rupee inr;degree deg;radian rad;c celsius
-f fahrenheit;k kelvin;hz hertz;j joule;w watt;kw kilowatt;v volt;n newton;mph;kph kmh;acre;hectare
-square sq ^2;cubic cu ^3;left;right;north;south;east;west;increase gain profit;decrease loss;clockwise;counterclockwise
+dollar usd buck us$ $;cent;euro eur €;£ gbp;pence penny;¥ yen yuan cny jpy rmb;₹ rs rupee inr;degree deg;radian rad
+c celsius;f fahrenheit;k kelvin;hz hertz;j joule;w watt;kw kilowatt;v volt;n newton;mi/h mph;km/h kph kmh;acre;hectare
+square sq ^2;cubic cu ^3;left;right;north;south;east;west;increase gain profit win;decrease loss
+clockwise;counterclockwise;up upward;down downward;above;below;forward;backward;before earlier early ago
+after late later;ahead;behind;older;younger;faster;slower;longer taller;shorter;rpm;ppm;pt point;pc piece;decade
+century centurie;january jan;february feb;march mar;april apr;may;june jun;july jul;august aug;september sept sep
+october oct;november nov;december dec
 """
 NAMES = {name: names.split()[0] for names in re.split(r"[;\n]", KNOWN) if names for name in names.split()}
 """The first name of every measure, by each of its names in the singular. Two answers with different ones differ."""
+SI = re.compile(r"[kMGTcmnpd]?(?:mol|Hz|Pa|eV|Wh|cal|bit|bar|atm|[BJWVNAFTKLlgms])")
+"""Measures whose case has a meaning, each by its own name: MW is not mW."""
+VARIABLES = re.compile(r"[aA]?[^aeiouAEIOU\W\d]+")
+"""A run of letters without vowels is a product, as in 2xy or abc. Every other one is a word."""
 LETTERS = frozenset("mgshlnjwvkcft")
 """Measures of one letter. They need white space before them, because 5m may be a product."""
 FRACTIONS = "third|quarter|fifth|sixth|seventh|eighth|ninth|tenth|hundredth|thousandth"
 NO_UNIT = re.compile(
-    r"or|and|to|times|plus|minus|over|by|mod|modulo|remainder|base|more|less|fewer|greater|least|most|than|between|if|for"
+    r"or|and|to|times|plus|minus|over|by|mod|modulo|remainder|base|zero|more|less|fewer|greater|least|most|than|between|if|for"
     rf"|when|where|not|no|none|except|without|half|halves|(?:{FRACTIONS})s?|mille|squared|cubed|pi|root|factorial|choose"
     r"|negative|positive|into|through|then|with|because|is|are|was|[mbtr]+illion|thousand|hundred|dozen|percent|am|pm"
     r"|oclock|noon|midnight|bce?|ad|ce"
@@ -39,7 +47,9 @@ TRAILING = re.compile(
 CURRENCY = re.compile(
     r"(?P<sign>[-+]?)\s*(?:US|USD|Rs\.?|EUR|GBP)?\s*(?P<name>\\?\$|[£€¥₹]|USD|US|Rs\.?|EUR|GBP)\s*(?=[-\d.])"
 )
-SCALE = re.compile(rf"(?P<head>[-+]?\d[\d,]*(?:\.\d+)?)\s+(?P<scale>{'|'.join(SCALES)})s?\b\s*(?P<rest>.*)")
+SCALE = re.compile(
+    rf"(?P<head>[-+]?\d[\d,]*(?:\.\d+)?)\s*(?:\\text\{{\s*)?(?P<scale>{'|'.join(SCALES)})s?\b\s*(?P<rest>[^}}]*)\}}?"
+)
 PERCENT = re.compile(
     r"(?P<head>.*[^\s\\])\s*(?:\\?%|\b(?:percent|pct|percentage(?: points?)?)|\\text\{\s*(?:percent|pct)\s*\})"
 )
@@ -49,7 +59,7 @@ MONEY = re.compile(r"(?<=\d)\s*(?P<name>\\?\$|[£€¥₹])$")
 ORDINAL = re.compile(r"(?<=\d)(?:\^\{?)?\s?(?:\\text\{)?(?:st|nd|rd|th)\}*$")
 ABOUT = re.compile(
     r"\s*(?:\\(?:approx|simeq|sim)(?![A-Za-z])"
-    r"|(?:about|approximately|roughly|around|exactly|only|just|nearly)\s*(?=[-+\\$\d.(]))"
+    r"|(?:about|approx(?:imately|\.)?|roughly|around|exactly|only|just|nearly)\s*(?=[-+\\$\d.(]))"
 )
 
 
@@ -76,28 +86,35 @@ def without_unit(text: str) -> tuple[str, frozenset[str]]:
         text = kind[1] if kind else text.replace(r"^\circ", "")
     found = TRAILING.fullmatch(text)
     words = _words(found["text"] or found["words"]) if found else []
-    if found and not any(map(NO_UNIT.fullmatch, words)) and (found["text"] or _is_unit(words, bool(found["gap"]))):
+    if (
+        found
+        and not any(NO_UNIT.fullmatch(word.lower()) for word in words)
+        and (found["text"] or _is_unit(words, bool(found["gap"])))
+    ):
         powers = {
             f"^{power[1]}" for power in re.finditer(r"\^\s?\{?\s?([23])", text[len(found["head"] or found["number"]) :])
         }
         text, names = (found["head"] or found["number"]).strip(), names | set(words) | powers
-    return text, frozenset(filter(None, map(_measure, names)))
+    return text, frozenset(part for name in filter(None, map(_measure, names)) for part in name.split("/"))
 
 
 def _words(phrase: str) -> list[str]:
-    return [word.lower().replace("'", "") for word in re.findall(WORD, phrase)]
+    return [word.replace("'", "") for word in re.findall(WORD, phrase)]
 
 
 def _is_unit(words: list[str], apart: bool) -> bool:
     """Return whether plain ``words`` after a number are a unit, and no product of variables."""
     if len(words) == 1 and len(words[0]) == 1:
-        return apart and words[0] in LETTERS
-    return apart or words[0] in NAMES
+        return apart and words[0].lower() in LETTERS
+    products = [word for word in words if not _measure(word) and (len(word) == 1 or VARIABLES.fullmatch(word))]
+    return (apart and not products) or words[0].lower() in NAMES
 
 
 def _measure(word: str) -> str | None:
     """Return the first name of the measure that ``word`` names, in the singular or plural; None if it is another."""
-    return NAMES.get(word) or NAMES.get(word.removesuffix("s")) or NAMES.get(word.removesuffix("es"))
+    name = word.lower()
+    known = NAMES.get(name) or NAMES.get(name.removesuffix("s")) or NAMES.get(name.removesuffix("es"))
+    return known or (word if SI.fullmatch(word) else None)
 
 
 def clock(text: str) -> str | None:

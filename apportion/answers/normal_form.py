@@ -1,8 +1,9 @@
 r"""What an answer says: a text in one spelling, and its value or its formula if all of it is mathematics.
 
 Two answers are one only if all of both was read. So a formula holds only what the grammar of math-verify reads right.
-It takes words for products of letters ("no" would be "on") and two numbers side by side for a product, and it drops the
-base of a number. Answers with those are texts, which equal only the same text.
+It takes words for products of letters ("no" would be "on") and two numbers side by side for a product. It drops the
+base of a number and the inner braces of a set. Answers with those are texts, which equal only the same text. It drops
+primes and takes dy/dx for 0, so derivatives become symbols.
 """
 
 import re
@@ -11,7 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from apportion.answers.magnitude import too_large
-from apportion.answers.measures import NAMES, PERCENT, SCALE, SCALES, clock, without_unit
+from apportion.answers.measures import NAMES, PERCENT, SCALE, SCALES, VARIABLES, clock, without_unit
 from apportion.answers.spelling import latex
 
 LONGEST = 1000
@@ -25,6 +26,8 @@ SHARE = Fraction(1, 10**4)
 MOST_DIGITS = 400
 """Powers of ten beyond this are left to mathematics."""
 
+WHOLE = re.compile(r"^([\"'])(.*)\1$|^\\text\{([^{}]*\d[^{}]*)\}$", re.DOTALL)
+"""An answer in quotes, or in words with a number."""
 CHOICE = re.compile(r"\(?([A-Za-z])\)?")
 NAME = re.compile(r"[A-Z]{2,}")
 THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:[, ]\d{3})+(?![\d,])(?:\.\d+)?")
@@ -42,14 +45,18 @@ FRACTION = re.compile(
 )
 ROUND = re.compile(r"^([-+]?\d*\.\d*)\((\d+)\)$")
 EXPONENT = re.compile(r"(?<![\w.}])(\d+\.?\d*|\.\d+)[eE]([-+]?\d+)(?![\w.])")
-AND = re.compile(r"\s*,?(?<![\\A-Za-z])(?:and|or)(?![A-Za-z])\s*")
+AND = re.compile(r"\s*,?(?<![\\A-Za-z])(?P<word>and|or)(?![A-Za-z])\s*")
+RELATION = re.compile(r"[<>]|\\[lg]e(?![A-Za-z])")
+RAY = re.compile(r"(?P<name>[A-Za-z])\s*(?P<sign><|>|\\le(?![A-Za-z])|\\ge(?![A-Za-z]))(?P<bound>[^<>=,]+)")
+BUILT = re.compile(r"\\\{\s*([A-Za-z])(?:\s*\\in\s*\\mathbb\{R\})?\s*(?::|\\mid|\|)(.*)\\\}")
+DERIVATIVE = re.compile(r"\\frac\{(?:d|\\partial) ?([A-Za-z])\}\{(?:d|\\partial) ?([A-Za-z])\}")
+PRIMES = re.compile(r"(?<=[A-Za-z])'+")
 NOT_READ = re.compile(
     r"\\(?:text|angle|triangle|overline|ldots|equiv)|\d{4}-\d\d-\d\d|(?<![\w.])0[xXbBoO]\w|\d\s+[\d.]"
-    r"|[\d)}]\s*_|\d:\d\d(?!\d)|[$\"?@]|[^\x00-\x7f]"
+    r"|\d\s+[A-Za-z]{2,}\s+\d|[\d)}]\s*_|\d:\d\d(?!\d)|:[^:]*:|\.\d+\.|\\\{(?:[^\\:]|\\[^{}])*(?::|\\\{)"
+    r"|\\frac\{(?:d|\\partial)\}|[$\"'?@]|[^\x00-\x7f]"
 )
 LETTERS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
-VARIABLES = re.compile(r"[aA]?[^aeiouAEIOU\W\d]+")
-"""A run of letters without vowels is a product, as in 2xy or abc. Every other one is a word."""
 ENVIRONMENT = re.compile(r"\\(?:begin|end)\{[a-zA-Z]*matrix\}")
 COMMAND = re.compile(r"\\(?:[A-Za-z]+|.)")
 
@@ -82,7 +89,7 @@ def normal_form(answer: str) -> Form:
     answer = answer.strip()
     if not answer or len(answer) > LONGEST:
         return Form(answer)
-    written = latex(_without_dollars(answer)).rstrip(". ").strip("\"' ")
+    written = WHOLE.sub(r"\2\3", latex(_without_dollars(answer)).rstrip(". ").strip())
     if not re.search(r"[(\[]|\\\{", written):  # in (2,12,102) each comma separates
         written = THOUSANDS.sub(lambda found: re.sub(r"[^\d.]", "", found[0]), written.replace("{,}", ","))
     text = _text(written)
@@ -169,9 +176,27 @@ def _number(text: str) -> str:
     """Return ``text`` with repeated decimals, mixed numbers and powers of ten as the grammar reads them."""
     if scaled := SCALE.fullmatch(text):
         text, _ = without_unit(f"{_times(scaled['head'], SCALES[scaled['scale']])} {scaled['rest']}".strip())
-    text = AND.sub(", ", REPEATED.sub(_as_fraction, ROUND.sub(r"\1\\overline{\2}", text)))
+    text = REPEATED.sub(_as_fraction, ROUND.sub(r"\1\\overline{\2}", _listed(BUILT.sub(r"\2", text).strip())))
+    text = PRIMES.sub(lambda found: f"_{{{'p' * len(found[0])}}}", DERIVATIVE.sub(r"\1_{\2}", text))
     text = EXPONENT.sub(lambda found: rf"{found[1]} \times 10^{{{int(found[2])}}}", text)
     return MIXED.sub(lambda found: rf"{found[1]}\frac{{{found[2] or found[4]}}}{{{found[3] or found[5]}}}", text)
+
+
+def _listed(text: str) -> str:
+    """Return ``text`` with commas for "and" and "or". Inequalities with "or" are a union if they bound one variable."""
+    words = [found["word"] for found in AND.finditer(text)]
+    if "or" not in words or not RELATION.search(text):
+        return AND.sub(", ", text)
+    rays = [RAY.fullmatch(part) for part in AND.split(text)[::2]]
+    if "and" in words or None in rays or len({ray["name"] for ray in rays if ray}) > 1:
+        return text
+    return r" \cup ".join(_interval(ray["sign"], ray["bound"].strip()) for ray in rays if ray)
+
+
+def _interval(sign: str, bound: str) -> str:
+    if sign in ("<", r"\le"):
+        return rf"(-\infty, {bound}{')' if sign == '<' else ']'}"
+    return rf"{'(' if sign == '>' else '['}{bound}, \infty)"
 
 
 def _times(digits: str, scale: int) -> str:

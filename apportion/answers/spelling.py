@@ -90,6 +90,9 @@ COMMANDS = r"""
 \\(?:dots|cdots|dotsc|dotsb)(?![A-Za-z])|\.\.\.           \\ldots
 \^\s*\{\s*(?:\\circ|\\degree|o)\s*\}|(?:\^\s*(?:\\circ|\\degree|o)|\\degree)(?![A-Za-z]) ^\\circ
 \*\*                                                      ^
+(?<=\\log)\s*_\s*(?P<base>\d)                              _{\g<base>}
+[\[(]\s*\\begin\{array\}\s*\{[lcr\s]*\}                  \\begin{pmatrix}
+\\end\{array\}\s*[\])]                                   \\end{pmatrix}
 \\div(?![A-Za-z])                                         /
 (?<=\d)\s*[x×]\s*(?=10\s*\^)                              \\times
 """
@@ -167,8 +170,8 @@ def _without_fonts(text: str) -> str:
         if end < 0:
             return text
         content = text[found.end() + 1 : end - 1].strip()
-        if re.fullmatch(r",?\s*(?:and|or)", content):
-            content = ","
+        if joined := re.fullmatch(r",?\s*(and|or)", content):
+            content = f" {joined[1]} "
         elif (WORDED.search(content) and "\\" not in content) or (
             UNIT_LETTER.fullmatch(content) and NUMBER_ENDS.search(text, 0, found.start())
         ):
