@@ -19,6 +19,8 @@ GRPO = {**HARD, "estimator": "grpo"}
 SWEEP_SEED = 100
 EQUAL_STEPS = 100
 """Steps that uniform groups of 8 take with the rollouts of a run."""
+AT = tuple(range(0, HARD["rollouts"] + 1, HARD["evaluate_every"]))
+"""The rollouts at which the curves of all seeds are read."""
 BANDS = (0.0, 0.2, 0.4, 0.6, 0.8)
 """Lower edges of the bands of exact success that rollouts are averaged in: the bands of the paper's Figure 2d."""
 
@@ -56,6 +58,8 @@ def accounted(trainer: FollowedTrainer, run: Run) -> Mapping[str, Any]:
         if "counts" in record
     ]
     return {
+        # A step of DAPO ends where its prompts let it, so the evaluations of two seeds differ.
+        "curve": np.interp(AT, run.rollouts, run.success).round(4).tolist(),
         "equal_steps": float(np.interp(EQUAL_STEPS, steps, run.success)) if steps[-1] >= EQUAL_STEPS else None,
         "steps": int(steps[-1]),
         "reached": reached if np.isfinite(reached) else None,
