@@ -26,8 +26,8 @@ from benchmarks.evidence import (
     vip_tools_measured,
 )
 from benchmarks.evidence.cell import Cell
-from benchmarks.evidence.learning import FIVE, SEEDS, SWEEP_SEEDS
-from benchmarks.evidence.optpo_learning_measured import TiesKept, trained
+from benchmarks.evidence.learning import FIVE, HARD, SEEDS, SWEEP_SEEDS, learn_seeds
+from benchmarks.evidence.optpo_learning_measured import TRAINING, TiesKept, greedy, trained
 
 SWEPT = (*SEEDS, *SWEEP_SEEDS)
 FOUR = SEEDS[:4]
@@ -51,6 +51,7 @@ GRADED: Mapping[str, Mapping[str, Any]] = {
     "running": {**VIP, "predictor": "running_variance"},
     "shuffled": {**VIP, "predictor": {"name": "shuffled", "predictor": "running_variance"}},
 }
+FIGURE_6 = {**HARD, "estimator": "dr_grpo", "evaluate_every": HARD["rollouts"]}
 VIPS = {
     **{
         f"vip_learning.{rule}_{n}_{e}": Cell(partial(vip_learning_measured.arm, rule, n, e, VIP_RATE), 2.6, SEEDS)
@@ -62,6 +63,24 @@ VIPS = {
     "vip_learning.rates": Cell(
         partial(vip_learning_measured.sweep, "gp", OTHERS), 2.2, (vip_learning_measured.SWEEP_SEED,)
     ),
+    **{
+        f"vip_learning.signals_{name}_{n}": Cell(
+            partial(
+                learn_seeds,
+                {**rule, "rollouts_per_prompt": n},
+                {**FIGURE_6, "prompts_per_step": vip_learning_measured.STEP // n},
+                measure=vip_learning_measured.signals,
+                kind=vip_learning_measured.AdvantageTrainer,
+            ),
+            2.2,
+            SEEDS,
+        )
+        for n in (8, 16)
+        for name, rule in (
+            ("uniform", {"name": "uniform"}),
+            ("gp", {"name": "vip", "estimator": "dr_grpo", "predictor": "gp", "low": 3, "high": 3 * n}),
+        )
+    },
     "vip_prediction.lab_hard": Cell(partial(vip_prediction_measured.lab, "hard"), 1.0, FIVE),
     "vip_prediction.lab_medium": Cell(partial(vip_prediction_measured.lab, "medium"), 1.0, FIVE),
     "vip_prediction.recorded": Cell(vip_prediction_measured.recorded, 0.3, vip_prediction_measured.ORDERS),
@@ -111,6 +130,8 @@ HORAS = {
         f"hora_hits.{base}": Cell(partial(hora_hits_measured.hits, base), 2.5, hora_hits_measured.SEEDS)
         for base in ("easy", "medium", "hard")
     },
+    **{f"hora.long_{rule}": Cell(partial(hora_measured.long, rule), 0.8, SEEDS) for rule in hora_measured.LONG_RULES},
+    "hora_hits.long": Cell(hora_hits_measured.long, 0.5, SEEDS),
     "hora_hits.theory": Cell(hora_theory_measured.theory, 0.2),
     "hora_hits.rare": Cell(hora_theory_measured.rare, 0.2),
 }
@@ -119,6 +140,7 @@ AR3PO_RATES, DAPO_RATES = (1e-3, 2e-3), (1e-3, 2e-3, 4e-3)
 """The first sweep is narrow because 5e-4 was the best rate of no group rule in benchmarks/results/methods.md."""
 AR3PO_RULES = {
     "reuse": {"name": "ar3po"},
+    "option_1": {"name": "ar3po", "reuse": "recompute"},
     "staged": {"name": "ar3po", "reuse": "none"},
     "dapo": {"name": "dapo", "rollouts_per_prompt": 8},
     "uniform_5": {"name": "uniform", "rollouts_per_prompt": 5},
@@ -139,6 +161,7 @@ AR3POS = {
         )
         for name, rule in AR3PO_RULES.items()
     },
+    "ar3po.option_1_medium": Cell(partial(learn_seeds, AR3PO_RULES["option_1"], ar3po_reuse.MEDIUM), 1.3, SEEDS),
     "ar3po.shape_4x2": Cell(partial(ar3po_lab.learning, SHAPE, AR3PO_RATES[:1]), 1.5, SEEDS),
 }
 
@@ -194,6 +217,10 @@ OPTPOS = {
         f"optpo.learn_{name}": Cell(call, 0.3 * len(seeds), seeds)
         for name, call in LEARN.items()
         for seeds in (call.keywords.get("seeds", SEEDS),)
+    },
+    **{
+        f"optpo.greedy_{name}": Cell(partial(learn_seeds, rule, TRAINING, measure=greedy), 2.7, SEEDS)
+        for name, rule in MATCHED.items()
     },
     **{
         f"optpo_votes.{name}": Cell(partial(optpo_votes_measured.recorded, name), 0.2)

@@ -16,13 +16,16 @@ from scipy.stats import binom
 
 from apportion.allocators import HORA, Allocator, Uniform
 from apportion.allocators.hora import hit_utility
+from apportion.lab.policy.base import base_policy
 from apportion.lab.policy.exact import exact_success
+from apportion.lab.world.task import held_out_problems
 from apportion.predictors import Predictor
 from apportion.types import Batch, Belief, Counts, Floats, Prompt, Rollout
 from benchmarks.evidence.cell import Values
-from benchmarks.evidence.hora_measured import predictor_named
+from benchmarks.evidence.hora_measured import LONG_RULES, long_problems, longest, predictor_named
 from benchmarks.evidence.hora_rules import Hardest, RandomPrompts
-from benchmarks.evidence.learning import trainer_of
+from benchmarks.evidence.learning import SEEDS as TEN
+from benchmarks.evidence.learning import passes, trainer_of
 
 SEEDS = tuple(range(5))
 EPOCH, EPOCHS = 32, 2
@@ -182,3 +185,16 @@ def _calibration(success: Floats) -> dict[str, list[float]]:
 def _mean(tables: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
     """Return the means of tables of lists."""
     return {key: np.mean([each[key] for each in tables], axis=0).round(3).tolist() for key in tables[0]}
+
+
+def long() -> Values:
+    """Return exact pass@k of the hard base on held-out long problems, and what rules gain over uniform groups there.
+
+    The gain is of prompts with a right rollout, in 100, by rule and seed, which draws the 512 problems of a batch.
+    """
+    policy, found = base_policy("hard"), {"pre_8": [], "hardest": []}
+    for seed in TEN:
+        success = exact_success(policy, long_problems(seed))
+        for name, own in found.items():
+            own.append(100 * float(gain(success, LONG_RULES[name](), 2 * EACH, DRAWS, seed)[0]))
+    return {"pass_at": passes(exact_success(policy, longest(held_out_problems()))), **found}

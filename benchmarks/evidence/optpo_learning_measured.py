@@ -12,6 +12,8 @@ from numpy.typing import ArrayLike
 from apportion.allocators import OptPO
 from apportion.allocators.votes.base import Status
 from apportion.lab.policy.sampler import LedgerSampler
+from apportion.lab.report.results import Run
+from apportion.lab.training.trainer import Trainer
 from apportion.lab.world.task import TASKS
 from apportion.stopping import leader, top_two
 from apportion.types import Counts, Prompt, Rollout
@@ -76,3 +78,8 @@ def run(rule: Rule, seed: int, changes: Settings, top_p: float) -> Mapping[str, 
 def trained(rule: Rule, changes: Settings | None = None, top_p: float = 1.0, seeds: Sequence[int] = SEEDS) -> Values:
     """Return the values of ``run`` for every seed, as lists by name."""
     return by_name([run(rule, seed, changes or {}, top_p) for seed in seeds])
+
+
+def greedy(_: Trainer, run: Run) -> Mapping[str, float]:
+    """Return pass@1 of the greedy answers at the end of a run."""
+    return {"pass_1": run.final("pass_1")}

@@ -6,19 +6,22 @@ and three times the average. Arms of one budget and seed see the same prompts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 from transformers import Qwen2ForCausalLM
 
+from apportion.advantages import advantages_of
 from apportion.allocators import VIP, Allocator, InverseAccuracy, InverseVariance
 from apportion.allocators.neyman import NeymanEstimator
 from apportion.lab.policy.exact import exact_success
+from apportion.lab.report.results import Run
 from apportion.lab.world.task import Problem
 from apportion.predictors import EmpiricalBayes, GaussianProcess, Predictor, Ridge, Shuffled
-from apportion.types import Batch, Belief, Prompt
+from apportion.types import Batch, Belief, Group, Prompt
+from benchmarks.evidence.ar3po_lab import FollowedTrainer
 from benchmarks.evidence.cell import Values
 from benchmarks.evidence.learning import HARD, RATES, SEEDS, SWEEP_SEEDS, abilities, over_runs, ran, trainer_of
 
@@ -89,3 +92,24 @@ def _rule(rule: str, rollouts: int, estimator: NeymanEstimator, known: CurrentSu
         "shuffled": lambda: Shuffled(known),
     }[rule]()
     return VIP(**bounds, estimator=estimator, predictor=predictor)
+
+
+class AdvantageTrainer(FollowedTrainer):
+    """A trainer that notes the mean absolute advantage of the rollouts of every step."""
+
+    def _log(self, batch: Batch, groups: list[Group]) -> None:
+        self.notes.append({"size": float(np.abs(advantages_of(groups, self.training.estimator)).mean())})
+
+
+def signals(trainer: AdvantageTrainer, run: Run) -> Mapping[str, float]:
+    """Return means over steps: the reward of rollouts, the exact success of prompts, and the size of advantages.
+
+    ``advantage_end`` is over the last quarter of the steps.
+    """
+    sizes = [note["size"] for note in trainer.notes]
+    return {
+        "reward": run.steps["train_reward"].mean(),
+        "prompts": run.steps["p"].mean(),
+        "advantage": np.mean(sizes),
+        "advantage_end": np.mean(sizes[-len(sizes) // 4 :]),
+    }

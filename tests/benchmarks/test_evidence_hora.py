@@ -5,7 +5,9 @@ import pytest
 
 from apportion import HORA, Prompt, Rollout
 from apportion.lab.measure.hits import expected_hits, expected_hits_under
+from apportion.lab.world.task import held_out_problems
 from benchmarks.evidence.hora_hits_measured import drawn, gain, metrics
+from benchmarks.evidence.hora_measured import long_problems
 from benchmarks.evidence.hora_rules import Hardest, RandomPrompts
 
 SETTINGS = {"pre_rollouts": 4, "rollouts_per_prompt": 8}
@@ -39,3 +41,9 @@ def test_a_gain_is_without_the_noise_of_the_pre_rollouts():
     uniform = expected_hits(success, [8] * 16).expected
     far = expected_hits_under(success, HORA(**SETTINGS), draws=1500).gain(uniform) / 16
     assert gain(success, HORA(**SETTINGS), 8, 200, seed=0)[0] == pytest.approx(far, abs=0.008)
+
+
+def test_the_longest_problems_are_as_many_as_a_pool_and_not_held_out():
+    found = set(long_problems(0))
+    assert len(found) == 512 and {len(problem.operations) for problem in found} == {5}
+    assert not found & set(held_out_problems())
