@@ -26,7 +26,7 @@ from benchmarks.evidence import (
     vip_tools_measured,
 )
 from benchmarks.evidence.cell import Cell
-from benchmarks.evidence.learning import FIVE, HARD, SEEDS, SWEEP_SEEDS, learn_seeds
+from benchmarks.evidence.learning import FIVE, SEEDS, SWEEP_SEEDS, learn_seeds
 from benchmarks.evidence.optpo_learning_measured import TRAINING, TiesKept, greedy, trained
 
 SWEPT = (*SEEDS, *SWEEP_SEEDS)
@@ -51,7 +51,6 @@ GRADED: Mapping[str, Mapping[str, Any]] = {
     "running": {**VIP, "predictor": "running_variance"},
     "shuffled": {**VIP, "predictor": {"name": "shuffled", "predictor": "running_variance"}},
 }
-FIGURE_6 = {**HARD, "estimator": "dr_grpo", "evaluate_every": HARD["rollouts"]}
 VIPS = {
     **{
         f"vip_learning.{rule}_{n}_{e}": Cell(partial(vip_learning_measured.arm, rule, n, e, VIP_RATE), 2.6, SEEDS)
@@ -64,22 +63,9 @@ VIPS = {
         partial(vip_learning_measured.sweep, "gp", OTHERS), 2.2, (vip_learning_measured.SWEEP_SEED,)
     ),
     **{
-        f"vip_learning.signals_{name}_{n}": Cell(
-            partial(
-                learn_seeds,
-                {**rule, "rollouts_per_prompt": n},
-                {**FIGURE_6, "prompts_per_step": vip_learning_measured.STEP // n},
-                measure=vip_learning_measured.signals,
-                kind=vip_learning_measured.AdvantageTrainer,
-            ),
-            2.2,
-            SEEDS,
-        )
+        f"vip_learning.signals_{rule}_{n}": Cell(partial(vip_learning_measured.seen, rule, n), 2.6, SEEDS)
+        for rule in ("gp", "uniform")
         for n in (8, 16)
-        for name, rule in (
-            ("uniform", {"name": "uniform"}),
-            ("gp", {"name": "vip", "estimator": "dr_grpo", "predictor": "gp", "low": 3, "high": 3 * n}),
-        )
     },
     "vip_prediction.lab_hard": Cell(partial(vip_prediction_measured.lab, "hard"), 1.0, FIVE),
     "vip_prediction.lab_medium": Cell(partial(vip_prediction_measured.lab, "medium"), 1.0, FIVE),
@@ -130,8 +116,10 @@ HORAS = {
         f"hora_hits.{base}": Cell(partial(hora_hits_measured.hits, base), 2.5, hora_hits_measured.SEEDS)
         for base in ("easy", "medium", "hard")
     },
-    **{f"hora.long_{rule}": Cell(partial(hora_measured.long, rule), 0.8, SEEDS) for rule in hora_measured.LONG_RULES},
-    "hora_hits.long": Cell(hora_hits_measured.long, 0.5, SEEDS),
+    **{
+        f"hora_hits.long_{rule}": Cell(partial(hora_hits_measured.long, rule), 0.9, SEEDS)
+        for rule in hora_hits_measured.LONG_RULES
+    },
     "hora_hits.theory": Cell(hora_theory_measured.theory, 0.2),
     "hora_hits.rare": Cell(hora_theory_measured.rare, 0.2),
 }
@@ -219,8 +207,8 @@ OPTPOS = {
         for seeds in (call.keywords.get("seeds", SEEDS),)
     },
     **{
-        f"optpo.greedy_{name}": Cell(partial(learn_seeds, rule, TRAINING, measure=greedy), 2.7, SEEDS)
-        for name, rule in MATCHED.items()
+        f"optpo.greedy_{name}": Cell(partial(learn_seeds, MATCHED[name], TRAINING, measure=greedy), 2.7, SEEDS)
+        for name in ("optpo", "ttrl_64")
     },
     **{
         f"optpo_votes.{name}": Cell(partial(optpo_votes_measured.recorded, name), 0.2)

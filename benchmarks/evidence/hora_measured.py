@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from apportion.allocators import HORA, Allocator, Uniform
-from apportion.lab.policy.exact import effective_solutions, exact_success, solution_probabilities
+from apportion.lab.policy.exact import effective_solutions, solution_probabilities
 from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.report.results import Run
-from apportion.lab.training.pool import Pool
-from apportion.lab.training.settings import Training
 from apportion.lab.training.trainer import Trainer
-from apportion.lab.world.task import OPERATIONS, Problem, held_out_problems, training_problems
+from apportion.lab.world.task import OPERATIONS, held_out_problems
 from apportion.predictors import DiscountedCounts, EmpiricalBayes, GaussianProcess, Predictor
 from apportion.types import Floats, Prompt
 from benchmarks.evidence.cell import Values
@@ -85,40 +82,3 @@ def explored(trainer: Trainer, _: Run) -> Mapping[str, Any]:
         "entropy": float(-written.mean()),
         "solutions": float(effective_solutions(found).mean()),
     }
-
-
-LONGEST, POOL = 5, 512
-"""Operations of the longest problems. The hard base solves 8% of them, 34% in 16 rollouts and 80% in 1,024."""
-LONG = {**HARD, "estimator": "grpo", "rollouts": 4096}
-"""Half an epoch. A run of uniform groups with seed 100, which is not measured, had solved 31% by then."""
-PRINTED = {"rollouts_per_prompt": 16, "pre_rollouts": 8}
-LONG_RULES: Mapping[str, Callable[[], Allocator]] = {
-    "uniform": partial(Uniform, rollouts_per_prompt=16),
-    "pre_8": partial(HORA, **PRINTED),
-    "hardest": partial(Hardest, **PRINTED),
-}
-
-
-def long_problems(seed: int) -> tuple[Problem, ...]:
-    """Return the problems of a run whose problems are all among the longest."""
-    return longest(training_problems(8 * POOL, seed))[:POOL]
-
-
-def long(rule: str) -> Values:
-    """Return learning curves of a rule on the longest problems, with 16 rollouts a prompt."""
-    return learn_seeds(LONG_RULES[rule], LONG, measure=_long_explored, kind=_long_trainer)
-
-
-def _long_trainer(training: Training, allocator: Allocator, seed: int, folder: Path) -> Trainer:
-    return Trainer(training, allocator, seed, folder, Pool(long_problems(seed), longest(held_out_problems()), {}))
-
-
-def longest(problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
-    """Return the longest of ``problems``."""
-    return tuple(problem for problem in problems if len(problem.operations) == LONGEST)
-
-
-def _long_explored(trainer: Trainer, run: Run) -> Mapping[str, Any]:
-    """Return exact pass@k on held-out problems, and the share of groups in training without a right rollout."""
-    success = exact_success(trainer.policy, trainer.pool.held_out)
-    return {"pass_at": passes(success), "without": run.steps["without_correct"].mean()}

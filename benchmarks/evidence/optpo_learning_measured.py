@@ -80,6 +80,6 @@ def trained(rule: Rule, changes: Settings | None = None, top_p: float = 1.0, see
     return by_name([run(rule, seed, changes or {}, top_p) for seed in seeds])
 
 
-def greedy(_: Trainer, run: Run) -> Mapping[str, float]:
+def greedy(_: Trainer, run: Run) -> Values:
     """Return pass@1 of the greedy answers at the end of a run."""
     return {"pass_1": run.final("pass_1")}

@@ -6,15 +6,16 @@ and three times the average. Arms of one budget and seed see the same prompts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 from transformers import Qwen2ForCausalLM
 
 from apportion.advantages import advantages_of
-from apportion.allocators import VIP, Allocator, InverseAccuracy, InverseVariance
+from apportion.allocators import VIP, Allocator, InverseAccuracy, InverseVariance, Uniform
 from apportion.allocators.neyman import NeymanEstimator
 from apportion.lab.policy.exact import exact_success
 from apportion.lab.report.results import Run
@@ -23,7 +24,17 @@ from apportion.predictors import EmpiricalBayes, GaussianProcess, Predictor, Rid
 from apportion.types import Batch, Belief, Group, Prompt
 from benchmarks.evidence.ar3po_lab import FollowedTrainer
 from benchmarks.evidence.cell import Values
-from benchmarks.evidence.learning import HARD, RATES, SEEDS, SWEEP_SEEDS, abilities, over_runs, ran, trainer_of
+from benchmarks.evidence.learning import (
+    HARD,
+    RATES,
+    SEEDS,
+    SWEEP_SEEDS,
+    abilities,
+    learn_seeds,
+    over_runs,
+    ran,
+    trainer_of,
+)
 
 SWEEP_SEED = SWEEP_SEEDS[0]
 STEP = 128
@@ -98,18 +109,18 @@ class AdvantageTrainer(FollowedTrainer):
     """A trainer that notes the mean absolute advantage of the rollouts of every step."""
 
     def _log(self, batch: Batch, groups: list[Group]) -> None:
-        self.notes.append({"size": float(np.abs(advantages_of(groups, self.training.estimator)).mean())})
+        self.notes.append(np.abs(advantages_of(groups, self.training.estimator)).mean())
 
 
-def signals(trainer: AdvantageTrainer, run: Run) -> Mapping[str, float]:
-    """Return means over steps: the reward of rollouts, the exact success of prompts, and the size of advantages.
+def seen(rule: str, rollouts: int) -> Values:
+    """Return what "uniform" groups or another rule see in training under Dr. GRPO, as lists over seeds."""
+    training = {**HARD, "prompts_per_step": STEP // rollouts, "estimator": "dr_grpo"}
+    made = partial(_rule, rule, rollouts, "dr_grpo", CurrentSuccess())
+    own = partial(Uniform, rollouts) if rule == "uniform" else made
+    return learn_seeds(own, training, measure=signals, kind=AdvantageTrainer)
 
-    ``advantage_end`` is over the last quarter of the steps.
-    """
-    sizes = [note["size"] for note in trainer.notes]
-    return {
-        "reward": run.steps["train_reward"].mean(),
-        "prompts": run.steps["p"].mean(),
-        "advantage": np.mean(sizes),
-        "advantage_end": np.mean(sizes[-len(sizes) // 4 :]),
-    }
+
+def signals(trainer: AdvantageTrainer, run: Run) -> Values:
+    """Return means over steps: the reward of rollouts, the exact success of prompts, and the size of advantages."""
+    steps, size = run.steps, np.mean(trainer.notes)
+    return {"reward": steps["train_reward"].mean(), "success": steps["p"].mean(), "absolute advantage": size}

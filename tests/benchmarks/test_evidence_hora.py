@@ -6,8 +6,7 @@ import pytest
 from apportion import HORA, Prompt, Rollout
 from apportion.lab.measure.hits import expected_hits, expected_hits_under
 from apportion.lab.world.task import held_out_problems
-from benchmarks.evidence.hora_hits_measured import drawn, gain, metrics
-from benchmarks.evidence.hora_measured import long_problems
+from benchmarks.evidence.hora_hits_measured import drawn, gain, long_pool, metrics
 from benchmarks.evidence.hora_rules import Hardest, RandomPrompts
 
 SETTINGS = {"pre_rollouts": 4, "rollouts_per_prompt": 8}
@@ -44,6 +43,6 @@ def test_a_gain_is_without_the_noise_of_the_pre_rollouts():
 
 
 def test_the_longest_problems_are_as_many_as_a_pool_and_not_held_out():
-    found = set(long_problems(0))
+    found = set(long_pool(0).problems)
     assert len(found) == 512 and {len(problem.operations) for problem in found} == {5}
     assert not found & set(held_out_problems())
