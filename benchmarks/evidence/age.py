@@ -27,7 +27,10 @@ SHOWN = 12
 
 
 def older() -> dict[str, Any]:
-    """Return what is known of values that are older than the code: by cell ``formulas`` (a key) and ``changed``."""
+    """Return what is known of values that are older than the code: by cell ``formulas`` (a key) and ``changed``.
+
+    ``same formulas`` says that neither a room with formulas nor the benchmark has changed, but another room.
+    """
     return json.loads(OLDER.read_text(encoding="utf-8")) if OLDER.exists() else {}
 
 
@@ -62,8 +65,10 @@ def find(values: Mapping[str, Mapping[str, Any]], cells: Mapping[str, Cell]) -> 
             keys[name] = reach.key_of(then, cells[name].measure)
             changed = sorted(each for each in then.keys() | now.keys() if then.get(each) != now.get(each))
             if changed:
+                own = ("benchmarks", *reach.FORMULAS)
                 found[name] = {
                     "formulas": cells[name].formulas,
+                    "same formulas": cells[name].reached(code, own) == cells[name].reached(rooms=own),
                     "changed": _told(changed, homes) if then else "the measurement",
                 }
     _write(found)

@@ -64,8 +64,9 @@ def test_every_number_on_the_page_leads_to_its_details():
 def test_a_row_leads_to_its_rule_its_values_their_age_and_their_command():
     text = page.details()["vip"]
     own = text.split('<a id="vip-1"></a>')[1].split('<a id="vip-2"></a>')[0]
-    assert "central" in own and "fewer than 10 seeds" in own and "`vip_learning.gp_8_rloo`" in own
-    assert re.search(r"\| Pass@32 .*-0\.5 ± 2\.4, 5 seeds \| +above 0 \| +too weak \|", own)
+    assert "central" in own and "fewer than" not in own and "`vip_learning.gp_8_rloo`" in own
+    assert re.search(r"\| Pass@32 .*-0\.5 ± 1\.2, 10 seeds \| +above 0 \| +too weak \|", own)
+    assert "has fewer than 10 seeds, so it is not told" in text.split('<a id="vip-26"></a>')[1]
     assert re.search(r"\n\| vip_learning\.gp_8_rloo \| \w+ \| 2026-.* \| .*Xeon.* \| .* \| \d+ definitions: ", text)
     assert "--only NAME --fresh" in text and "| current |" in page.details()["vip"]
 
@@ -104,7 +105,7 @@ def test_every_cell_is_read_by_a_claim_or_is_a_sweep():
 def test_committed_values_are_small():
     sizes = {path.stem: path.stat().st_size for path in page.MEASURED.glob("*.json")}
     assert sizes.keys() <= CELLS.keys()
-    assert sum(sizes.values()) <= 252_000 and max(sizes.values(), default=0) <= 50_000
+    assert sum(sizes.values()) <= 256_000 and max(sizes.values(), default=0) <= 50_000
 
 
 def test_figures_are_rounded_to_few_digits_and_whole_numbers_are_kept():

@@ -68,7 +68,10 @@ def test_frequencies_and_entropies_are_those_of_the_next_token():
     chances = model()(input_ids=torch.tensor([[*EXAMPLES, *PROMPTS[0][0]]])).logits[0, -1].softmax(-1).detach()
     seen = torch.bincount(found.tokens.flatten(), minlength=11) / rows
     assert (seen - chances).abs().max() < 4 * (0.25 / rows) ** 0.5
-    assert found.entropy[0, 0, 0].item() == pytest.approx(torch.distributions.Categorical(chances).entropy().item())
+    assert found.entropy[0, 0, 0].item() == pytest.approx(
+        torch.distributions.Categorical(chances).entropy().item(),
+        rel=1e-5,  # float32
+    )
 
 
 def test_a_copy_does_not_depend_on_the_others():
