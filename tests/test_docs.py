@@ -38,7 +38,7 @@ def run(words, folder, **environment):
     """Run a command of a page in ``folder``, and return what it prints."""
     assert words[0] in ("apportion", "python"), words
     done = forked(["-m", *words] if words[0] == "apportion" else words[1:], folder, **environment)
-    assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
+    assert done.returncode == 0, f"{' '.join(map(str, words))}: {done.stderr}"
     return done.stdout
 
 
