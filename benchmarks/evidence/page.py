@@ -20,7 +20,7 @@ from benchmarks.evidence import age
 from benchmarks.evidence.cell import Cell, Values, kept
 from benchmarks.evidence.measures import BESIDE, MEASURES
 from benchmarks.evidence.registry import CHAPTERS, MODULES, Claim, all_cells, cells_by_module, claims
-from benchmarks.evidence.rules import ENOUGH_SEEDS, Effect, Kind, Verdict, verdict
+from benchmarks.evidence.rules import ENOUGH_SEEDS, Effect, Kind, Verdict, has_few_seeds, verdict
 
 PAGE = ROOT / "docs" / "evidence.md"
 FACTS = ("processor", "python", "numpy", "torch", "date", "commit", "cpu_seconds", "seeds")
@@ -209,11 +209,6 @@ def _rounded(value: Any) -> Any:
     return [_rounded(each) for each in value] if isinstance(value, list) else value
 
 
-def _has_few_seeds(found: Finding) -> bool:
-    """Return whether an effect of a central claim is over fewer seeds than it needs."""
-    return any(each.seeds is not None and each.seeds < ENOUGH_SEEDS for each in found.effects)
-
-
 def _summary() -> str:
     """Return what the verdicts are worth, in a few sentences."""
     found = list(findings().values())
@@ -224,7 +219,7 @@ def _summary() -> str:
         for each in Verdict
         if verdicts[each] and each is not Verdict.OPEN
     ]
-    few = sum(_has_few_seeds(own) for _, own in central)
+    few = sum(has_few_seeds(own.effects) for _, own in central)
     measured = [own.verdict for claim, own in found if claim.kind is Kind.PAPER]
     values, older = all_committed(), age.older()
     same = sum(each.get("same formulas", False) for each in older.values())
@@ -266,7 +261,7 @@ def _details(chapter: str, title: str) -> str:
         lines += [f' *The sentence:* "{claim.quote}"'] if claim.quote else []
         lines += ["", f"*The paper's figure:* {claim.printed}", "", f"*Our setting:* {claim.setting}", ""]
         lines += [table(["setting", "figure, 95%", "the claim says", "it"], list(_rows(found))), ""]
-        few = claim.central and _has_few_seeds(found)
+        few = claim.central and has_few_seeds(found.effects)
         lines += (
             [f"The claim is central and has fewer than {ENOUGH_SEEDS} seeds, so it is not told.", ""] if few else []
         )

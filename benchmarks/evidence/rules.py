@@ -99,9 +99,14 @@ class Effect:
         return f"{self.name} {text}".strip()
 
 
+def has_few_seeds(effects: Sequence[Effect]) -> bool:
+    """Return whether an effect is over fewer seeds than a central claim needs."""
+    return any(each.seeds is not None and each.seeds < ENOUGH_SEEDS for each in effects)
+
+
 def verdict(effects: Sequence[Effect], central: bool = False) -> Verdict:
     """Return what the effects of a claim say together."""
-    if central and any(each.seeds is not None and each.seeds < ENOUGH_SEEDS for each in effects):
+    if central and has_few_seeds(effects):
         return Verdict.OPEN
     told = [each.told(len(effects)) for each in effects]
     if 1 in told and -1 in told:
