@@ -38,7 +38,7 @@ import numpy as np
 from apportion.allocators.base import Size
 from apportion.allocators.votes.base import ConsensusAllocator, Retain
 from apportion.allocators.votes.rewards import PseudoReward
-from apportion.checks import check_least
+from apportion.checks import check_least, total_of
 from apportion.stopping import AdaptiveConsistencyBeta, Rule
 from apportion.types import Batch, Counts, Floats, Mask, Plan
 
@@ -121,7 +121,7 @@ class SharedVotes(ConsensusAllocator):
         return replace(self._size_of(prompts, self._budget(prompts)), rounds=self.rounds + 1)
 
     def _budget(self, prompts: int) -> int:
-        return int(self.samples_per_prompt * prompts)
+        return total_of(self.samples_per_prompt, prompts)
 
     def _gains(self, batch: Batch) -> Floats:
         """Return the worth of each further sample of each prompt, [P, W]; 0 for those that it may not have."""

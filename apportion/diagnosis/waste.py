@@ -86,10 +86,9 @@ def _columns(record: RunRecord) -> _GroupColumns:
 
 def kinds_of(record: RunRecord) -> Counts:
     """Return the kind of each group, [N], a place in ``KINDS``."""
-    low, high = record.extremes
-    found = np.where(low < high, MIXED, EQUAL)
+    found = np.where(record.mixed, MIXED, EQUAL)
     if record.binary:
-        found = np.where((found == EQUAL) & (high == 1), ALL_RIGHT, np.where(found == EQUAL, ALL_WRONG, found))
+        found = np.where(record.mixed, MIXED, np.where(record.extremes[1] == 1, ALL_RIGHT, ALL_WRONG))
     return np.select([record.trials == 0, record.trials == 1], [UNREWARDED, SINGLE], found)
 
 

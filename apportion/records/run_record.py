@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from apportion.types import Counts, Floats, Mask, Prompt
+from apportion.types import TIE, Counts, Floats, Mask, Prompt
 
 PER_GROUP = ("step", "prompt", "asked", "predicted", "written")
 PER_ROLLOUT = ("reward", "tokens", "score_norm", "answer", "kept")
@@ -137,13 +137,15 @@ class RunRecord:
 
     @cached_property
     def mixed(self) -> Mask:
-        """Whether a group has different rewards, [N]."""
-        return np.asarray((self.trials >= 2) & (self.extremes[0] < self.extremes[1]))
+        """Whether a group has two rewards that differ by more than rounding, [N]; see ``TIE``."""
+        least, largest = self.extremes
+        with np.errstate(invalid="ignore"):  # without a reward: -inf - inf
+            return np.asarray(largest - least > TIE * np.maximum(np.abs(least), np.abs(largest)))
 
     @cached_property
     def dead(self) -> Mask:
         """Whether a group has two rewards or more, and all are equal, [N]."""
-        return np.asarray((self.trials >= 2) & (self.extremes[0] == self.extremes[1]))
+        return np.asarray((self.trials >= 2) & ~self.mixed)
 
     @cached_property
     def binary(self) -> bool:

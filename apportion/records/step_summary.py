@@ -60,7 +60,7 @@ def _summary(step: int, part: RunRecord) -> StepSummary:
         success=float(np.nanmean(part.reward)) if some.any() else None,
         all_right=int((part.totals[some] == part.trials[some]).sum()),
         all_wrong=int((part.totals[some] == 0).sum()),
-        mixed=float((part.variances[some] > 0).mean()) if some.any() else None,
+        mixed=float(part.mixed[some].mean()) if some.any() else None,
         hard=asked(some & (shares < HARD)),
         middle=asked(some & (shares >= HARD) & (shares <= EASY)),
         easy=asked(some & (shares > EASY)),

@@ -1,11 +1,15 @@
 """A run in memory: the columns agree with each other and with the log that they were read from."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from apportion import HORA
+from apportion.diagnosis.waste import waste_of
 from apportion.records import read_log, write_step
 from apportion.records.reading import record_of_log, record_of_visits
+from apportion.records.step_summary import summaries
 from apportion.types import Batch, Belief, Group, Plan, Prompt, Rollout
 from tests.records.test_rollout_log import logged
 
@@ -23,6 +27,13 @@ def test_group_counts_become_groups_in_the_order_of_the_visits(record):
     assert record.variances.tolist() == [0, 0.25, 0, 0, 0.1875, 0.109375]
     assert record.visit.tolist() == [0, 0, 0, 1, 1, 2]
     assert record.binary and record.visits and not record.ordered
+
+
+def test_rewards_that_differ_by_rounding_are_a_dead_group(record):
+    found = replace(record.of_groups([0, 1, 3]), reward=np.r_[[0.1 + 0.2, 0.3] * 4, [0.3] * 8, [0.3] * 7, 0.301])
+    assert found.dead.tolist() == [True, True, False] == (~found.mixed).tolist()
+    assert waste_of(found).whole.groups == (1, 0, 0, 2, 0, 0)
+    assert [step.mixed for step in summaries(found)] == [0, 1]
 
 
 def test_a_part_of_a_record_has_the_rollouts_of_its_groups(record):

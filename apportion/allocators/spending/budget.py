@@ -10,6 +10,7 @@ import numpy as np
 from apportion.allocators.base import Allocator, Size
 from apportion.allocators.spending.knapsack import spend_costs
 from apportion.allocators.spending.solver import check_high, check_table, spend
+from apportion.checks import total_of
 from apportion.predictors import MeanLengths, Predictor, UniformPrior
 from apportion.types import Batch, Belief, Counts, Floats, Mask, Needs, Plan, Prompt, prompt_list
 from apportion.untrusted import shown
@@ -166,11 +167,11 @@ class BudgetedAllocator(Allocator):
     def _total(self, prompts: int) -> int:
         """Return the rollouts or tokens for a batch of ``prompts``. Raise ValueError for rollouts beyond the bounds."""
         if self.tokens_per_prompt is not None:
-            return int(self.tokens_per_prompt * prompts)
+            return total_of(self.tokens_per_prompt, prompts)
         average = self.usual_rollouts if self.rollouts_per_prompt is None else self.rollouts_per_prompt
         if self.budget is None:
             self._check_average(average)
-        total = int(average * prompts) if self.budget is None else self.budget
+        total = total_of(average, prompts) if self.budget is None else self.budget
         least, most = prompts * self.least, prompts * self.high
         if not least <= total <= most:
             raise ValueError(

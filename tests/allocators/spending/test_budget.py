@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from apportion import VIP, Plan, Rollout, collect
+from apportion.allocators import SharedVotes
 from apportion.allocators.spending.budget import BudgetedAllocator
 from apportion.predictors import DiscountedCounts, MeanLengths, UniformPrior
 from tests.builders import make_prompts
@@ -47,6 +48,13 @@ def test_a_total_that_does_not_fit_a_batch_is_refused():
     for prompts in (3, 11):
         with pytest.raises(ValueError, match=f"for {prompts} prompts, got 30"):
             rule.size(prompts)
+
+
+def test_an_average_is_spent_to_the_last_rollout():
+    prompts = make_prompts(100)  # 4.35 * 100 is 434.99999999999994
+    for rule in (VIP(rollouts_per_prompt=4.35), SharedVotes(samples_per_prompt=4.35, min_samples=2)):
+        batch = collect(rule, prompts, lambda _, counts: [[Rollout(i % 2 == 0, answer=i) for i in range(n)] for n in counts])
+        assert batch.asked.sum() == 435
 
 
 def test_rollouts_that_would_lose_are_not_bought_with_tokens():
