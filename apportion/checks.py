@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from functools import cache
 from math import inf
 from numbers import Integral, Real
-from types import NoneType
-from typing import Any, get_args, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -140,15 +140,6 @@ def check_choice(name: str, value: Any, choices: Collection[str], remedy: str = 
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {shown(value)}; {remedy}")
 
 
-def total_of(average: float, number: int) -> int:
-    """Return ``average`` times ``number``, rounded down to a whole number but for rounding: 4.35 times 100 is 435.
-
-    >>> total_of(4.35, 100), total_of(4.35, 10)
-    (435, 43)
-    """
-    return int(average * number * (1 + 1e-12))
-
-
 def number_array(name: str, values: ArrayLike) -> NDArray[np.float64]:
     """Return ``values`` as an array of floats, which may hold NaN. Raise ValueError for masked and other values.
 
@@ -206,8 +197,10 @@ def _numeric_fields(cls: type) -> dict[str, set[Any]]:
     """Return the types of each init field of ``cls`` that is a number, a flag or a text, and str for a literal."""
     hints, found = get_type_hints(cls), {}
     for field in (field for field in fields(cls) if field.init):
-        kinds = {hints[field.name], *get_args(hints[field.name])}
-        if kinds & {int, float, bool} or kinds - {NoneType} == {str}:
-            literals = {type(value) for kind in kinds for value in get_args(kind)}
-            found[field.name] = kinds | literals
+        hint = hints[field.name]
+        kinds = set(get_args(hint)) if get_origin(hint) in (Union, UnionType) else {hint}
+        literals = {kind for kind in kinds if get_origin(kind) is Literal}
+        plain = kinds - literals
+        if plain == {str} or (plain & {int, float, bool} and plain <= {int, float, bool, str, NoneType}):
+            found[field.name] = plain | {type(value) for kind in literals for value in get_args(kind)}
     return found

@@ -1,7 +1,11 @@
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
 import numpy as np
 import pytest
 
-from apportion.checks import check_integer, encodable, integer_array, make_named, number_array
+from apportion.checks import check_integer, check_numbers, encodable, integer_array, make_named, number_array
 from tests.cases import check_refused
 
 
@@ -11,6 +15,26 @@ def test_integers_of_python_and_numpy_are_accepted_and_other_values_refused():
     wrong = ["3", 3.0, True, np.True_, None, float("nan"), 0, 2**63, np.array([3])]
     told = "low must .*, got .*; .*"
     check_refused(ValueError, lambda value: check_integer("low", value, 1), [(value, told) for value in wrong])
+
+
+def test_fields_of_other_types_are_left_to_their_class():
+    @dataclass
+    class Settings:
+        rate: float = 0.5
+        least: int | Literal["auto"] = "auto"
+        weights: tuple[float, ...] = (0.5, 0.5)
+        seconds: dict[str, float] = field(default_factory=dict)
+        seeds: int | Sequence[int] = (1, 2)
+
+        def __post_init__(self):
+            check_numbers(self)
+
+    assert Settings(least=3) and Settings()
+    check_refused(
+        ValueError,
+        lambda name: Settings(**{name: "4x"}) if name == "rate" else Settings(**{name: 2.5}),
+        [("rate", "rate must be a number, got '4x'; .*"), ("least", "least must be an integer, got 2.5; .*")],
+    )
 
 
 def test_what_is_no_array_of_numbers_is_refused():

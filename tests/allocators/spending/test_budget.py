@@ -53,7 +53,9 @@ def test_a_total_that_does_not_fit_a_batch_is_refused():
 def test_an_average_is_spent_to_the_last_rollout():
     prompts = make_prompts(100)  # 4.35 * 100 is 434.99999999999994
     for rule in (VIP(rollouts_per_prompt=4.35), SharedVotes(samples_per_prompt=4.35, min_samples=2)):
-        batch = collect(rule, prompts, lambda _, counts: [[Rollout(i % 2 == 0, answer=i) for i in range(n)] for n in counts])
+        batch = collect(
+            rule, prompts, lambda _, counts: [[Rollout(i % 2 == 0, answer=i) for i in range(n)] for n in counts]
+        )
         assert batch.asked.sum() == 435
 
 
