@@ -13,6 +13,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from trl.trainer.utils import nanstd
 
 EPSILON = 1e-4
@@ -43,27 +44,23 @@ class Grouped:
     penalties: Tensor | float = 0.0
 
     @cached_property
-    def place(self) -> tuple[Tensor, Tensor]:
-        """The group [N] of each rollout, and its index [N] in the group."""
-        group = torch.repeat_interleave(torch.arange(len(self.sizes)), self.sizes)
-        first = torch.cumsum(self.sizes, 0) - self.sizes
-        return group, torch.arange(len(group)) - first[group]
-
-    @cached_property
     def rewards(self) -> Tensor:
         """Rewards [N] of all rollouts, see ``weighted_rewards``."""
         return weighted_rewards(self.scores, self.weights)
 
-    def table(self, values: Tensor) -> Tensor:
-        """Return ``values`` [N, ...] as [P, G, ...], padded with NaN."""
-        width = int(self.sizes.max()) if len(self.sizes) else 0
-        table = values.new_full((len(self.sizes), width, *values.shape[1:]), torch.nan)
-        table[self.place] = values
-        return table
+    @cached_property
+    def group(self) -> Tensor:
+        """The group [N] of each rollout."""
+        return torch.repeat_interleave(self.sizes)
 
-    def flat(self, table: Tensor) -> Tensor:
-        """Return ``table`` [P, G, ...] as [N, ...], without the padding."""
-        return table[self.place]
+    @cached_property
+    def scored(self) -> Tensor:
+        """The number [N] of rollouts with a reward in the group of each rollout."""
+        return (~torch.isnan(self.table(self.rewards))).sum(dim=1)[self.group]
+
+    def table(self, values: Tensor) -> Tensor:
+        """Return ``values`` [N, ...] of P groups, at least one, as [P, G, ...], padded with NaN."""
+        return pad_sequence(values.split(self.sizes.tolist()), batch_first=True, padding_value=torch.nan)
 
 
 def grpo(grouped: Grouped, scale_rewards: str, aggregation: str) -> Tensor:
@@ -74,14 +71,13 @@ def grpo(grouped: Grouped, scale_rewards: str, aggregation: str) -> Tensor:
     """
     if aggregation == "normalize_then_sum":
         return _without_singletons(_normalize_then_sum(grouped), grouped)
-    rewards = grouped.rewards
+    rewards, group = grouped.rewards, grouped.group
     table = grouped.table(rewards)
-    advantages = rewards - grouped.flat(torch.nanmean(table, dim=1, keepdim=True).expand_as(table))
+    advantages = rewards - torch.nanmean(table, dim=1)[group]
     if scale_rewards == "batch":
-        advantages = advantages / (nanstd(rewards).expand_as(rewards) + EPSILON)
+        advantages = advantages / (nanstd(rewards) + EPSILON)
     elif scale_rewards != "none":
-        deviations = nanstd(table, dim=1).unsqueeze(1).expand_as(table)
-        advantages = advantages / (grouped.flat(deviations) + EPSILON)
+        advantages = advantages / (nanstd(table, dim=1)[group] + EPSILON)
     return _without_singletons(advantages, grouped)
 
 
@@ -91,10 +87,8 @@ def rloo(grouped: Grouped, clip: Sequence[float] | None, normalize: bool) -> Ten
     These rewards are clipped to ``clip`` first, and penalised then.
     """
     rewards = _clip(grouped.rewards, clip) - grouped.penalties
-    table = grouped.table(rewards)
-    scored = (~torch.isnan(table)).sum(dim=1, keepdim=True)
-    others = (torch.nansum(table, dim=1, keepdim=True) - table) / (scored - 1)
-    advantages = rewards - grouped.flat(others)
+    sums = torch.nansum(grouped.table(rewards), dim=1)[grouped.group]
+    advantages = rewards - (sums - rewards) / (grouped.scored - 1)
     if normalize:
         advantages = (advantages - torch.nanmean(advantages)) / (nanstd(advantages) + EPSILON)
     return _without_singletons(advantages, grouped)
@@ -115,9 +109,9 @@ def zero_deviation(grouped: Grouped, scale_rewards: str = "group", clip: Sequenc
 
 
 def _normalize_then_sum(grouped: Grouped) -> Tensor:
-    table = grouped.table(grouped.scores)
-    centred = table - torch.nanmean(table, dim=1, keepdim=True)
-    scaled = grouped.flat(centred / (nanstd(table, dim=1, keepdim=True) + EPSILON))
+    table, group = grouped.table(grouped.scores), grouped.group
+    centred = grouped.scores - torch.nanmean(table, dim=1)[group]
+    scaled = centred / (nanstd(table, dim=1)[group] + EPSILON)
     rewards = (scaled * grouped.weights.unsqueeze(0)).nansum(dim=1)
     rewards[torch.isnan(grouped.scores).all(dim=1)] = torch.nan
     return (rewards - torch.nanmean(rewards)) / (nanstd(rewards) + EPSILON)
@@ -129,7 +123,5 @@ def _clip(rewards: Tensor, clip: Sequence[float] | None) -> Tensor:
 
 def _without_singletons(advantages: Tensor, grouped: Grouped) -> Tensor:
     """Return the advantages with 0 for rollouts that have no other scored rollout in their group."""
-    scored = grouped.table(grouped.rewards)
-    alone = ((~torch.isnan(scored)).sum(dim=1, keepdim=True) < 2).expand_as(scored)
     advantages = torch.nan_to_num(advantages, nan=0.0, posinf=0.0, neginf=0.0)
-    return torch.where(grouped.flat(alone), torch.zeros_like(advantages), advantages)
+    return advantages.masked_fill(grouped.scored < 2, 0.0)
