@@ -6,6 +6,7 @@ with fewer receives these, and then rows of earlier steps. Masked rows fill up w
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from apportion.trl.generation import Reused, Share
 
@@ -55,23 +56,19 @@ def split_rows(rows: Sequence[LossRow], rounds: Sequence[int], ranks: int, chunk
             sampled[rank].append((index, row.advantage))
     for own in sampled:
         own.sort()
-    sent = [row for own, quota in zip(sampled, quotas, strict=True) for row in own[quota:]]
-    shares, received, added = [], 0, 0
+    sent = [advantage for own, quota in zip(sampled, quotas, strict=True) for _, advantage in own[quota:]]
+    spare, shares = iter([*enumerate(sent), *reused]), []
     for own, quota in zip(sampled, quotas, strict=True):
-        kept, sends = own[:quota], own[quota:]
-        receives = range(received, min(len(sent), received + quota - len(kept)))
-        received += len(receives)
-        adds = reused[added : added + quota - len(kept) - len(receives)]
-        added += len(adds)
-        advantages = [advantage for _, advantage in [*kept, *(sent[i] for i in receives), *adds]]
+        kept = own[:quota]
+        added = list(islice(spare, quota - len(kept)))
         shares.append(
             Share(
                 own=[index for index, _ in kept],
-                sends=[index for index, _ in sends],
-                receives=list(receives),
-                reused=[row for row, _ in adds],
-                advantages=advantages,
-                padding=each - len(advantages),
+                sends=[index for index, _ in own[quota:]],
+                receives=[source for source, _ in added if isinstance(source, int)],
+                reused=[source for source, _ in added if isinstance(source, Reused)],
+                advantages=[advantage for _, advantage in (*kept, *added)],
+                padding=each - len(kept) - len(added),
             )
         )
     return shares
