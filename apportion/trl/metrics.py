@@ -56,8 +56,9 @@ def open_table(logs: dict[str, Any]) -> None:
 
     TRL limits it to the rows of a generation batch, but under an allocator a batch may have more.
     """
-    for name, column in logs.items():
-        logs[name] = defaultdict(deque) if isinstance(column, dict) else deque()
+    for column in logs.values():
+        column.clear()
+    _limit_rows(logs, None)
 
 
 @contextmanager
@@ -67,13 +68,12 @@ def whole_columns(logs: dict[str, Any]) -> Iterator[None]:
     A reward function may log a column in some calls only. TRL calls it once a batch, an allocator once a round.
     """
     columns, before = logs.get("extra", {}), len(logs["prompt"])
-    had = {name: len(values) for name, values in columns.items()}
+    known = set(columns)
     yield
     for name, values in columns.items():
-        old, rows = had.get(name, 0), len(logs["prompt"])
-        whole = [*list(values)[:old], *[None] * (before - old), *list(values)[old:]]
-        values.clear()
-        values.extend([*whole, *[None] * (rows - len(whole))])
+        if name not in known:
+            values.extendleft([None] * before)
+        values.extend([None] * (len(logs["prompt"]) - len(values)))
 
 
 def close_table(logs: dict[str, Any], rows: int, columns: Mapping[str, Sequence[float]]) -> None:
@@ -82,12 +82,7 @@ def close_table(logs: dict[str, Any], rows: int, columns: Mapping[str, Sequence[
         column = logs["advantages"] if name == "advantages" else logs["rewards"][name]
         column.clear()
         column.extend(values)
-    for name, column in logs.items():
-        if isinstance(column, dict):
-            bounded = {key: deque(values, maxlen=rows) for key, values in column.items()}
-            logs[name] = defaultdict(lambda: deque(maxlen=rows), bounded)
-        else:
-            logs[name] = deque(column, maxlen=rows)
+    _limit_rows(logs, rows)
 
 
 def reward_metrics(scores: torch.Tensor, names: Sequence[str], weights: torch.Tensor) -> dict[str, float]:
@@ -98,6 +93,15 @@ def reward_metrics(scores: torch.Tensor, names: Sequence[str], weights: torch.Te
         found[f"rewards/{name}/mean"] = torch.nanmean(scores[:, i]).item()
         found[f"rewards/{name}/std"] = nanstd(scores[:, i]).item()
     return found | {"reward": torch.nanmean(rewards).item(), "reward_std": nanstd(rewards).item()}
+
+
+def _limit_rows(logs: dict[str, Any], rows: int | None) -> None:
+    for name, column in logs.items():
+        if isinstance(column, dict):
+            limited = {key: deque(values, maxlen=rows) for key, values in column.items()}
+            logs[name] = defaultdict(lambda: deque(maxlen=rows), limited)
+        else:
+            logs[name] = deque(column, maxlen=rows)
 
 
 def _weight(name: str, logged: Logged, rows: int) -> float:
