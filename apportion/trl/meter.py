@@ -9,7 +9,7 @@ trainer.add_callback(Meter(trainer))
 import logging
 from typing import Any
 
-import numpy as np
+import torch
 from transformers import TrainerCallback
 
 from apportion.diagnosis.health import health_of
@@ -18,6 +18,7 @@ from apportion.diagnosis.statements import health_statements
 from apportion.engines.prompts import text_of
 from apportion.predictors import EmpiricalBayes, Predictor
 from apportion.records.scalars import scalars_of
+from apportion.trl.advantages import weighted_rewards
 from apportion.types import Prompt
 
 logger = logging.getLogger(__name__)
@@ -58,10 +59,9 @@ class Meter(TrainerCallback):
             return
         self._seen, size = trainer._buffered_inputs, trainer.num_generations
         prompts = [Prompt(text_of(prompt)) for prompt in list(trainer._logs["prompt"])[::size]]
-        scores = np.array([list(column) for column in trainer._logs["rewards"].values()], np.float64)
-        weights = trainer.reward_weights.detach().cpu().numpy()[:, None]
-        totals = np.where(np.isnan(scores).all(axis=0), np.nan, np.nansum(scores * weights, axis=0))
-        for name, value in self.meter.add(prompts, totals.reshape(-1, size).tolist()).items():
+        scores = torch.tensor([list(column) for column in trainer._logs["rewards"].values()], dtype=torch.float64).T
+        rewards = weighted_rewards(scores, trainer.reward_weights.detach().cpu())
+        for name, value in self.meter.add(prompts, rewards.view(-1, size).tolist()).items():
             trainer._metrics["train"][f"{METER_PREFIX}{name}"].append(value)
 
     on_substep_end = on_step_end  # a generation batch may be shorter than an optimizer step
