@@ -7,8 +7,9 @@ where the function failed: it raised, or what it returned is no number.
 import inspect
 import logging
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections import defaultdict
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -202,15 +203,14 @@ def _attempt(trainer: Any, calculate: Callable[..., Tensor], columns: Columns, a
 
     What reward functions logged before an exception is dropped, because they log it again.
     """
-    pending = (trainer._pending_extra_logs, trainer._pending_metrics)
-    before = [_copied(logged) for logged in pending]
+    before = {log: _copied(getattr(trainer, log)) for log in ("_pending_extra_logs", "_pending_metrics")}
     for attempt in range(allowed.retries):
         try:
             return calculate(*columns)
         except Exception:
             logger.warning("A reward function failed; it is called again", exc_info=True)
-            for logged, values in zip(pending, before, strict=True):
-                _restore(logged, values)
+            for log, logged in before.items():
+                setattr(trainer, log, _copied(logged))
             time.sleep(allowed.seconds_before(attempt))
     return calculate(*columns)
 
@@ -250,25 +250,12 @@ def zeros(completions: Sequence[Any], **columns: Any) -> list[float]:
     return [0.0] * len(completions)
 
 
-@contextmanager
-def _environments_of(trainer: Any, rows: Sequence[int]) -> Iterator[None]:
-    """Show reward functions the environments of ``rows`` alone, and keep their extra columns as they are."""
+def _environments_of(trainer: Any, rows: Sequence[int]) -> AbstractContextManager[None]:
+    """Show reward functions the environments of ``rows`` alone, and drop the extra columns that they log."""
     environments = getattr(trainer, "environments", None)
-    logged = _copied(trainer._pending_extra_logs)
-    if environments:
-        trainer.environments = [environments[i] for i in rows]
-    try:
-        yield
-    finally:
-        if environments:
-            trainer.environments = environments
-        _restore(trainer._pending_extra_logs, logged)
+    own = {"environments": [environments[i] for i in rows]} if environments else {}
+    return replaced(trainer, _pending_extra_logs=_copied({}), **own)
 
 
-def _copied(logged: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-    return {name: list(values) for name, values in logged.items()}
-
-
-def _restore(logged: dict[str, list[Any]], values: Mapping[str, list[Any]]) -> None:
-    logged.clear()
-    logged.update(_copied(values))
+def _copied(logged: Mapping[str, list[Any]]) -> defaultdict[str, list[Any]]:
+    return defaultdict(list, {name: list(values) for name, values in logged.items()})
