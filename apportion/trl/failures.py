@@ -122,13 +122,12 @@ class FailureCount:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue the count of a run. Raises ValueError for another kind of state."""
-        places = dict[str, list[int]](
-            (key, [place for place in state.get(key, []) if place in range(len(self.names))])
-            for key in ("beside", "apart")
-        )
-        number = state.get("number", 0)
+        functions, number = range(len(self.names)), state.get("number", 0)
         check_integer("number", number, 0, "load a state that is unchanged")
-        self.number, self._beside, self._apart = number, set(places["beside"]), set(places["apart"])
+        self.number = number
+        self._beside, self._apart = (
+            {function for function in functions if function in state.get(key, ())} for key in ("beside", "apart")
+        )
 
     def judged(self, scores: Tensor, verdict: int | None) -> Tensor | None:
         """Return the score [N] of the function that judges each row of ``scores`` [N, F]; None without a ``verdict``.
