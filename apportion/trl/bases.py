@@ -6,7 +6,6 @@ train on something else than its author meant. A trainer with a loss of its own 
 """
 
 import inspect
-from collections.abc import Iterator
 from functools import partialmethod
 from types import CellType, CodeType, FunctionType
 from typing import Any
@@ -140,18 +139,14 @@ def _leaves_out_super(base: type[Any], own: type[Any], name: str) -> bool:
 
 def _names(method: Any) -> set[str]:
     """Return the names and attributes that a method uses, and those of what its decorators wrap."""
-    waiting = [inspect.unwrap(method.func if isinstance(method, partialmethod) else method)]
-    functions: list[FunctionType] = []
+    waiting: list[Any] = [inspect.unwrap(method.func if isinstance(method, partialmethod) else method)]
+    functions, names = list[FunctionType](), set[str]()
     while waiting:
-        function = waiting.pop()
-        if isinstance(function, FunctionType) and function not in functions:
-            functions.append(function)
-            waiting += [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
-    return {name for function in functions for code in _codes(function.__code__) for name in code.co_names}
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
+        part = waiting.pop()
+        if isinstance(part, CodeType):
+            names.update(part.co_names)
+            waiting += part.co_consts
+        elif isinstance(part, FunctionType) and part not in functions:
+            functions.append(part)
+            waiting += [part.__code__, *(cell.cell_contents for cell in part.__closure__ or () if cell != CellType())]
+    return names
