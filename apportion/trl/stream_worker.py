@@ -143,13 +143,9 @@ class StreamWorker:
         self.job = replace(self.job, weights=folder / "weights.safetensors")
 
     def pause(self) -> None:
-        """Do nothing: the process loads weights between two batches."""
+        """Do nothing: the process loads weights between two batches, and ``stop`` removes them."""
 
-    def resume(self) -> None:
-        """Do nothing."""
-
-    def destroy(self) -> None:
-        """Do nothing."""
+    resume = destroy = pause
 
     def send_weights(self, iterator: Iterator[tuple[str, Tensor]]) -> None:
         """Write the weights to the file that the process reads. It waits for nobody."""
