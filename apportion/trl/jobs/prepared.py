@@ -87,13 +87,21 @@ class Prepared:
 
     def training_rows(self) -> Dataset:
         """Return the questions as TRL takes them: ``prompt``, ``gold``, ``id``, and ``rate`` if rates are known."""
-        return Dataset.from_list(_rows(self.job.data, self.training.questions, self.conversational))
+        return self._rows(self.job.data, self.training.questions)
 
     def evaluation_rows(self) -> Dataset | None:
         """Return the rows of the evaluation, or None."""
-        if self.evaluation is None:
-            return None
-        return Dataset.from_list(_rows(self.job.evaluation_data, self.evaluation.questions, self.conversational))
+        return None if self.evaluation is None else self._rows(self.job.evaluation_data, self.evaluation.questions)
+
+    def _rows(self, data: Data, questions: Sequence[Question]) -> Dataset:
+        ask = data.chosen_template.messages if self.conversational else data.chosen_template.text
+        several = any(len(question.golds) > 1 for question in questions)
+        rows = [
+            {"prompt": ask(each), GOLD: list(each.golds) if several else each.gold, ID: each.id, RATE: each.rate}
+            for each in questions
+        ]
+        found = Dataset.from_list(rows)
+        return found.remove_columns(RATE) if data.rate_column is None else found
 
 
 def prepare(job: Job, sources: Sources = NO_SOURCES) -> Prepared:
@@ -149,18 +157,6 @@ def _questions(where: str, data: Data, judge: Verifier | None) -> Loaded:
     except TableError as error:
         raise ConfigError(f"{where}: {error}") from error
     return found
-
-
-def _rows(data: Data, questions: Sequence[Question], conversational: bool) -> list[dict[str, Any]]:
-    ask = data.chosen_template.messages if conversational else data.chosen_template.text
-    several = any(len(question.golds) > 1 for question in questions)
-    rows = [
-        {"prompt": ask(question), GOLD: list(question.golds) if several else question.gold, ID: question.id}
-        for question in questions
-    ]
-    if data.rate_column is None:
-        return rows
-    return [row | {RATE: question.rate} for row, question in zip(rows, questions, strict=True)]
 
 
 def _check_room(job: Job, model: SourceModel | None, arguments: Any, longest: int) -> None:
