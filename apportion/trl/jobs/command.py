@@ -19,7 +19,7 @@ from apportion.runs.signals import code_of
 from apportion.trl.failures import RewardsFailedError
 from apportion.trl.jobs.evaluated import EvaluatedGRPOTrainer, EvaluatedRLOOTrainer, EvaluatedTrainer
 from apportion.trl.jobs.folder import MODEL, claim, newest_checkpoint, remove_results
-from apportion.trl.jobs.job import Job, read_job
+from apportion.trl.jobs.job import Job
 from apportion.trl.jobs.plan import plan_lines
 from apportion.trl.jobs.prepared import Prepared, prepare
 from apportion.trl.jobs.sources import NO_SOURCES, Sources
@@ -29,19 +29,6 @@ FAILED = 1
 SHOWN = 300
 """Maximum number of characters of an error of TRL or transformers in ours."""
 TRAINERS: dict[str, type[EvaluatedTrainer]] = {"grpo": EvaluatedGRPOTrainer, "rloo": EvaluatedRLOOTrainer}
-
-
-def run(
-    config: Path | None,
-    overrides: Sequence[str],
-    *,
-    name: str | None,
-    resume: bool,
-    dry_run: bool,
-    sources: Sources = NO_SOURCES,
-) -> int:
-    """Print the plan, then train; return the exit code. Raises ConfigError before weights are loaded."""
-    return run_job(*read_job(config, overrides, name, resume, sources), resume, dry_run, sources)
 
 
 def run_job(job: Job, settings: Mapping[str, Any], resume: bool, dry_run: bool, sources: Sources = NO_SOURCES) -> int:

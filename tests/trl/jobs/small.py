@@ -3,6 +3,8 @@
 import json
 
 from apportion.config import to_toml
+from apportion.lab.policy.job_source import LabSource
+from apportion.trl.jobs.command import run_job
 from apportion.trl.jobs.job import read_job
 from apportion.trl.jobs.prepared import prepare
 from tests.trl.tiny import make_questions
@@ -69,3 +71,9 @@ def job_of(config):
 def prepared(folder, policy, **settings):
     """Return a small job with these ``settings``, ready to be trained."""
     return prepare(job_of(make_job(folder, policy, **settings)))
+
+
+def train(config, *overrides, name=None, resume=False, dry_run=False):
+    """Run the job in the file ``config`` as ``apportion trl`` does, and return its exit code."""
+    sources = {"lab:": LabSource}
+    return run_job(*read_job(config, overrides, name, resume, sources), resume, dry_run, sources)

@@ -11,8 +11,8 @@ from apportion.config import ConfigError
 from tests import warm
 from tests.processes import Command
 from tests.soak import case
-from tests.trl.jobs.small import make_files, make_job
-from tests.trl.jobs.test_job import rollouts, train, weights
+from tests.trl.jobs.small import make_files, make_job, train
+from tests.trl.jobs.test_job import rollouts, weights
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("commands")]
 OFFLINE = {"HF_HUB_OFFLINE": "1"}

@@ -7,11 +7,11 @@ from math import comb
 import numpy as np
 import pytest
 
-from apportion.trl.jobs.command import make_trainer, run
+from apportion.trl.jobs.command import make_trainer
 from apportion.trl.jobs.evaluated import scores_at_k
 from apportion.trl.jobs.prepared import prepare
 from apportion.verifiers import Exact, Function
-from tests.trl.jobs.small import job_of, make_job
+from tests.trl.jobs.small import job_of, make_job, train
 
 EVALUATION = {"path": "questions.jsonl", "limit": 6}
 TRAINING = {"num_generations_eval": 4, "per_device_eval_batch_size": 8}
@@ -136,7 +136,7 @@ def test_a_job_from_its_file_logs_the_papers_scores_and_fits_whole_groups_into_a
     config = make_job(folder, policy, training, evaluation=EVALUATION, verifier="exact")
     job = job_of(config)
     assert prepare(job).arguments.per_device_eval_batch_size == 16
-    assert run(config, [], name=None, resume=False, dry_run=False) == 0
+    assert train(config) == 0
     state = max((folder / "runs/job/checkpoints").glob("checkpoint-*/trainer_state.json"))
     entries = [row for row in json.loads(state.read_text())["log_history"] if "eval_mean_at_16" in row]
     assert entries and all({"eval_pass_at_16", "eval_pass_at_2", "eval_maj_at_16"} <= row.keys() for row in entries)

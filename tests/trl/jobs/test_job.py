@@ -21,7 +21,6 @@ from apportion.config import ConfigError, build, load
 from apportion.data import load_questions
 from apportion.lab.policy.base import trained_policy
 from apportion.lab.policy.exact import exact_success
-from apportion.lab.policy.job_source import LabSource
 from apportion.lab.policy.recipes import RECIPES, Recipe, Stage
 from apportion.lab.world.demonstrator import EASY
 from apportion.lab.world.task import Problem
@@ -29,22 +28,17 @@ from apportion.predictors import SentenceTransformerEmbedder
 from apportion.presets import PRESETS
 from apportion.records import read_log
 from apportion.runs.folder import hold_lock
-from apportion.trl.jobs.command import make_trainer, reward_of, run
+from apportion.trl.jobs.command import make_trainer, reward_of
 from apportion.trl.jobs.plan import plan_lines
 from apportion.trl.jobs.prepared import prepare
 from apportion.verifiers import EM, Exact
 from tests import warm
 from tests.trl import test_tools
-from tests.trl.jobs.small import job_of, make_files, make_job, prepared
+from tests.trl.jobs.small import job_of, make_files, make_job, prepared, train
 from tests.trl.tiny import make_tokenizer, mark
 
 ROOT = Path(__file__).parents[3]
 KEPT = ("step", "prompt_id", "predicted", "asked", "index", "round", "correct", "reward", "completion", "advantage")
-
-
-def train(config, *overrides, **settings):
-    settings = {"name": None, "resume": False, "dry_run": False, "sources": {"lab:": LabSource}} | settings
-    return run(config, overrides, **settings)
 
 
 def command(folder, *arguments, processes=1):

@@ -7,10 +7,9 @@ import pytest
 from apportion import HORA
 from apportion.config import ConfigError
 from apportion.records import read_log
-from apportion.trl.jobs.command import run
 from apportion.trl.jobs.plan import plan_lines
 from apportion.trl.jobs.prepared import prepare
-from tests.trl.jobs.small import job_of, make_job, prepared
+from tests.trl.jobs.small import job_of, make_job, prepared, train
 
 
 @pytest.mark.parametrize(
@@ -30,7 +29,7 @@ def test_steps_and_batches_are_those_of_the_run(folder, policy, training):
     } | training
     config = make_job(folder, policy, training=training)
     plan = prepare(job_of(config))
-    assert run(config, [], name=None, resume=False, dry_run=False) == 0
+    assert train(config) == 0
     log = read_log(Path("runs/job/rollouts")).to_pylist()
     assert len({row["step"] for row in log}) == plan.batches
     assert len(log) == plan.batches * plan.rows
