@@ -140,7 +140,9 @@ class GenerationBatch:
     """The rounds so far on this rank.
 
     ``generate`` and ``calculate`` are TRL's own ``_generate_and_score_completions`` and ``_calculate_rewards`` of the
-    ``trainer``. ``running`` is true while the other ranks are inside a round and expect no message.
+    ``trainer``. ``running`` is true while the other ranks are inside a round and expect no message. The overrides of
+    TRL's methods put what it made in this round into ``scored``: scores [N, F] of all ranks, completions and token ids
+    of this rank; and into ``logprobs`` [N, T]: the policy's first, then the reference's.
     """
 
     def __init__(self, trainer: Any, generate: Callable[..., Any], calculate: Callable[..., Tensor]) -> None:
@@ -154,8 +156,8 @@ class GenerationBatch:
         self.metrics, self.stopwatch = Metrics(), Stopwatch()
         self.running = self._windowed = False
         self._tables: list[Table] = []
-        self._scored: tuple[Tensor, Sequence[Any], Sequence[Sequence[int]]] | None = None
-        self._logprobs: list[Tensor] = []
+        self.scored: tuple[Tensor, Sequence[Any], Sequence[Sequence[int]]] | None = None
+        self.logprobs: list[Tensor] = []
 
     @property
     def rounds(self) -> list[int]:
@@ -173,14 +175,6 @@ class GenerationBatch:
                 )
         firsts = [row for place, row in enumerate(inputs, start) if place % num_generations == 0]
         self.rows.extend(self.ranks.all_gather(firsts))
-
-    def record_scores(self, scores: Tensor, completions: Sequence[Any], ids: Sequence[Sequence[int]]) -> None:
-        """Keep what TRL scored in this round: ``scores`` [N, F] of all ranks, the rest of this rank only."""
-        self._scored = (scores, completions, ids)
-
-    def record_logprobs(self, logprobs: Tensor) -> None:
-        """Keep log-probabilities [N, T] that TRL computed in this round: the policy's first, then the reference's."""
-        self._logprobs.append(logprobs)
 
     def ask(self, request: RoundRequest | GroupsRequest, groups: Sequence[Sequence[Rollout]] | None = None) -> Any:
         """Have all ranks run ``request``, and return what it gives. Only rank 0 calls it, with the finished groups."""
@@ -207,7 +201,7 @@ class GenerationBatch:
         each, before = len(request.places) // self.ranks.size, sum(self.rounds)
         mine = slice(self.ranks.rank * each, (self.ranks.rank + 1) * each)
         inputs = [copy.deepcopy(self.rows[place]) for place in request.places[mine]]
-        self._logprobs.clear()
+        self.logprobs.clear()
         trainer, logged = self.trainer, defaultdict[str, list[float]](list)
         with (
             replaced(trainer, num_generations=1, _metrics=trainer._metrics | {"train": logged}),
@@ -216,9 +210,9 @@ class GenerationBatch:
             whole_columns(trainer._logs),
         ):
             output = self.generate(inputs)
-        if self._scored is None:
+        if self.scored is None:
             raise RuntimeError("TRL must score completions in _calculate_rewards; check that its version is supported")
-        (scores, completions, ids), self._scored = self._scored, None
+        (scores, completions, ids), self.scored = self.scored, None
         self._windowed = KEY in output
         table = make_table(output)
         penalties = self._penalties(table)
@@ -243,7 +237,7 @@ class GenerationBatch:
         trainer, found = self.trainer, []
         names = trainer.reward_func_names
         columns = set(range(len(names))) - set(self.allocation.functions_of_rounds(names))
-        with self.stopwatch.reward(), called_functions(trainer, columns if groups is not None else ()):
+        with self.stopwatch.part("reward"), called_functions(trainer, columns if groups is not None else ()):
             for i, (place, size) in enumerate(zip(request.places, request.sizes, strict=True)):
                 inputs = [copy.deepcopy(self.rows[place]) for _ in range(size)]
                 prompts = [row["prompt"] for row in inputs]
@@ -291,13 +285,13 @@ class GenerationBatch:
         """Return what RLOO subtracts from the rewards [N] of this round, by TRL's formula; zeros without ``beta``."""
         if not (beta := self.trainer._reward_beta):
             return [0.0] * len(table["completion_ids"])
-        if len(self._logprobs) != 2:
+        if len(self.logprobs) != 2:
             raise RuntimeError(
                 "TRL must compute the policy's and the reference's log-probabilities in each round, got "
-                f"{len(self._logprobs)} results; check that its version is supported"
+                f"{len(self.logprobs)} results; check that its version is supported"
             )
-        policy, reference = self._logprobs
-        self._logprobs.clear()
+        policy, reference = self.logprobs
+        self.logprobs.clear()
         divergence = ((policy - reference) * table["completion_mask"]).sum(-1)
         return (beta * divergence).tolist()
 

@@ -114,7 +114,7 @@ class AllocatedTrainer(CheckpointedTrainer):
                 f"a selection must know all prompts beforehand, got a {type(dataset).__name__} without a length; load "
                 "the data as a Dataset, or leave the selection out"
             )
-        if dataset is not None and hasattr(dataset, "__len__"):
+        if hasattr(dataset, "__len__"):
             self.allocation.check_prompts(len(dataset), args.generation_batch_size // self.allocation.generations(args))
         columns = getattr(dataset, "column_names", None) or []
         functions = given.get("reward_funcs")
@@ -177,7 +177,7 @@ class AllocatedTrainer(CheckpointedTrainer):
     def _generate(self, prompts: list[Any]) -> Any:
         if self._generation is None:
             return super()._generate(prompts)
-        with self._generation.stopwatch.generate():
+        with self._generation.stopwatch.part("generate"):
             return super()._generate(prompts)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
@@ -212,11 +212,12 @@ class AllocatedTrainer(CheckpointedTrainer):
         columns = (inputs, prompts, completions, completion_ids_list)
         called = allocation.functions_of_rounds(names) if generation is not None else range(len(names))
         allowed = FailedRewards() if allocation.label_free else allocation.failures
-        with generation.stopwatch.reward() if generation is not None else nullcontext(), called_functions(self, called):
+        watch = nullcontext() if generation is None else generation.stopwatch.part("reward")
+        with watch, called_functions(self, called):
             verdict = allocation.verdict_column(names)
             scores = score(self, super()._calculate_rewards, columns, allowed=allowed, verdict=verdict)
         if generation is not None:
-            generation.record_scores(scores, completions, completion_ids_list)
+            generation.scored = scores, completions, completion_ids_list
         return without_failures(scores)
 
     def compute_loss(

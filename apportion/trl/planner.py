@@ -20,12 +20,12 @@ from apportion.engines.fresh_rows import Row, draw_distinct
 from apportion.engines.metrics import allocation_metrics, prefixed
 from apportion.engines.prompts import last_text, prompt_of
 from apportion.loop import collect
-from apportion.trl.advantages import Grouped, zero_deviation
+from apportion.trl.advantages import Grouped
 from apportion.trl.generation import GenerationBatch, GroupsRequest, Reused, RoundRequest, TrainingBatch
 from apportion.trl.metrics import reward_metrics
 from apportion.trl.settings import LOSSES, TRLAllocation
 from apportion.trl.shares import LossRow, rows_per_rank, split_rows
-from apportion.trl.verdicts import Verdicts
+from apportion.trl.verdicts import Verdicts, scores_of
 from apportion.trl.votes import Votes
 from apportion.types import Batch, Counts, Floats, Group, Prompt, Rollout
 
@@ -98,21 +98,18 @@ class BatchPlanner:
         own["padding"] = float(sum(share.padding for share in shares))
         own["rows"] = float(sum(len(share.advantages) for share in shares))
         metrics = prefixed(own, self.allocation.selection) | self._reward_metrics(finished)
-        metrics["frac_reward_zero_std"] = zero_deviation(finished.grouped, *self.trainer._zero_deviation)
+        metrics["frac_reward_zero_std"] = self.trainer._zero_deviation(finished.grouped)
         return TrainingBatch(shares, metrics, self._columns(finished), row_scale, batch_scale)
 
     def _loss_rows(self, finished: FinishedBatch) -> list[LossRow]:
         """Return the rows for the loss by group."""
-        found = []
-        rollouts = [(group, i) for group in finished.groups for i in range(len(group.rollouts))]
-        for (group, i), weighted in zip(rollouts, finished.advantages * finished.weights, strict=True):
-            if group.keep[i]:
-                rollout = group.rollouts[i]
-                reused = rollout.step is not None
-                own = rollout.completion
-                found.append(
-                    LossRow(float(weighted), Reused(own.row, bool(group.recompute[i])) if reused else own.place)
-                )
+        found, weighted = [], iter((finished.advantages * finished.weights).tolist())
+        for group in finished.groups:
+            for i, rollout in enumerate(group.rollouts):
+                own, advantage = rollout.completion, next(weighted)
+                if group.keep[i]:
+                    source = own.place if rollout.step is None else Reused(own.row, bool(group.recompute[i]))
+                    found.append(LossRow(advantage, source))
         return found
 
     def _reward_metrics(self, finished: FinishedBatch) -> dict[str, float]:
@@ -179,18 +176,18 @@ class BatchPlanner:
 
     def _with_group_rewards(self, batch: Batch) -> Batch:
         """Return the batch with rewards of whole groups. A rollout of an earlier step keeps its own."""
-        fresh = {place: [each for each in own if each.step is None] for place, own in enumerate(batch.rollouts)}
-        fresh = {place: own for place, own in fresh.items() if own}
+        by_prompt = enumerate(batch.rollouts)
+        fresh = {place: new for place, own in by_prompt if (new := [each for each in own if each.step is None])}
         sizes = [len(own) for own in fresh.values()]
         found = self.generation.ask(GroupsRequest(list(fresh), sizes), list(fresh.values()))
         in_rounds = self.allocation.functions_of_rounds(self.names)
         rollouts, self._scores = list(batch.rollouts), []
         for (place, own), scores in zip(fresh.items(), found, strict=True):
-            scores[:, in_rounds] = torch.tensor([each.completion.scores for each in own])[:, in_rounds]
+            scores[:, in_rounds] = scores_of(own)[:, in_rounds]
             rows = [tuple(row) for row in scores.tolist()]
             self._scores += rows
-            completions = [replace(each.completion, scores=row) for each, row in zip(own, rows, strict=True)]
-            scored = [replace(each, completion=found) for each, found in zip(own, completions, strict=True)]
+            pairs = zip(own, rows, strict=True)
+            scored = [replace(each, completion=replace(each.completion, scores=row)) for each, row in pairs]
             judged = self.verdicts.judge(scored, [batch.prompts[place].text] * len(own))
             earlier = [each for each in batch.rollouts[place] if each.step is not None]
             rollouts[place] = (*earlier, *(each for each in judged if each is not None))
@@ -218,8 +215,7 @@ class BatchPlanner:
         if self.votes is not None:
             rewards = torch.tensor([rollout.reward for rollout in rollouts], dtype=torch.float32)
             return Grouped(rewards.unsqueeze(1), sizes, torch.ones(1), penalties)
-        scores = torch.tensor([rollout.completion.scores for rollout in rollouts], dtype=torch.float32)
-        return Grouped(scores.view(len(rollouts), len(self.names)), sizes, self.weights, penalties)
+        return Grouped(scores_of(rollouts).view(-1, len(self.names)), sizes, self.weights, penalties)
 
     def _advantages(self, groups: Sequence[Group], grouped: Grouped) -> Floats:
         if not groups:

@@ -1,39 +1,31 @@
 """Where the time of a generation batch goes, by round: generation, rewards, and everything outside TRL's own method."""
 
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-
-@dataclass
-class RoundSeconds:
-    """The seconds of one round of the allocator, and its number of ``rollouts``.
-
-    ``outside`` is the time since the round before, which plans this one. ``within`` is the time in TRL's own methods,
-    with ``generate`` and ``reward`` in it.
-    """
-
-    rollouts: int = 0
-    outside: float = 0.0
-    within: float = 0.0
-    generate: float = 0.0
-    reward: float = 0.0
+SECONDS = ("seconds", "seconds_generate", "seconds_reward")
 
 
 @dataclass
 class Stopwatch:
     """Measures one generation batch, from its construction on.
 
+    Each round has its number of ``rollouts`` and three times. ``seconds`` is the time outside TRL's own methods since
+    the round before, which plans this one. ``seconds_generate`` and ``seconds_reward`` are spent within them.
+
     >>> watch = Stopwatch()
-    >>> with watch.round(rollouts=8), watch.generate():
+    >>> with watch.round(rollouts=8), watch.part("generate"):
     ...     time.sleep(0.01)
     >>> sorted(watch.metrics())
     ['seconds', 'seconds_generate', 'seconds_reward']
     """
 
-    rounds: list[RoundSeconds] = field(default_factory=list)
+    rounds: list[defaultdict[str, float]] = field(default_factory=list)
     _started: float = field(default_factory=time.perf_counter)
+    _within: float = 0.0
     _in_round: bool = False
 
     def __post_init__(self) -> None:
@@ -44,32 +36,24 @@ class Stopwatch:
         """Measure TRL's own method in a round of ``rollouts``, or in a further part of the last round."""
         entered = time.perf_counter()
         if not continues:
-            self.rounds.append(RoundSeconds())
-        current = self.rounds[-1]
-        current.rollouts += rollouts
-        current.outside += entered - self._paused
+            self.rounds.append(defaultdict(float))
+        self.rounds[-1]["rollouts"] += rollouts
+        self.rounds[-1]["seconds"] += entered - self._paused
         self._in_round = True
         yield
         self._in_round = False
         self._paused = time.perf_counter()
-        current.within += self._paused - entered
+        self._within += self._paused - entered
 
     @contextmanager
-    def generate(self) -> Iterator[None]:
-        """Measure generation within a round."""
-        entered = time.perf_counter()
-        yield
-        self.rounds[-1].generate += time.perf_counter() - entered
-
-    @contextmanager
-    def reward(self) -> Iterator[None]:
-        """Measure reward functions in a round, or after it: those of whole groups are none of our own time either."""
+    def part(self, name: str) -> Iterator[None]:
+        """Measure "generate" or "reward" in a round, or after it: rewards of whole groups are none of our own time."""
         entered = time.perf_counter()
         yield
         took = time.perf_counter() - entered
-        self.rounds[-1].reward += took
+        self.rounds[-1][f"seconds_{name}"] += took
         if not self._in_round:
-            self.rounds[-1].within += took
+            self._within += took
             self._paused += took
 
     def metrics(self) -> dict[str, float]:
@@ -78,14 +62,8 @@ class Stopwatch:
         ``seconds`` is the time outside TRL's own method. A round's ``seconds`` is the part of it since the round
         before.
         """
-        elapsed = time.perf_counter() - self._started
-        found = {
-            "seconds": elapsed - sum(each.within for each in self.rounds),
-            "seconds_generate": sum(each.generate for each in self.rounds),
-            "seconds_reward": sum(each.reward for each in self.rounds),
-        }
+        found = {name: sum(each[name] for each in self.rounds) for name in SECONDS}
+        found["seconds"] = time.perf_counter() - self._started - self._within
         for number, each in enumerate(self.rounds if len(self.rounds) > 1 else (), 1):
-            seconds = {"seconds": each.outside, "seconds_generate": each.generate, "seconds_reward": each.reward}
-            own = {"rollouts": float(each.rollouts)} | seconds
-            found |= {f"round_{number}/{name}": value for name, value in own.items()}
+            found |= {f"round_{number}/{name}": each[name] for name in ("rollouts", *SECONDS)}
         return found

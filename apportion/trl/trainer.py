@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
-from apportion.trl.advantages import Grouped, grpo, rloo, weighted_rewards
+from apportion.trl.advantages import Grouped, grpo, rloo, weighted_rewards, zero_deviation
 from apportion.trl.bases import around, check_overrides, is_grpo, trl_class
 from apportion.trl.overrides import AllocatedTrainer
 
@@ -38,9 +38,8 @@ class _AllocatedGRPO(AllocatedTrainer):
         one_by_one = self.multi_objective_aggregation == "normalize_then_sum" and self.allocation.estimator is None
         return scores[:, weights != 0] if one_by_one else scores[:, :0]
 
-    @property
-    def _zero_deviation(self) -> tuple[Any, ...]:
-        return (self.scale_rewards,)
+    def _zero_deviation(self, grouped: Grouped) -> float:
+        return zero_deviation(grouped, self.scale_rewards)
 
 
 class _AllocatedRLOO(AllocatedTrainer):
@@ -64,7 +63,7 @@ class _AllocatedRLOO(AllocatedTrainer):
         """Return TRL's log-probabilities, and keep those of a round for the penalties."""
         found: tuple[Any, ...] = super()._get_per_token_logps_and_entropies(*args, **settings)
         if self._generation is not None:
-            self._generation.record_logprobs(found[0])
+            self._generation.logprobs.append(found[0])
         return found
 
     def _advantages(self, grouped: Grouped) -> Tensor:
@@ -76,9 +75,8 @@ class _AllocatedRLOO(AllocatedTrainer):
             return scores[:, :0]
         return weighted_rewards(scores, weights).clamp(*self.reward_clip_range).unsqueeze(1)
 
-    @property
-    def _zero_deviation(self) -> tuple[Any, ...]:
-        return ("group", self.reward_clip_range)
+    def _zero_deviation(self, grouped: Grouped) -> float:
+        return zero_deviation(grouped, clip=self.reward_clip_range)
 
 
 def allocated(base: type[Any], *, loss: str | None = None) -> type[Any]:

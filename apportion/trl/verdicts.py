@@ -31,7 +31,7 @@ class Verdicts:
 
         ``prompts`` [N] are the texts of their prompts.
         """
-        scores = _scores(rollouts)
+        scores = scores_of(rollouts)
         judged = self.failures.judged(scores, self.allocation.verdict_column(self.failures.names))
         failed = failed_rows(scores, judged).tolist()
         self.failures.add(failed, scores, prompts)
@@ -53,7 +53,7 @@ class Verdicts:
         columns = self.allocation.functions_of_rounds(self.failures.names)
         if not columns:
             return list(rollouts)
-        scores = _scores(rollouts)
+        scores = scores_of(rollouts)
         self.failures.add((~scores[:, columns[0]].isfinite()).tolist(), scores, prompts)
         verdicts = self._verdicts(without_failures(scores))
         return [
@@ -86,5 +86,6 @@ class Verdicts:
         return [None if math.isnan(score) else score > 0 for score in column.tolist()]
 
 
-def _scores(rollouts: Sequence[Rollout]) -> torch.Tensor:
+def scores_of(rollouts: Sequence[Rollout]) -> torch.Tensor:
+    """Return the scores [N, F] of ``rollouts`` [N] by the reward functions."""
     return torch.tensor([rollout.completion.scores for rollout in rollouts], dtype=torch.float32)
