@@ -20,7 +20,7 @@ from apportion.answers.reader import AnswerReader
 from apportion.engines.dataset_prompts import read_prompts
 from apportion.engines.decisions import bill
 from apportion.engines.fresh_rows import FreshRows
-from apportion.engines.metrics import PREFIX
+from apportion.engines.metrics import prefixed
 from apportion.engines.prompts import text_of
 from apportion.records import prepare_log, write_step
 from apportion.trl.advantages import without_failures
@@ -114,7 +114,7 @@ class AllocatedTrainer(CheckpointedTrainer):
                 f"a selection must know all prompts beforehand, got a {type(dataset).__name__} without a length; load "
                 "the data as a Dataset, or leave the selection out"
             )
-        if hasattr(dataset, "__len__"):
+        if dataset is not None and hasattr(dataset, "__len__"):
             self.allocation.check_prompts(len(dataset), args.generation_batch_size // self.allocation.generations(args))
         columns = getattr(dataset, "column_names", None) or []
         functions = given.get("reward_funcs")
@@ -153,14 +153,12 @@ class AllocatedTrainer(CheckpointedTrainer):
             self._padded = any(share.padding for share in batch.shares)
         finally:
             self._generation = None
-        logged = self._metrics["train"]
-        for name, value in (generation.metrics.combine() | batch.metrics).items():
-            logged[name].append(value)
-        logged["num_tokens"] = logged["num_tokens"][-1:]
         close_table(self._logs, len(batch.columns["advantages"]), batch.columns)
         self._batches += 1
-        for name, seconds in generation.stopwatch.metrics().items():
-            logged[f"{PREFIX}{name}"].append(seconds)
+        logged, seconds = self._metrics["train"], prefixed(generation.stopwatch.metrics(), None)
+        for name, value in (generation.metrics.combine() | batch.metrics | seconds).items():
+            logged[name].append(value)
+        logged["num_tokens"] = logged["num_tokens"][-1:]
         return output
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
