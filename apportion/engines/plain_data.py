@@ -6,7 +6,7 @@ a ``record``: one of the dataclasses that the reader names. A ``part`` is a valu
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -152,15 +152,17 @@ def _record(name: Any, own: Any, known: Mapping[str, type[Any]]) -> Any:
     if kind is None:
         raise ValueError(f"a record must be one of {', '.join(known) or 'none'}, got {name!r:.40}")
     if isinstance(own, dict):  # a field with a default may be newer than the file
-        newer = (each for each in fields(kind) if each.name not in own and each.init and _has_default(each))
-        own = own | {each.name: _default(each) for each in newer}
+        own = _defaults(kind) | own
     check_fields(kind, own)
     return kind(**own)
 
 
-def _has_default(field: Field[Any]) -> bool:
-    return field.default is not MISSING or field.default_factory is not MISSING
-
-
-def _default(field: Field[Any]) -> Any:
-    return field.default if field.default_factory is MISSING else field.default_factory()
+def _defaults(kind: type[Any]) -> dict[str, Any]:
+    """Return the defaults of the fields that have one, by name."""
+    found = {}
+    for each in fields(kind):
+        if each.init and each.default_factory is not MISSING:
+            found[each.name] = each.default_factory()
+        elif each.init and each.default is not MISSING:
+            found[each.name] = each.default
+    return found

@@ -22,7 +22,7 @@ from uuid import uuid4
 from torch import Tensor
 
 from apportion.engines.plain_data import Records, encode
-from apportion.engines.saved_state import CHECKSUM_BYTES, PackedState, checksum_of, pack, restoring, unpack
+from apportion.engines.saved_state import CHECKSUM_BYTES, checksum_of, pack, restoring, unpack
 from apportion.runs.whole_files import UNFINISHED, is_file, write_whole
 
 logger = logging.getLogger(__name__)
@@ -72,21 +72,17 @@ class SharedParts:
 
     def _place(self, path: Path, parts: "_Parts") -> dict[Path, Mapping[str, int]]:
         """Link the files that are used again, and write those of all other parts. Return the files beside ``path``."""
+        left, known = set(parts.values), {name for sizes in self._files.values() for name in sizes}
+        new_bytes = sum(len(parts.pack(name)) for name in left - known)
+        in_use = {
+            file: sum(size for name, size in sizes.items() if name in left) for file, sizes in self._files.items()
+        }
         found: dict[Path, Mapping[str, int]] = {}
-        left = set(parts.values)
-        used = [(self._bytes_in_use(sizes, left), file) for file, sizes in self._files.items()]
-        kept: dict[Path, Mapping[str, int]] = {}
-        known = {name for sizes in self._files.values() for name in sizes}
-        new_bytes = sum(len(parts.pack(name)) for name in sorted(left - known))
-        for in_use, file in sorted(used):
-            sizes = self._files[file]
-            if in_use <= new_bytes or 2 * in_use < sum(sizes.values()):
-                new_bytes += in_use
-            else:
-                kept[file] = sizes
-        for file, sizes in kept.items():
-            target = path.with_name(file.name)
-            if _link(file, target, sum(sizes.values())):
+        for file in sorted(in_use, key=lambda each: (in_use[each], each)):
+            sizes, target = self._files[file], path.with_name(file.name)
+            if in_use[file] <= new_bytes or 2 * in_use[file] < sum(sizes.values()):
+                new_bytes += in_use[file]
+            elif _link(file, target, sum(sizes.values())):
                 found[target] = sizes
                 left -= sizes.keys()
         for packed in _batches(parts, sorted(left)):
@@ -94,10 +90,6 @@ class SharedParts:
             write_whole(target, b"".join(packed.values()))
             found[target] = {name: len(content) for name, content in packed.items()}
         return found
-
-    @staticmethod
-    def _bytes_in_use(sizes: Mapping[str, int], names: set[str]) -> int:
-        return sum(size for name, size in sizes.items() if name in names)
 
 
 @dataclass
@@ -138,7 +130,8 @@ def load_with_parts(path: Path, kind: str, *, remedy: str, records: Records = ()
     """
     with restoring(path, remedy):
         packed = unpack(path.read_bytes(), kind)
-        contents = _contents(path, packed)
+        files = [_read_parts(_file_beside(path, file), sizes) for file, sizes in packed.files.items()]
+        contents = {name: part for file in files for name, part in file.items()}
         decoded: dict[str, Any] = {}
 
         def part_named(name: str) -> Any:
@@ -151,36 +144,26 @@ def load_with_parts(path: Path, kind: str, *, remedy: str, records: Records = ()
         return packed.decode(records, part_named)
 
 
-def _contents(path: Path, packed: PackedState) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
-    for name, sizes in packed.files.items():
-        parts = _read_parts(_file_beside(path, name), sizes)
-        if parts.keys() != sizes.keys():
-            raise ValueError(f"{packed.what}, got one whose file {name} is damaged")
-        found |= parts
-    return found
-
-
 def _read_parts(file: Path, sizes: Mapping[str, int]) -> dict[str, bytes]:
-    """Return the bytes of the undamaged parts in ``file`` by name. Raise ValueError if there is no such file."""
+    """Return the bytes of the parts in ``file`` by name. Raise ValueError if it is missing or damaged."""
     if not is_file(file):
         raise ValueError(f"{file.name}, a file of its parts, is missing")
     content, start = file.read_bytes(), 0
     found: dict[str, bytes] = {}
-    for name, size in sizes.items() if sum(sizes.values()) == len(content) else ():
-        part, start = content[start : start + size], start + size
-        checksum = checksum_of(part)
-        if checksum is not None and checksum.hex() == name:
-            found[name] = part
+    for name, size in sizes.items():
+        found[name], start = content[start : start + size], start + size
+    if start != len(content) or any((checksum_of(part) or b"").hex() != name for name, part in found.items()):
+        raise ValueError(f"{file.name}, a file of its parts, is damaged")
     return found
 
 
 def _is_whole(file: Path, sizes: Mapping[str, int]) -> bool:
     try:
-        return _read_parts(file, sizes).keys() == sizes.keys()
+        _read_parts(file, sizes)
     except (OSError, ValueError) as error:
         logger.info("%s is not used again: %s", file, error)
         return False
+    return True
 
 
 def _file_beside(path: Path, name: str) -> Path:
