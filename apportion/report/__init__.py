@@ -1,7 +1,7 @@
 """Show runs: one HTML page that needs no network, or tables of text.
 
 ``read_sources`` reads rollout logs, imported logs, group counts, lab studies, jobs of TRL and journals of votes. It
-returns a ``RunProfile`` for each run and a ``VoteProfile`` for each vote. ``charts_of`` makes the charts and tables of
+returns a ``RunProfile`` for each run and a ``VoteProfile`` for each vote. ``report_of`` makes the charts and tables of
 them, and ``page_of``, ``text_of`` and ``json_of`` show these.
 """
 

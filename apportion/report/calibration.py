@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from apportion.report.curves import wilson
+from apportion.report.curves import Curve, wilson
 from apportion.types import Counts, Floats
 
 TENTHS = 10
@@ -17,18 +17,13 @@ class Calibration:
     """Groups by tenth of their predicted success, K tenths that have any.
 
     Args:
-        predicted: mean prediction of the rollouts [K].
-        observed: share of them that were right [K].
-        low, high: its 95% interval [K]; nan if it is unknown.
+        curve: the share of the rollouts that were right [K], at their mean prediction [K].
         groups: number of groups [K].
         error: mean squared difference between the prediction and the outcome: Brier's score if outcomes are rollouts.
         error_name: the name of ``error``.
     """
 
-    predicted: Floats
-    observed: Floats
-    low: Floats
-    high: Floats
+    curve: Curve
     groups: Counts
     error: float
     error_name: str
@@ -50,13 +45,10 @@ def calibrate(predicted: Floats, right: Floats, trials: Counts, cluster: Counts)
     size: Floats = np.bincount(tenth, n, minlength=TENTHS).astype(np.float64)
     has = size > 0
     safe = np.where(has, size, 1)
-    observed = np.bincount(tenth, t, minlength=TENTHS) / safe
+    predicted_mean, observed = (np.bincount(tenth, own, minlength=TENTHS) / safe for own in (n * p, t))
     low, high = wilson(observed, _effective(tenth, t, n, cluster, observed, size))
     return Calibration(
-        predicted=(np.bincount(tenth, n * p, minlength=TENTHS) / safe)[has],
-        observed=observed[has],
-        low=low[has],
-        high=high[has],
+        curve=Curve({"": predicted_mean[has]}, observed[has], low[has], high[has]),
         groups=groups[has],
         error=float((t * (1 - p) ** 2 + (n - t) * p**2).sum() / n.sum()),
         error_name="Brier score",

@@ -29,7 +29,8 @@ def page_of(report: RunReport, refresh: float | None = None, now: datetime | Non
     style = stylesheet(known)
     allowed = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{allowed}'; base-uri 'none'; form-action 'none'"
-    again = f'<meta http-equiv="refresh" content="{max(round(refresh), 1)}">' if refresh is not None else ""
+    seconds = None if refresh is None else max(round(refresh), 1)
+    again = "" if seconds is None else f'<meta http-equiv="refresh" content="{seconds}">'
     stamp = (now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M:%S UTC")
     title = "Where the rollouts went"
     return "\n".join(
@@ -54,7 +55,7 @@ def page_of(report: RunReport, refresh: float | None = None, now: datetime | Non
             "</div>",
             *(_folded(table, len(report.tables) == 1) for table in report.tables),
             f"</main><footer>Made by apportion report, {stamp}."
-            + (f" This page is made again and loads itself every {max(round(refresh), 1)} seconds." if refresh else "")
+            + ("" if seconds is None else f" This page is made again and loads itself every {seconds} seconds.")
             + "</footer></body></html>\n",
         ]
     )

@@ -117,6 +117,7 @@ def _profile(arm: str, runs: Sequence[_LabRun], before: Sequence[_LabRun] | None
     notes = ["Hours are CPU time of the steps."] + ([] if len(runs) > 1 else ["One seed, so no interval over seeds."])
     if single:
         notes.append("Groups of one rollout have no other to be equal to, so none is called dead.")
+    success = mean_curve([plain_curve(run.places(), run.sums(run.reward) / np.bincount(run.stretch)) for run in runs])
     return RunProfile(
         name=arm,
         source=f"lab study, {len(runs)} seed{'s' * (len(runs) > 1)}",
@@ -132,12 +133,10 @@ def _profile(arm: str, runs: Sequence[_LabRun], before: Sequence[_LabRun] | None
             success=float(np.concatenate([run.reward for run in runs]).mean()),
             dead_groups={kind: float(sum(run.groups @ run.dead[kind] for run in runs)) for kind in kinds},
         ),
-        success=mean_curve(
-            [plain_curve(run.places(), run.sums(run.reward) / np.bincount(run.stretch)) for run in runs]
-        ),
+        success=success,
         held_out=mean_curve(held_out) if len(held_out) == len(runs) else None,
         dead={kind: mean_curve([run.dead_curve(kind) for run in runs]) for kind in kinds},
-        places=mean_curve([plain_curve(run.places(), run.places()["rollouts"]) for run in runs]).x,
+        places=success.x,
         bands=_bands(runs),
         difficulty="A prompt's difficulty is its exact probability of success at that step.",
         calibration=_calibration(runs),
@@ -170,10 +169,12 @@ def _calibration(runs: Sequence[_LabRun]) -> Calibration:
     half = seed_interval(means)[1][has]  # nan unless every seed has the tenth
     observed = ratio(p.sum(axis=0), groups)[has]
     return Calibration(
-        predicted=ratio(predicted.sum(axis=0), groups)[has],
-        observed=observed,
-        low=np.maximum(observed - half, 0),
-        high=np.minimum(observed + half, 1),
+        curve=Curve(
+            {"": ratio(predicted.sum(axis=0), groups)[has]},
+            observed,
+            np.maximum(observed - half, 0),
+            np.minimum(observed + half, 1),
+        ),
         groups=groups[has].astype(np.int64),
         error=float(np.mean([((run.predicted - run.p) ** 2).mean() for run in runs])),
         error_name="mean squared error against exact success",

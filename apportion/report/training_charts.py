@@ -145,10 +145,7 @@ def _over_costs(
 
 def _calibration(runs: Styled) -> Chart:
     known = [(style, run.name, run.calibration) for style, run in runs if run.calibration is not None]
-    found = [
-        (ChartSeries(name, style, Curve({"": own.predicted}, own.observed, own.low, own.high)), own.groups)
-        for style, name, own in known
-    ]
+    found = [(ChartSeries(name, style, own.curve), own.groups) for style, name, own in known]
     text = (
         "Points on the dotted line were predicted rightly. Above it, prompts were easier than predicted. "
         "Bars are 95% intervals."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -55,7 +55,7 @@ class VoteProfile:
 
 
 def is_vote(path: Path) -> bool:
-    """Return whether ``path`` is the file of a vote's answers."""
+    """Return whether ``path`` is the file of a vote's answers: its settings or its samples are beside it."""
     if path.suffix != ".jsonl":
         return False
     from apportion.vote.journal import samples_path, settings_path  # noqa: PLC0415 - slow to import
@@ -71,23 +71,20 @@ def vote_profile(path: Path, name: str) -> VoteProfile:
     ballots = list(record.ballots.values())
     waiting = [samples for id, samples in record.samples.items() if id not in record.ballots]
 
-    def column(field: str) -> Floats:
-        found = [getattr(ballot, field) for ballot in ballots]
-        return np.array([np.nan if value is None else float(value) for value in found])
-
-    def counts(field: str) -> Counts:
-        return np.array([getattr(ballot, field) for ballot in ballots], np.int64)
+    def column(field: str, kind: type[Any] = np.float64) -> Any:
+        """Return a field of each ballot; None is nan."""
+        return np.array([getattr(ballot, field) for ballot in ballots], kind)
 
     return VoteProfile(
         name=name,
         max_samples=_max_samples(path, ballots),
-        samples=counts("samples"),
+        samples=column("samples", np.int64),
         share=column("share"),
         correct=column("correct"),
         tokens=column("completion_tokens"),
-        failed=counts("failed"),
-        unparsed=counts("unparsed"),
-        truncated=counts("truncated"),
+        failed=column("failed", np.int64),
+        unparsed=column("unparsed", np.int64),
+        truncated=column("truncated", np.int64),
         open_questions=len(waiting),
         open_samples=sum(map(len, waiting)),
     )

@@ -102,8 +102,8 @@ def test_calibration_has_the_right_means_and_its_interval_covers():
         found = calibrate(predicted, right.astype(float), np.full(4000, 8), np.repeat(np.arange(400), 10))
         tenth = np.clip((predicted * 10).astype(int), 0, 9)
         truth = np.array([np.clip(predicted + 0, 0, 1)[tenth == k].mean() for k in range(10)])
-        covered.append(((found.low <= truth) & (truth <= found.high))[1:9])  # clipping biases the ends
-        assert found.observed == pytest.approx([right[tenth == k].mean() / 8 for k in range(10)])
+        covered.append(((found.curve.low <= truth) & (truth <= found.curve.high))[1:9])  # clipping biases the ends
+        assert found.curve.y == pytest.approx([right[tenth == k].mean() / 8 for k in range(10)])
     assert 0.9 <= np.mean(covered) <= 0.99
 
 
