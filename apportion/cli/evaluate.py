@@ -62,6 +62,7 @@ def evaluate_command(
     """
     from apportion.answers import AnswerFunctionError  # noqa: PLC0415 - slow to import
     from apportion.evaluation import evaluate  # noqa: PLC0415
+    from apportion.report.votes import is_vote  # noqa: PLC0415
 
     of_vote: dict[str, Any] = {"questions": questions, "labels": labels, "extract": extract, "equivalence": equivalence}
     with (
@@ -69,7 +70,7 @@ def evaluate_command(
         waiting(f"evaluating {run}"),
     ):
         ks = [_integer("k", text) for text in several(k, more)]
-        if _is_vote(run):
+        if is_vote(run):
             _refuse({"steps": steps, "reward": reward, "column": column}, "a recorded run", "the answers of a vote")
             found = _of_vote(run, **of_vote)
         else:
@@ -81,15 +82,6 @@ def evaluate_command(
         typer.echo(json_text({**about, **vars(scores)}))
     else:
         typer.echo("\n".join(_lines(found, scores, sys.stdout.isatty())))
-
-
-def _is_vote(run: Path) -> bool:
-    """Return whether ``run`` is the answers of a vote, whose settings are beside it."""
-    if run.suffix != ".jsonl" or run.is_dir():
-        return False
-    from apportion.vote.journal import settings_path  # noqa: PLC0415 - slow to import
-
-    return settings_path(run).exists()
 
 
 def _of_vote(

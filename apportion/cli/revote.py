@@ -52,15 +52,15 @@ def revote(
     """
     from apportion.answers import AnswerFunctionError  # noqa: PLC0415
     from apportion.questions import read_questions  # noqa: PLC0415
+    from apportion.report.votes import is_vote  # noqa: PLC0415
     from apportion.toml import load  # noqa: PLC0415 - what voting needs is slow to import
-    from apportion.vote.journal import settings_path  # noqa: PLC0415
     from apportion.vote.revote import revote as count_again  # noqa: PLC0415
     from apportion.vote.right import count_right, read_labels  # noqa: PLC0415
 
     with usage_errors(ValueError, ImportError, AnswerFunctionError):
         known: list[Question] | None = None if questions is None else read_questions(questions)
         rule = {"target": target, "rule_settings": load(None, rule_settings or [])}
-        if not settings_path(answers).exists() and answers.exists():
+        if answers.exists() and not is_vote(answers):
             others = {"labels": labels, "questions": questions, "out": out}
             _count_recorded(answers, column, as_json, changes | others, rule)
             return
