@@ -28,6 +28,7 @@ from apportion.cli.options import (
     settings_options,
     wave_of,
 )
+from apportion.runs.json_text import json_text
 from apportion.runs.signals import code_of, run_async
 from apportion.untrusted import one_line
 
@@ -66,7 +67,7 @@ def vote(
     from apportion.endpoint import Endpoint  # noqa: PLC0415
     from apportion.questions import read_questions  # noqa: PLC0415
     from apportion.toml import load  # noqa: PLC0415 - what voting needs is slow to import
-    from apportion.vote.estimate import estimate, estimate_json, estimate_text  # noqa: PLC0415
+    from apportion.vote.estimate import estimate, estimate_text  # noqa: PLC0415
     from apportion.vote.journal import VoteRecord, read_finished  # noqa: PLC0415
     from apportion.vote.right import check_labels, count_right, read_labels  # noqa: PLC0415
     from apportion.vote.run import ballots_of, check_run  # noqa: PLC0415
@@ -89,7 +90,7 @@ def vote(
             finished = [ballot.id for ballot in ballots_of(asked, record.ballots)]
             kept = {id: len(samples) for id, samples in record.samples.items()}
             result = estimate(asked, setup, finished, prices, kept)
-            typer.echo(estimate_json(result) if as_json else estimate_text(result, sys.stdout.isatty()))
+            typer.echo(json_text(result) if as_json else estimate_text(result, sys.stdout.isatty()))
             return
     running = {"deadline_seconds": deadline, "max_unparsed": max_unparsed, "save_completions": save_completions}
     report = _run(asked, setup, out, overwrite=overwrite, resume=resume, **running)

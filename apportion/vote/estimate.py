@@ -6,7 +6,6 @@ from operator import mul
 
 from apportion.messages import prompt_text
 from apportion.questions import Question, fill_template
-from apportion.runs.json_text import json_text
 from apportion.runs.text_table import text_table
 from apportion.types import Prompt
 from apportion.vote.setup import Setup
@@ -67,11 +66,6 @@ def estimate(
         most_completion_tokens=completion,
         most_cost=None if prices is None or completion is None else prices.cost(most_prompt, completion),
     )
-
-
-def estimate_json(result: Estimate) -> str:
-    """Return one JSON object."""
-    return json_text(result)
 
 
 def estimate_text(result: Estimate, terminal: bool) -> str:

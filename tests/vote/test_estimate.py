@@ -1,10 +1,8 @@
-import json
-
 import pytest
 
 from apportion.stopping import decide
 from apportion.vote import Question
-from apportion.vote.estimate import Estimate, estimate, estimate_json, estimate_text
+from apportion.vote.estimate import Estimate, estimate, estimate_text
 from apportion.vote.setup import make_setup
 from apportion.vote.summary import Prices
 
@@ -43,7 +41,7 @@ def test_without_a_limit_on_completions_their_tokens_are_unknown():
     assert "completion tokens" not in estimate_text(result, terminal=False)
 
 
-def test_text_and_json():
+def test_text_for_people():
     result = estimate(QUESTIONS, make(rule="optpo", curtail=False, max_tokens=100), ["c"], Prices(2.0, 10.0))
     assert estimate_text(result, terminal=False).splitlines() == [
         "questions          3, 1 of them finished",
@@ -52,7 +50,6 @@ def test_text_and_json():
         "completion tokens  at most 12,800, if every completion is as long as it may be",
         "cost               at most 0.13",
     ]
-    assert json.loads(estimate_json(result))["most_samples"] == 128
 
 
 def test_finished_questions_take_nothing():
