@@ -6,7 +6,7 @@ import pytest
 
 from apportion import Uniform, presets
 from apportion.baselines import Optimal
-from tests.test_cli import invoke
+from tests.commands import invoke
 from tests.test_docs import ROOT, few_recorded
 
 PLACES = ("README.md", "docs/trl.md", "docs/verl.md", "docs/index.md", "docs/diagnose.md")

@@ -18,15 +18,13 @@ from apportion import __version__, allocate
 
 pytest.importorskip("typer")
 
-from typer.testing import CliRunner, Result
-
-from apportion.cli import app
 from apportion.cli.allocation_text import allocation_text
 from apportion.described import described_fields
 from apportion.solve import solve
 from apportion.stopping import RULES
 from apportion.vote.setup import SETTINGS
 from tests.cases import check_all, lines
+from tests.commands import invoke, parsed, printed, refuse_all, refused
 from tests.warm import forked
 
 ROOT = Path(__file__).parents[1]
@@ -41,31 +39,8 @@ def command(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=environment)
 
 
-def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments))
-
-
 def answer(arguments: str) -> dict[str, Any]:
-    result = invoke("allocate", *shlex.split(arguments), "--json")
-    assert result.exit_code == 0 and result.stderr == "" and result.stdout.count("\n") == 1, result.stderr
-    parsed: dict[str, Any] = json.loads(result.stdout)
-    return parsed
-
-
-def refused(*arguments: str) -> str:
-    result = invoke(*arguments)
-    assert result.exit_code == 2 and result.stdout == "", result.stdout
-    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1 and ";" in result.stderr
-    return result.stderr
-
-
-def refuse_all(table: str, *before: str) -> None:
-    """Check each line of ``table``: options that are refused after those ``before``, and the problem that is said."""
-
-    def check(options: str, problem: str) -> None:
-        assert problem in refused(*before, *shlex.split(options))
-
-    check_all(check, lines(table))
+    return parsed("allocate", *shlex.split(arguments))
 
 
 def test_json_is_one_object_and_nothing_else() -> None:
@@ -116,9 +91,7 @@ def cpu_seconds_of_children() -> float:
 
 
 def test_text_output_has_aligned_columns() -> None:
-    result = invoke("allocate", *VIP.split())
-    assert result.exit_code == 0
-    assert result.stdout.splitlines() == [
+    assert printed("allocate", *VIP.split()).splitlines() == [
         "prompt  rollouts  uniform",
         "     0         7        8",
         "     1        10        8",
@@ -138,9 +111,8 @@ def test_many_prompts_are_summarised(tmp_path: Path) -> None:
     path, counts = tmp_path / "prompts.csv", tmp_path / "counts.csv"
     path.write_text("id,success\n" + "".join(f"p{i},{(i % 99 + 1) / 100}\n" for i in range(5000)))
     given = f"--input {path} --budget 40000"
-    result = invoke("allocate", *given.split(), "--out", str(counts))
-    assert result.exit_code == 0 and len(result.stdout.splitlines()) < 40
-    assert "... and 4990 more" in result.stdout and "####" in result.stdout
+    said = printed("allocate", *given.split(), "--out", counts)
+    assert len(said.splitlines()) < 40 and "... and 4990 more" in said and "####" in said
     head, *rows = counts.read_text().splitlines()
     assert head == "id,count" and len(rows) == 5000
     assert sum(int(line.split(",")[1]) for line in rows) == 40000
@@ -210,10 +182,7 @@ def test_a_dry_run_estimates_and_writes_nothing(tmp_path: Path) -> None:
     result = invoke(*ask(tmp_path, "--rule", "fixed", "--dry-run", "--no-curtail"))
     assert result.exit_code == 0 and result.stderr == ""
     assert result.stdout.splitlines()[:2] == ["questions          2, 0 of them finished", "samples            16 to 16"]
-    priced = invoke(
-        *ask(tmp_path, *["--dry-run", "--json", "--price-input", "1", "--price-output", "2", "--limit", "1"])
-    )
-    estimated = json.loads(priced.stdout)
+    estimated = parsed(*ask(tmp_path, *shlex.split("--dry-run --price-input 1 --price-output 2 --limit 1")))
     assert estimated["questions"] == 1 and estimated["most_completion_tokens"] == 8 * 2048
     assert estimated["most_cost"] == pytest.approx((estimated["most_prompt_tokens"] + 2 * 8 * 2048) / 1e6)
     assert [path.name for path in tmp_path.iterdir()] == ["questions.jsonl"]
@@ -336,12 +305,11 @@ def test_a_dry_run_without_labels_counts_prompts_gold_steps_and_rollouts(tmp_pat
     pytest.importorskip("torch")
     rows = [{"prompt": text} for text in LEDGER]
     rows[0]["answer"] = "00"
-    result = invoke(*voted(tmp_path, rows))
-    assert result.exit_code == 0, result.stderr
-    assert "4 for training from " in result.stdout
-    assert " held out; no labels; gold of 1 is for the report alone" in result.stdout
-    assert "steps       60 a run" in result.stdout
-    assert "rollouts    at least 3,840 and at most 15,360 a run; 69,120 to 138,240 in all" in result.stdout
+    said = printed(*voted(tmp_path, rows))
+    assert "4 for training from " in said
+    assert " held out; no labels; gold of 1 is for the report alone" in said
+    assert "steps       60 a run" in said
+    assert "rollouts    at least 3,840 and at most 15,360 a run; 69,120 to 138,240 in all" in said
     assert [path.name for path in tmp_path.iterdir()] == ["prompts.jsonl"]
 
 
@@ -405,8 +373,8 @@ def test_the_exit_code_says_what_a_closed_stderr_cannot() -> None:
 
 def test_ids_do_not_reach_the_terminal_raw(tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_text('{"id": "\\u001b[31mred", "success": 0.5}\n')
-    result = invoke("allocate", "--budget", "8", "--input", str(tmp_path / "p.jsonl"))
-    assert result.exit_code == 0 and r"\x1b[31mred" in result.stdout and "\x1b" not in result.stdout
+    said = printed("allocate", "--budget", 8, "--input", tmp_path / "p.jsonl")
+    assert r"\x1b[31mred" in said and "\x1b" not in said
 
 
 LONG, NINES, DEEP = "x" * 100_000, "9" * 5000, "[" * 5000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("typer")
-
-from typer.testing import CliRunner
-
-from apportion.cli import app
 from apportion.vote import Question
+from tests import commands
+from tests.commands import parsed, printed
 from tests.endpoint.fault_server import Behaviour, Request, broken, ok
 from tests.records.importing.tables import jsonl
 from tests.vote.builders import answering, make_questions, stream_of
@@ -27,22 +23,15 @@ QUESTIONS = make_questions(6)
 
 
 def said(*arguments: object) -> str:
-    done = CliRunner().invoke(app, ["evaluate", *map(str, arguments)])
-    assert done.exit_code == 0, done.stderr
-    return " ".join(done.stdout.split())
+    return " ".join(printed("evaluate", *arguments).split())
 
 
 def numbers(*arguments: object) -> dict[str, Any]:
-    done = CliRunner().invoke(app, ["evaluate", *map(str, arguments), "--json"])
-    assert done.exit_code == 0 and done.stderr == "" and done.stdout.count("\n") == 1, done.stderr
-    parsed: dict[str, Any] = json.loads(done.stdout)
-    return parsed
+    return parsed("evaluate", *arguments)
 
 
 def refused(*arguments: object) -> str:
-    done = CliRunner().invoke(app, ["evaluate", *map(str, arguments)])
-    assert done.exit_code == 2 and done.stdout == "" and done.stderr.count("\n") == 1, done.stdout
-    return done.stderr
+    return commands.refused("evaluate", *arguments)
 
 
 def means(found: dict[str, Any], name: str) -> list[float]:

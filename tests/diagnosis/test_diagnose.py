@@ -8,25 +8,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from apportion import HORA
-from apportion.cli import app
 from apportion.cli.diagnosis_text import diagnosis_text
 from apportion.diagnosis import diagnose, given
 from apportion.diagnosis.beliefs import RECORDED, coarse, foresight_of
 from apportion.diagnosis.given import embedder_of, rates_of
 from apportion.predictors import PrecomputedEmbeddings
 from apportion.runs.json_text import plain
+from tests.commands import printed, refuse_all, refused
 from tests.diagnosis.builders import record_of, run_of
 from tests.records.test_rollout_log import logged
 
 RUN = Path(__file__).parents[2] / "examples" / "data" / "grpo_run.jsonl.gz"
 MIXED = np.random.default_rng(0).beta(0.5, 0.5, 60)
-
-
-def command(*arguments):
-    return CliRunner().invoke(app, ["diagnose", *map(str, arguments)])
 
 
 def words_of(record, **settings):
@@ -133,10 +128,8 @@ def test_the_text_ends_with_the_code_of_each_recommended_change():
 
 def test_the_command_prints_the_diagnosis_of_the_real_run(tmp_path):
     start = time.process_time()
-    done = command(RUN, "--json")
+    found = json.loads(printed("diagnose", RUN, "--json"))
     seconds = time.process_time() - start
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.output)
     rows = {each["predictor"]: each["cells"] for each in found["foresight"]["predictors"]}
     assert [f"{cell['error']['value']:.3f}" for cell in rows["counts"][:5]] == [
         "0.151",
@@ -157,28 +150,22 @@ def test_the_command_prints_the_diagnosis_of_the_real_run(tmp_path):
 
 def test_the_command_reads_a_rollout_log_with_failed_rollouts(tmp_path):
     logged(tmp_path, HORA(pre_rollouts=2, rollouts_per_prompt=4), failing=0.3)
-    done = command(tmp_path, "--json", "--rule", "hora")
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.output)
+    found = json.loads(printed("diagnose", tmp_path, "--json", "--rule", "hora"))
     assert found["source"] == "rollout log" and found["coverage"]["asked"] > found["coverage"]["arrived"]
     assert found["advice"]["problem"].startswith("advice needs 30 prompts")
-    assert command(tmp_path).exit_code == 0
+    assert printed("diagnose", tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (["--rule", "nobody"], "rule must be one whose bias was measured"),
-        (["--embeddings", "missing.npy"], "missing.npy"),
-        (["--rates", "missing.json"], "missing.json"),
-    ],
-)
-def test_wrong_input_ends_with_one_line(arguments, problem, tmp_path):
+def test_wrong_input_ends_with_one_line(tmp_path):
     small = tmp_path / "run.jsonl"
     small.write_text('{"id": "a", "prompt": "1 + 1 =", "correct_of_4": [1, 2]}\n', encoding="utf-8")
-    done = command(small, *arguments)
-    assert done.exit_code == 2 and problem in done.output and done.output.count("\n") == 1
-    assert command(tmp_path / "none").exit_code == 2
+    wrong = """
+        --rule nobody            => rule must be one whose bias was measured
+        --embeddings missing.npy => missing.npy
+        --rates missing.json     => missing.json
+    """
+    refuse_all(wrong, "diagnose", small)
+    refused("diagnose", tmp_path / "none")
 
 
 def test_embeddings_come_from_files_and_are_checked(tmp_path):

@@ -3,9 +3,8 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from apportion.cli import app
+from tests.commands import parsed, printed, refuse_all
 
 
 @pytest.fixture
@@ -16,75 +15,55 @@ def counts(tmp_path):
     return path
 
 
-def run(*arguments):
-    return CliRunner().invoke(app, ["replay", *map(str, arguments)])
-
-
 def test_rules_follow_one_another_or_commas_and_their_table_is_printed(counts):
-    found = run(counts, "--rules", "vip", "hora", "ar3po,mixed", "--batch", 16, "--seeds", 2)
-    assert found.exit_code == 0, found.output
-    lines = found.stdout.splitlines()
+    said = printed("replay", counts, "--rules", "vip", "hora", "ar3po,mixed", "--batch", 16, "--seeds", 2)
+    lines = said.splitlines()
     begin = next(place for place, line in enumerate(lines) if line.startswith("rule "))
     assert [line.split()[0] for line in lines[begin : begin + 5]] == ["rule", "as", "vip", "hora", "ar3po"]
     assert max(map(len, lines)) <= 80
     assert any(line.startswith("mixed ") for line in lines) and any(line.startswith("shuffled ") for line in lines)
-    assert "ar3po takes 0." in found.stdout and "In expectation (vip, hora, ar3po)" in found.stdout
-    wide = run(counts, "--rules", "vip", "--batch", 16, "--full").stdout
-    assert "even's" in wide and "even's" not in found.stdout
+    assert "ar3po takes 0." in said and "In expectation (vip, hora, ar3po)" in said
+    wide = printed("replay", counts, "--rules", "vip", "--batch", 16, "--full")
+    assert "even's" in wide and "even's" not in said
 
 
 def test_json_is_one_object_with_settings_applied(counts, tmp_path):
     config = tmp_path / "rules.toml"
     config.write_text('[wide]\nname = "vip"\nhigh = 12\n', encoding="utf-8")
-    found = run(
-        counts, "--rules", "wide", "uniform", "--config", config, "--set", "wide.low=4", "--json", "--batch", 16
-    )
-    assert found.exit_code == 0, found.output
-    content = json.loads(found.stdout)
+    given = ["--rules", "wide", "uniform", "--config", config, "--set", "wide.low=4", "--batch", 16]
+    content = parsed("replay", counts, *given)
     wide, uniform = content["allocators"]
     assert wide["name"] == "wide" and wide["ratios"]["variance"]["value"] < 1
     assert uniform["ratios"]["mixed"]["value"] == pytest.approx(1)
     assert content["recorded"]["rollouts"] == 40 * 8 * 8 and wide["tokens"] is None
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        (["--rules", "vap"], "a rule must have a known name, got 'vap'; did you mean 'vip'?"),
-        (["--rules", "vip+mixed"], "a replay plays an allocator or a selection, got both in 'vip+mixed'"),
-        (["--rules", "vip", "--set", "hora.high=9"], "settings must be of a rule that is replayed, got 'hora'"),
-        (["--rules", "vip", "--set", "vip.low=2"], "vip.low must be at least 3"),
-        (["--rules", "voting"], "answers must be recorded to replay voting"),
-        (["--rules", "vip", "--outcomes", "pool"], "--outcomes must be one of auto, pools, expected"),
-        (["--rules", "vip", "--seeds", "0"], "--seeds must be 1 to 100"),
-        (["--rules", "vip", "--rollouts", "65"], "vip cannot be replayed with 65 rollouts a prompt"),
-        (["--rules", "mixed", "--set", "mixed.group_size=10001"], "mixed.group_size must be at most 10,000"),
-        (["--rules", "mixed", "--rollouts", "1000000000"], "rollouts must be at most 10,000 a prompt"),
-        (["--rules", "uniform", "--set", "uniform.rollouts_per_prompt=1000000000"], "at most 10,000,000 rollouts"),
-        ([], "rules must name at least one rule"),
-    ],
-)
-def test_wrong_input_ends_with_one_line(counts, arguments, error):
-    found = run(counts, *arguments)
-    assert found.exit_code == 2 and error in found.stderr and found.stderr.count("\n") == 1
-
-
-def test_a_log_that_does_not_exist_is_refused(tmp_path):
-    found = run(tmp_path / "nothing", "--rules", "vip")
-    assert found.exit_code == 2 and "the log must exist" in found.stderr
+def test_wrong_input_ends_with_one_line(counts):
+    wrong = """
+        --rules vap       => a rule must have a known name, got 'vap'; did you mean 'vip'?
+        --rules vip+mixed => a replay plays an allocator or a selection, got both in 'vip+mixed'
+        --rules vip --set hora.high=9 => settings must be of a rule that is replayed, got 'hora'
+        --rules vip --set vip.low=2   => vip.low must be at least 3
+        --rules voting    => answers must be recorded to replay voting
+        --rules vip --outcomes pool   => --outcomes must be one of auto, pools, expected
+        --rules vip --seeds 0         => --seeds must be 1 to 100
+        --rules vip --rollouts 65     => vip cannot be replayed with 65 rollouts a prompt
+        --rules mixed --set mixed.group_size=10001 => mixed.group_size must be at most 10,000
+        --rules mixed --rollouts 1000000000        => rollouts must be at most 10,000 a prompt
+        --rules uniform --set uniform.rollouts_per_prompt=1000000000 => at most 10,000,000 rollouts
+                          => rules must name at least one rule
+    """
+    refuse_all(wrong, "replay", counts)
+    refuse_all("--rules vip => the log must exist", "replay", counts.parent / "nothing")
 
 
 def test_a_window_wider_than_the_run_says_that_drift_is_unknown(counts):
-    found = run(counts, "--rules", "uniform", "--window", 1000)
-    assert (
-        found.exit_code == 0
-        and "moves by nan" not in found.stdout
-        and "move within it is unknown" in " ".join(found.stdout.split())
-    )
+    said = " ".join(printed("replay", counts, "--rules", "uniform", "--window", 1000).split())
+    assert "moves by nan" not in said and "move within it is unknown" in said
 
 
 def test_one_prompt_has_no_interval(tmp_path):
     rows = "".join(f"{step},a,{(step + k) % 2}\n" for step in range(6) for k in range(4))
     (tmp_path / "run.csv").write_text(f"step,prompt,reward\n{rows}", encoding="utf-8")
-    found = json.loads(run(tmp_path / "run.csv", "--rules", "uniform", "--json").stdout)
+    found = parsed("replay", tmp_path / "run.csv", "--rules", "uniform")
     assert found["allocators"][0]["ratios"]["mixed"] == {"value": 1.0, "low": None, "high": None}

@@ -1,7 +1,6 @@
 """The command: a page, tables or JSON; wrong input ends with code 2 and one line; a run is followed to a clean end."""
 
 import errno
-import json
 import os
 import signal
 import stat
@@ -13,18 +12,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from apportion.cli import app
 from apportion.records import write_record
 from apportion.report import follow, following
+from tests.commands import parsed, printed, refuse_all, refused
 from tests.report.builders import make_record, make_study, make_vote, write_run
 
 pytest.importorskip("pyarrow")
-
-
-def invoke(*arguments):
-    return CliRunner().invoke(app, ["report", *map(str, arguments)])
 
 
 @pytest.fixture
@@ -35,66 +29,62 @@ def log(tmp_path):
 
 def test_a_page_is_written_and_summed_up(tmp_path, log):
     out = tmp_path / "page.html"
-    found = invoke(log, make_study(tmp_path / "study"), make_vote(tmp_path / "answers.jsonl"), "--out", out)
-    assert found.exit_code == 0, found.output
-    assert "of 100 rollouts were in dead groups" in found.output and f"Written to {out}" in found.output
+    study, vote = make_study(tmp_path / "study"), make_vote(tmp_path / "answers.jsonl")
+    said = printed("report", log, study, vote, "--out", out)
+    assert "of 100 rollouts were in dead groups" in said and f"Written to {out}" in said
     assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
 def test_rules_are_replayed_by_name(tmp_path):
     write_record(make_record(steps=40, prompts=8), tmp_path / "log")
-    found = invoke(tmp_path / "log", "--rules", "vip,mixed", "--rules", "inverse_variance", "--json")
-    charts = json.loads(found.stdout)["charts"]
+    given = "report", tmp_path / "log"
+    charts = parsed(*given, "--rules", "vip,mixed", "--rules", "inverse_variance")["charts"]
     assert [each["name"] for each in charts["rules_1"]["series"]] == ["vip", "inverse_variance"]
     assert [each["name"] for each in charts["choices_1"]["series"]] == ["mixed"]
-    listed = invoke(tmp_path / "log", "--rules", "vip", "mixed", "inverse_variance", "--json")
-    assert json.loads(listed.stdout)["charts"] == charts, "rules are listed as in apportion replay"
-    assert "exists, got mixed" in invoke(tmp_path / "log", "mixed").output
-    assert invoke(tmp_path / "log", "--rules", "vip,", "--json").exit_code == 0
-    assert "rules must name at least one rule" in invoke(tmp_path / "log", "--rules", ",").output
-    unknown = invoke(tmp_path / "log", "--rules", "vipp")
-    assert unknown.exit_code == 2 and "a rule must have a known name" in unknown.output
+    listed = parsed(*given, "--rules", "vip", "mixed", "inverse_variance")
+    assert listed["charts"] == charts, "rules are listed as in apportion replay"
+    assert parsed(*given, "--rules", "vip,")
+    wrong = """
+        mixed        => exists, got mixed
+        --rules ,    => rules must name at least one rule
+        --rules vipp => a rule must have a known name
+    """
+    refuse_all(wrong, *given)
 
 
 def test_json_is_one_object_and_nothing_else(tmp_path, log, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = invoke(log, "--json")
-    assert json.loads(found.stdout).keys() == {"runs", "notes", "tables", "charts"}
+    assert parsed("report", log).keys() == {"runs", "notes", "tables", "charts"}
     assert not (tmp_path / "report.html").exists()
 
 
 def test_tables_are_printed_as_text(tmp_path, log, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    text = invoke(log, "--text").stdout
+    text = printed("report", log, "--text")
     assert "Groups that were all wrong" in text and "predicted  observed" in text
     assert not (tmp_path / "report.html").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        (["--text", "--json"], "leave one out"),
-        (["--timeout", "1"], "need --refresh"),
-        (["--refresh", "1", "--text"], "leave one out"),
-        (["--refresh", "0"], "refresh must be a positive number"),
-        (["--refresh", "nan"], "refresh must be a positive number"),
-        (["--refresh", "inf"], "refresh must be a positive number"),
-        (["--refresh", "1", "--timeout", "nan"], "timeout must be a number of seconds"),
-        (["--refresh", "1", "--timeout", "-1"], "timeout must be a number of seconds"),
-        (["--out", "missing/folder/report.html"], "the folder of the page must exist"),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(log, options, problem, tmp_path, monkeypatch):
+def test_options_that_do_not_go_together_are_refused(log, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = invoke(log, *options)
-    assert found.exit_code == 2 and problem in found.output and len(found.output.strip().splitlines()) == 1
+    wrong = """
+        --text --json     => leave one out
+        --timeout 1       => need --refresh
+        --refresh 1 --text => leave one out
+        --refresh 0       => refresh must be a positive number
+        --refresh nan     => refresh must be a positive number
+        --refresh inf     => refresh must be a positive number
+        --refresh 1 --timeout nan => timeout must be a number of seconds
+        --refresh 1 --timeout -1  => timeout must be a number of seconds
+        --out missing/folder/report.html => the folder of the page must exist
+    """
+    refuse_all(wrong, "report", log)
 
 
 def test_what_is_no_run_is_refused_in_one_line(tmp_path):
     (tmp_path / "notes.jsonl").write_text("hello\n", encoding="utf-8")
     for path in (tmp_path / "missing", tmp_path / "notes.jsonl"):
-        found = invoke(path)
-        assert found.exit_code == 2 and len(found.output.strip().splitlines()) == 1
+        refused("report", path)
 
 
 def test_a_run_is_followed_until_a_step(tmp_path):
@@ -152,8 +142,7 @@ def test_a_page_replaces_nothing_but_a_page(tmp_path, log):
     }
     for out, problem in places.items():
         for options in ([], ["--refresh", "1", "--timeout", "0"]):
-            found = invoke(log, tmp_path / "run.csv", "--out", out, *options)
-            assert found.exit_code == 2 and problem in found.output and len(found.output.strip().splitlines()) == 1
+            assert problem in refused("report", log, tmp_path / "run.csv", "--out", out, *options)
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode) and (tmp_path / "link").is_symlink()
     assert (tmp_path / "run.csv").read_text(encoding="utf-8").startswith("step")
 
@@ -171,14 +160,14 @@ def test_a_page_that_cannot_be_written_is_refused_without_the_name_of_its_draft(
 
 def test_a_run_without_two_rewards_in_a_group_is_not_said_to_waste_nothing(tmp_path):
     (tmp_path / "run.csv").write_text("step,prompt,reward\n0,a,1\n0,b,0\n1,a,1\n", encoding="utf-8")
-    found = invoke(tmp_path / "run.csv", "--text").stdout
+    found = printed("report", tmp_path / "run.csv", "--text")
     assert "no group has two rewards" in found and "0 of 100" not in found and "0% of groups" not in found
 
 
 def test_negative_rewards_are_never_shown_as_shares(tmp_path):
     rows = "".join(f"{step},a,{reward}\n" for step in range(8) for reward in (1, 0.5, -1))
     (tmp_path / "run.csv").write_text(f"step,prompt,reward\n{rows}", encoding="utf-8")
-    found = invoke(tmp_path / "run.csv", "--text").stdout
+    found = printed("report", tmp_path / "run.csv", "--text")
     assert "0.167" in found and "17%" not in found and "16.7%" not in found
 
 
@@ -186,13 +175,13 @@ def test_rollouts_outside_the_loss_are_mentioned(tmp_path):
     record = make_record(steps=4, prompts=4)
     kept = np.arange(len(record.reward)) > 4
     write_record(replace(record, kept=kept), tmp_path / "log")
-    assert f"5 of {len(kept)} rollouts were not in the loss." in invoke(tmp_path / "log", "--text").stdout
+    assert f"5 of {len(kept)} rollouts were not in the loss." in printed("report", tmp_path / "log", "--text")
 
 
 def test_graded_rewards_are_no_success_and_have_no_empty_charts(tmp_path):
     rows = "".join(f"{step},a{q},{0.1 * (step + q + k)}\n" for step in range(8) for q in range(3) for k in range(4))
     (tmp_path / "run.csv").write_text(f"step,prompt,reward\n{rows}", encoding="utf-8")
-    found = invoke(tmp_path / "run.csv", "--text").stdout
+    found = printed("report", tmp_path / "run.csv", "--text")
     assert "Mean reward of the rollouts" in found and "success" not in found.lower().replace("predicted success", "")
     assert "all right" not in found and "all wrong" not in found
 
@@ -200,10 +189,10 @@ def test_graded_rewards_are_no_success_and_have_no_empty_charts(tmp_path):
 def test_the_page_begins_with_the_health_of_the_run_and_what_it_cost(tmp_path):
     record = make_record(steps=8, prompts=4)
     write_record(replace(record, written=3600.0 * record.step), tmp_path / "log")
-    found = invoke(tmp_path / "log", "--text", "--price-per-hour", "30").stdout.splitlines()
+    found = printed("report", tmp_path / "log", "--text", "--price-per-hour", 30).splitlines()
     assert found[1].startswith("Cost: 240.00 for 8.0 hours; ") and "dead groups, by their" in found[1]
     assert found[2].startswith("Health: no sign of sickness in")
     write_record(replace(record, written=np.full(len(record.step), np.nan)), tmp_path / "other")
-    assert "Cost: unknown" in invoke(tmp_path / "other", "--text", "--price-per-hour", "30").stdout
-    wrong = invoke(tmp_path / "other", "--text", "--price-per-hour", "-1")
-    assert wrong.exit_code == 2 and "price_per_hour must be at least 0, got -1.0" in wrong.stderr
+    given = ["report", tmp_path / "other", "--text", "--price-per-hour"]
+    assert "Cost: unknown" in printed(*given, 30)
+    assert "price_per_hour must be at least 0, got -1.0" in refused(*given, -1)

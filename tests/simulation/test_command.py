@@ -5,12 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from apportion.cli import app
 from apportion.cli.simulate import POPULATIONS
 from apportion.records import open_run
 from apportion.simulation import SHAPES, Population, simulated_record
+from tests.commands import printed, refuse_all
 
 SMALL = ["simulate", "--prompts", "64", "--steps", "3", "--prompts-per-step", "16"]
 
@@ -20,9 +19,7 @@ def test_the_help_names_every_population() -> None:
 
 
 def test_rules_are_named_by_spaces_or_commas() -> None:
-    result = CliRunner().invoke(app, [*SMALL, "--rules", "vip", "uniform+mixed", "hora,even", "--json"])
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
+    found = json.loads(printed(*SMALL, "--rules", "vip", "uniform+mixed", "hora,even", "--json"))
     assert list(found["rules"]) == ["uniform", "vip:oracle", "vip", "uniform+mixed", "hora", "even"]
     assert found["rules"]["uniform"]["variance_over_uniform"] == {"mean": 1.0, "half_width": 0.0}
     assert found["rules"]["hora"]["variance_over_uniform"]["mean"] is None
@@ -30,44 +27,36 @@ def test_rules_are_named_by_spaces_or_commas() -> None:
 
 
 def test_the_table_has_a_line_a_rule() -> None:
-    result = CliRunner().invoke(app, [*SMALL, "--rules", "vip", "--embedding-size", "4", "--rate-correlation", "0.8"])
-    assert result.exit_code == 0, result.output
-    assert [line.split()[0] for line in result.stdout.splitlines()[3:6]] == ["uniform", "vip:oracle", "vip"]
-    assert "embeddings correlate" in result.stdout and "known rates correlate" in result.stdout
+    said = printed(*SMALL, "--rules", "vip", "--embedding-size", "4", "--rate-correlation", "0.8")
+    assert [line.split()[0] for line in said.splitlines()[3:6]] == ["uniform", "vip:oracle", "vip"]
+    assert "embeddings correlate" in said and "known rates correlate" in said
 
 
 def test_a_simulated_run_is_written_as_a_rollout_log(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, [*SMALL, "--rules", "hora", "--drift", "0.1", "--log", str(tmp_path / "log")])
-    assert result.exit_code == 0, result.output
+    printed(*SMALL, "--rules", "hora", "--drift", "0.1", "--log", tmp_path / "log")
     read, made = open_run(tmp_path / "log"), simulated_record(Population(prompts=64, drift=0.1), "hora", 3, 16)
     assert np.array_equal(read.reward, made.reward) and np.array_equal(read.asked, made.asked)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--population", "x"], "the population must be one of"),
-        (["--seeds", "1001"], "seeds must be 1 to 1,000"),
-        (["--rules", "vip", "--set", "vip=3"], "the settings of 'vip' must be a table, got 3"),
-        (["--steps", "1000000000000"], "steps must be at most 1,000,000"),
-        (["--drift", "1e308"], "drift must be 0 to 100"),
-        (["--embedding-signal", "1e308"], "embedding_signal must be 0 to 1e+06"),
-        (["--trend", "-1e308"], "trend must be -100 to 100"),
-        (["--like", "no/such/run"], "--like must be the path of a run"),
-        (["--seeds", "0"], "seeds must be 1 to 1,000, got 0"),
-        (["--log", "folder"], "--log writes the run of one rule, got 0"),
-        (["--false-positive", "-1"], "false_positive must be 0 to 1"),
-    ],
-)
-def test_wrong_options_end_with_one_line(options: list[str], message: str) -> None:
-    result = CliRunner().invoke(app, [*SMALL, *options])
-    assert result.exit_code == 2
-    assert message in result.stderr and len(result.stderr.strip().splitlines()) == 1
+def test_wrong_options_end_with_one_line() -> None:
+    wrong = """
+        --population x        => the population must be one of
+        --seeds 1001          => seeds must be 1 to 1,000
+        --seeds 0             => seeds must be 1 to 1,000, got 0
+        --rules vip --set vip=3  => the settings of 'vip' must be a table, got 3
+        --steps 1000000000000 => steps must be at most 1,000,000
+        --drift 1e308         => drift must be 0 to 100
+        --embedding-signal 1e308 => embedding_signal must be 0 to 1e+06
+        --trend -1e308        => trend must be -100 to 100
+        --like no/such/run    => --like must be the path of a run
+        --log folder          => --log writes the run of one rule, got 0
+        --false-positive -1   => false_positive must be 0 to 1
+    """
+    refuse_all(wrong, *SMALL)
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("options", [["--false-positive", "1"], ["--trend", "100"]])
 def test_success_without_variance_leaves_ratios_open(options: list[str]) -> None:
-    result = CliRunner().invoke(app, [*SMALL, "--rules", "vip", *options, "--json"])
-    assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["rules"]["vip"]["noise_over_uniform"]["mean"] is None
+    found = json.loads(printed(*SMALL, "--rules", "vip", *options, "--json"))
+    assert found["rules"]["vip"]["noise_over_uniform"]["mean"] is None

@@ -1,14 +1,11 @@
 """The answers that somebody else recorded are counted by a rule of this library."""
 
-import json
-
 import pytest
-from typer.testing import CliRunner
 
-from apportion.cli import app
 from apportion.records import open_run
 from apportion.stopping import decide
 from apportion.vote.recorded import revote_record
+from tests.commands import parsed, printed, refuse_all, refused
 from tests.records.importing.tables import jsonl
 
 ANSWERS = [["4"] * 8, ["1", "2", "1", "1", "3", "1", "1", "2"], ["7", "8"] * 4]
@@ -34,36 +31,26 @@ def test_a_rule_takes_of_them_what_it_takes_of_a_stream(path):
 
 
 def test_the_command_says_it_with_the_doubts(path):
-    done = CliRunner().invoke(app, ["revote", str(path), "--rule", "esc", "--set", "window=4"])
-    assert done.exit_code == 0, done.output
-    assert (
-        "? read as: " in done.stdout and "esc, window = 4" in done.stdout and "with all samples 66.67%" in done.stdout
-    )
-    found = json.loads(CliRunner().invoke(app, ["revote", str(path), "--json", "--max-samples", "4"]).stdout)
+    said = printed("revote", path, "--rule", "esc", "--set", "window=4")
+    assert "? read as: " in said and "esc, window = 4" in said and "with all samples 66.67%" in said
+    found = parsed("revote", path, "--max-samples", 4)
     assert found["max_samples"] == 4 and found["rule"] == "calibrated, eps = 0.01"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["--weight", "tokens"],
-            "recorded answers take --rule, --set, --target, --max-samples and --curtail, got weight",
-        ),
-        (["--max-samples", "9"], "max_samples must be at most 8, the samples of a question, got 9"),
-        (["--rule", "nothing"], "rule must be known, got 'nothing'"),
-        (["--column", "answer=answer"], ""),
-    ],
-)
-def test_what_cannot_be_counted_is_refused_in_one_line(path, arguments, message):
-    done = CliRunner().invoke(app, ["revote", str(path), *arguments])
-    if message:
-        assert done.exit_code == 2 and message in done.stderr and len(done.stderr.splitlines()) == 1
-    else:  # an explicit column is obeyed, and doubted
-        assert done.exit_code == 0 and "answer is no sample's answer" in " ".join(done.stdout.split())
+def test_what_cannot_be_counted_is_refused_in_one_line(path):
+    wrong = """
+        --weight tokens => recorded answers take --rule, --set, --target, --max-samples and --curtail, got weight
+        --max-samples 9 => max_samples must be at most 8, the samples of a question, got 9
+        --rule nothing  => rule must be known, got 'nothing'
+    """
+    refuse_all(wrong, "revote", path)
+
+
+def test_a_column_that_is_named_is_obeyed_and_doubted(path):
+    said = printed("revote", path, "--column", "answer=answer")
+    assert "answer is no sample's answer" in " ".join(said.split())
 
 
 def test_answers_that_were_not_recorded_are_named(tmp_path):
-    rows = [{"id": q, "correct": k % 2} for q in range(3) for k in range(4)]
-    done = CliRunner().invoke(app, ["revote", str(jsonl(tmp_path / "a.jsonl", rows))])
-    assert done.exit_code == 2 and "a vote needs the answers of the samples, got none in a; name them" in done.stderr
+    path = jsonl(tmp_path / "a.jsonl", [{"id": q, "correct": k % 2} for q in range(3) for k in range(4)])
+    assert "a vote needs the answers of the samples, got none in a; name them" in refused("revote", path)

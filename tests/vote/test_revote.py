@@ -2,13 +2,12 @@ import json
 import shutil
 
 import pytest
-from typer.testing import CliRunner
 
-from apportion.cli import app
 from apportion.endpoint import seed_of
 from apportion.vote import Question, read_recorded, revote
 from apportion.vote.journal import samples_path, settings_path
 from apportion.vote.lines import JournalError
+from tests.commands import invoke, parsed, refused
 from tests.endpoint.fault_server import broken, ok, silent
 from tests.vote.builders import answering, expect_replay, make_questions, make_sample, report_of, voted
 
@@ -137,22 +136,15 @@ def test_what_cannot_be_counted_is_refused(full):
         revote(full)
 
 
-def invoke(*arguments):
-    return CliRunner().invoke(app, ["revote", *map(str, arguments)])
-
-
 def test_the_command_line(recorded):
-    done = invoke(recorded, "--rule", "posterior_predictive", "--set", "eps=0.1", "--curtail", "--json")
-    assert done.exit_code == 0, done.stderr
+    given = ["revote", recorded, "--rule", "posterior_predictive", "--set", "eps=0.1", "--curtail"]
     expected = revote(recorded, rule="posterior_predictive", rule_settings={"eps": 0.1}, curtail=True)
-    said = json.loads(done.stdout)
+    said = parsed(*given)
     assert said["samples"] == sum(ballot.samples for ballot in expected.ballots) and said["wanting"] == {}
     assert said["same_answers"] == expected.same and said["accuracy"]["mean"] == expected.summary.accuracy.mean
-    more = invoke(recorded, "--max-samples", "40")
+    more = invoke("revote", recorded, "--max-samples", 40)
     assert "more samples wanted" in more.stdout and "6 questions want more samples; run the vote again" in more.stderr
-    wrong = invoke(recorded.with_name("no.jsonl"))
-    assert wrong.exit_code == 2 and wrong.stderr.count("\n") == 1
-    assert "answers must be in a file that exists" in wrong.stderr
+    assert "answers must be in a file that exists" in refused("revote", recorded.with_name("no.jsonl"))
 
 
 def test_a_torn_last_sample_is_left_out_and_stays(full):

@@ -9,41 +9,34 @@ from random import Random
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from apportion.cli import app
 from apportion.records import RecordError, open_run
 from apportion.untrusted import one_line
 from benchmarks.hostile_mutations import TEXT
+from tests.commands import parsed, printed, refused
 from tests.records.importing.tables import comma_separated, jsonl, rollouts
 
 
 def test_the_command_writes_a_log_and_says_what_was_read(tmp_path):
     path = jsonl(tmp_path / "run.jsonl", rollouts(note="x"))
-    done = CliRunner().invoke(app, ["import", str(path), "--out", str(tmp_path / "log")])
-    assert done.exit_code == 0, done.output
-    assert "36 rows in 1 files" in done.stdout and "columns not read: note" in done.stdout
-    assert "36 rollouts in 9 groups of 3 prompts, 0 without a reward" in done.stdout
+    said = printed("import", path, "--out", tmp_path / "log")
+    assert "36 rows in 1 files" in said and "columns not read: note" in said
+    assert "36 rollouts in 9 groups of 3 prompts, 0 without a reward" in said
     assert open_run(tmp_path / "log").reward.tolist() == open_run(path).reward.tolist()
 
 
 def test_the_command_prints_one_json_object_and_takes_other_columns(tmp_path):
     path = comma_separated(tmp_path / "run.csv", [row | {"score": 0.5} for row in rollouts()])
-    arguments = ["import", str(path), "--out", str(tmp_path / "log"), "--json", "--column", "reward=score"]
-    done = CliRunner().invoke(app, arguments)
-    found = json.loads(done.stdout)
+    found = parsed("import", path, "--out", tmp_path / "log", "--column", "reward=score")
     assert found["rows"] == found["rollouts"] == 36 and found["ignored"] == ["reward"] and found["files"] == 1
     assert set(open_run(tmp_path / "log").reward) == {0.5}
 
 
-@pytest.mark.parametrize(
-    "extra", [["--column", "reward"], ["--reward", "none"], ["--format", "odd"], ["--reward", "reward=x"]]
-)
-def test_wrong_options_end_with_one_line(tmp_path, extra):
+def test_wrong_options_end_with_one_line(tmp_path):
     path = jsonl(tmp_path / "run.jsonl", rollouts())
-    done = CliRunner().invoke(app, ["import", str(path), "--out", str(tmp_path / "log"), *extra])
-    assert done.exit_code == 2 and len(done.stderr.splitlines()) == 1 and done.stderr.startswith("error: ")
-    assert not (tmp_path / "log").exists()
+    for extra in (["--column", "reward"], ["--reward", "none"], ["--format", "odd"], ["--reward", "reward=x"]):
+        refused("import", path, "--out", tmp_path / "log", *extra)
+        assert not (tmp_path / "log").exists()
 
 
 def read_plainly(path):
@@ -95,18 +88,16 @@ def test_every_command_takes_the_reward_and_the_columns_of_a_table(tmp_path, com
     plain = jsonl(tmp_path / "plain.jsonl", [row | {"step": row["epoch"], "reward": row["other"]} for row in rows])
     found = []
     for path, extra in ((renamed, ["--reward", "other", "--column", "step=epoch"]), (plain, [])):
-        done = CliRunner().invoke(app, [*command, str(path), *extra])
-        assert done.exit_code == 0, done.output
-        found.append(re.sub(r'_seconds": \{[^}]*\}', "", done.stdout.replace(path.stem, "run")))
+        said = printed(*command, path, *extra)
+        found.append(re.sub(r'_seconds": \{[^}]*\}', "", said.replace(path.stem, "run")))
     assert len({re.sub("not read: [a-z, ]+", "", each) for each in found}) == 1
-    wrong = CliRunner().invoke(app, [*command, str(renamed), "--reward", "speed", "--column", "step=epoch"])
-    assert wrong.exit_code == 2 and "must have the reward column speed" in wrong.stderr
+    wrong = refused(*command, renamed, "--reward", "speed", "--column", "step=epoch")
+    assert "must have the reward column speed" in wrong
 
 
 def test_options_for_columns_are_refused_where_nothing_reads_them(tmp_path):
     log = tmp_path / "log"
     path = jsonl(tmp_path / "run.jsonl", rollouts())
-    assert CliRunner().invoke(app, ["import", str(path), "--out", str(log)]).exit_code == 0
-    for command in (["diagnose", str(log)], ["diagnose", "examples/data/grpo_run.jsonl.gz"], ["simulate"]):
-        done = CliRunner().invoke(app, [*command, "--reward", "speed"])
-        assert done.exit_code == 2 and "leave" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+    printed("import", path, "--out", log)
+    for command in (["diagnose", log], ["diagnose", "examples/data/grpo_run.jsonl.gz"], ["simulate"]):
+        assert "leave" in refused(*command, "--reward", "speed")

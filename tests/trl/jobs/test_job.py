@@ -13,10 +13,8 @@ import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from typer.testing import CliRunner
 
 from apportion.allocators import Allocator
-from apportion.cli import app
 from apportion.config import ConfigError, build, load
 from apportion.data import load_questions
 from apportion.lab.policy.base import trained_policy
@@ -33,6 +31,7 @@ from apportion.trl.jobs.plan import plan_lines
 from apportion.trl.jobs.prepared import prepare
 from apportion.verifiers import EM, Exact
 from tests import warm
+from tests.commands import refused
 from tests.trl import test_tools
 from tests.trl.jobs.small import job_of, make_files, make_job, prepared, train
 from tests.trl.tiny import make_tokenizer, mark
@@ -513,9 +512,7 @@ OPTIONS = {
 def test_wrong_options_end_the_command_with_one_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for message, arguments in OPTIONS.items():
-        result = CliRunner().invoke(app, ["trl", *arguments])
-        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-        assert result.stderr.startswith(f"error: {message}")
+        assert refused("trl", *arguments).startswith(f"error: {message}")
 
 
 def test_without_trl_one_line_says_what_to_install(tmp_path, monkeypatch):
@@ -523,6 +520,5 @@ def test_without_trl_one_line_says_what_to_install(tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "trl", None)
     shutil.copy(ROOT / "examples" / "trl.toml", tmp_path / "x.toml")
-    result = CliRunner().invoke(app, ["trl", str(tmp_path / "x.toml")])
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == "error: apportion trl needs trl, which is not installed; pip install 'apportion[trl]'\n"
+    said = refused("trl", tmp_path / "x.toml")
+    assert said == "error: apportion trl needs trl, which is not installed; pip install 'apportion[trl]'\n"
