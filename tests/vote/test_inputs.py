@@ -18,7 +18,7 @@ from tests.endpoint.fault_server import (
     refused,
 )
 from tests.soak import case
-from tests.vote.builders import make_questions
+from tests.vote.builders import make_questions, report_of
 
 pytest.importorskip("openai")
 
@@ -27,11 +27,6 @@ MESSAGES = [
     {"role": "assistant", "content": "Paris."},
     {"role": "user", "content": "And in full?"},
 ]
-FEW = {"model": "tiny", "equivalence": "exact", "max_samples": 4, "api_key_env": "NO_SUCH_KEY"}
-
-
-def poll(server, questions, out, **settings):
-    return vote_async(questions, **FEW | {"base_url": server.url, "out": out, **settings})
 
 
 def test_messages_and_several_gold_answers_are_voted_on_and_no_secret_is_written(tmp_path):
@@ -48,7 +43,10 @@ def test_messages_and_several_gold_answers_are_voted_on_and_no_secret_is_written
             url = f"{server.url}?key=query-secret"
             asked = read_questions(path)
             for _ in range(2):  # the second run finds everything in the files of the first
-                report = await poll(server, asked, out, base_url=url, system="Be brief.", **secrets)
+                report = await vote_async(
+                    asked, base_url=url, model="tiny", out=out, equivalence="exact", max_samples=4,
+                    api_key_env="NO_SUCH_KEY", system="Be brief.", **secrets,
+                )  # fmt: skip
             return report, server.requests
 
     report, requests = asyncio.run(scenario())
@@ -62,14 +60,10 @@ def test_messages_and_several_gold_answers_are_voted_on_and_no_secret_is_written
 
 
 def test_prompts_that_cannot_be_sent_are_refused_before_anything_is(tmp_path):
-    async def scenario():
-        async with FaultServer() as server:
-            asked = [Question("", tuple(MESSAGES))]
-            with pytest.raises(ValueError, match='chat messages must go to api="chat"'):
-                await poll(server, asked, tmp_path / "answers.jsonl", api="completions")
-            assert not server.requests and not list(tmp_path.iterdir())
-
-    asyncio.run(scenario())
+    requests, asked = [], [Question("", tuple(MESSAGES))]
+    with pytest.raises(ValueError, match='chat messages must go to api="chat"'):
+        report_of(requests.append, tmp_path / "answers.jsonl", asked, api="completions")
+    assert not requests and not list(tmp_path.iterdir())
 
 
 def test_options_can_leave_settings_to_the_server_and_add_headers(tmp_path):
@@ -102,11 +96,7 @@ def test_options_can_leave_settings_to_the_server_and_add_headers(tmp_path):
     ],
 )
 def test_a_dead_or_misdirected_server_ends_a_vote_within_seconds(fault, tmp_path):
-    async def scenario():
-        async with FaultServer(lambda _: fault) as server:
-            with pytest.raises(EndpointError):
-                await poll(server, make_questions(8), tmp_path / "answers.jsonl", max_samples=64)
-
     started = time.monotonic()
-    asyncio.run(scenario())
+    with pytest.raises(EndpointError):
+        report_of(lambda _: fault, tmp_path / "answers.jsonl", make_questions(8), max_samples=64)
     assert time.monotonic() - started < 10

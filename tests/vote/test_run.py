@@ -1,6 +1,8 @@
 import asyncio
 import json
 import random
+import re
+import tomllib
 from collections import Counter
 from operator import itemgetter
 
@@ -12,6 +14,7 @@ from apportion.stopping import USUAL_RULE, decide
 from apportion.vote import NoAnswersError, Question, vote
 from apportion.vote.journal import samples_path
 from apportion.vote.lines import JournalError
+from tests import cases
 from tests.endpoint.fault_server import (
     broken,
     cut_before,
@@ -266,32 +269,36 @@ def test_an_endpoint_error_ends_the_run_and_keeps_what_is_finished(out):
     assert [line["id"] for line in lines(out)] == ["q0"]
 
 
-SETTINGS = [
-    ({"template": "no place"}, r"template must contain \{question\}, got 'no place'"),
-    ({"extract": "regex"}, "extract must be one of auto, "),
-    ({"equivalence": "fuzzy"}, "equivalence must be one of exact, math, phrase, embedding, judge, or .*, got 'fuzzy'"),
-    ({"rule": "opt"}, "rule must be known, got 'opt'; did you mean 'optpo'"),
-    ({"rule_settings": {"epsilon": 0.1}}, "has no key 'epsilon'; did you mean 'eps'"),
-    ({"rule": "optpo", "rule_settings": {"min_samples": 2.5}}, "min_samples must be an integer, got 2.5"),
-    ({"wave": 0}, "wave must be an integer of at least 1"),
-    ({"max_samples": 0}, "max_samples must be an integer of at least 1"),
-    ({"temperature": -1.0}, "temperature must be at least 0"),
-    ({"judge_model": "big"}, "judge_model must be left out under another equivalence, got 'big'"),
-    ({"extract": "math:nothing"}, "extract must be in its module, got 'math:nothing'"),
-    ({"equivalence": "embedding", "equivalence_settings": {"treshold": 1}}, "settings that it knows, got treshold"),
-    ({"weight": "length"}, "weight must be one of votes, tokens, got 'length'"),
-    ({"give_up": 0}, "give_up must be at least 1, got 0; 8 is usual"),
-    ({"max_unparsed": 2}, "max_unparsed must be a share from 0 to 1, got 2"),
-    ({"deadline_seconds": 0}, "deadline must be above 0 seconds, got 0"),
-    ({"base_url": "http://me:secret@localhost/v1"}, "base_url must not hold a name or password"),
-]
+SETTINGS = """
+    template = "no place"    => template must contain {question}, got 'no place'
+    extract = "regex"        => extract must be one of auto,
+    extract = "math:nothing" => extract must be in its module, got 'math:nothing'
+    equivalence = "fuzzy"    => equivalence must be one of exact, math, phrase, embedding, judge, or
+    equivalence = "embedding", equivalence_settings = {treshold = 1} => settings that it knows, got treshold
+    judge_model = "big"      => judge_model must be left out under another equivalence, got 'big'
+    rule = "opt"             => rule must be known, got 'opt'; did you mean 'optpo'
+    rule_settings = {epsilon = 0.1} => has no key 'epsilon'; did you mean 'eps'
+    rule = "optpo", rule_settings = {min_samples = 2.5} => min_samples must be an integer, got 2.5
+    wave = 0                 => wave must be an integer of at least 1
+    max_samples = 0          => max_samples must be an integer of at least 1
+    temperature = -1.0       => temperature must be at least 0
+    weight = "length"        => weight must be one of votes, tokens, got 'length'
+    give_up = 0              => give_up must be at least 1, got 0; 8 is usual
+    max_unparsed = 2         => max_unparsed must be a share from 0 to 1, got 2
+    deadline_seconds = 0     => deadline must be above 0 seconds, got 0
+    base_url = "http://me:secret@localhost/v1" => base_url must not hold a name or password
+"""
 
 
 def test_settings_are_refused_before_anything_is_asked(out):
     requests = []
-    for settings, problem in SETTINGS:
-        with pytest.raises(ValueError, match=problem):
-            report_of(lambda request: requests.append(request) or zero, out, make_questions(1), **settings)
+
+    def check(settings, problem):
+        given = tomllib.loads(f"given = {{{settings}}}")["given"]
+        with pytest.raises(ValueError, match=re.escape(problem)):
+            report_of(lambda request: requests.append(request) or zero, out, make_questions(1), **given)
+
+    cases.check_all(check, cases.lines(SETTINGS))
     with pytest.raises(ValueError, match=r"questions must each be a Question, got '6 x 7\?'"):
         vote(["6 x 7?"], base_url="http://localhost:1/v1", model="tiny", out=out)
     assert not requests and not out.exists()
