@@ -11,6 +11,7 @@ from apportion.verl.coordinator.selection import PromptSelection
 from apportion.verl.coordinator.service import Coordinator
 from apportion.verl.coordinator.settings import VerlAllocation
 from apportion.verl.dataset import TrainingPrompts
+from apportion.verl.settings import refilling
 from apportion.verl.streaming import stream_of
 
 
@@ -27,7 +28,7 @@ def coordinator_of(config: DictConfig, allocation: VerlAllocation) -> Coordinato
     check_draws(allocation.allocator, int(config.data.train_batch_size), prompts.distinct)
     selection = _selection(config, allocation, prompts)
     stream = stream_of(config, allocation, prompts.all()) if allocation.stream else None
-    coordinator = Coordinator(allocation, prompts, selection, _refills(config), stream)
+    coordinator = Coordinator(allocation, prompts, selection, bool(refilling(config)), stream)
     checkpoint = resumed_file(config)
     if checkpoint is not None:
         load_into(coordinator, checkpoint)
@@ -46,11 +47,3 @@ def _selection(config: DictConfig, allocation: VerlAllocation, prompts: Training
     size, seed = int(config.data.train_batch_size), int(config.data.get("seed") or 0)
     predictor: Predictor | None = getattr(allocation.allocator, "predictor", None)
     return PromptSelection(allocation.selection, prompts.in_order(), prompts.at, size, seed, predictor)
-
-
-def _refills(config: DictConfig) -> bool:
-    """Return whether verl replaces prompts that have no rollout."""
-    v1 = config.trainer.v1
-    return bool(
-        v1.trainer_mode != "sync" or v1.sampler.sync_refill_failed_groups or config.algorithm.filter_groups.enable
-    )

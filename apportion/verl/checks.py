@@ -18,7 +18,7 @@ from apportion.verl.checkpoints import SavedAllocation, resumed_file
 from apportion.verl.coordinator.settings import PREFIX, VerlAllocation
 from apportion.verl.estimators import LOSSES, NAMES, OWN_AGGREGATION
 from apportion.verl.seam import check_installed
-from apportion.verl.settings import by_row, norm_reduction, trained_estimator
+from apportion.verl.settings import by_row, norm_reduction, refilling, trained_estimator
 from apportion.verl.streaming import check_stream
 
 logger = logging.getLogger(__name__)
@@ -74,16 +74,7 @@ def _check_allocator(config: DictConfig, allocator: Allocator) -> None:
         allocator.size(int(config.data.train_batch_size))
     except ValueError as error:
         raise ValueError(placed(str(error), type(allocator), "allocation.allocator")) from error
-    mode, sampler = config.trainer.v1.trainer_mode, config.trainer.v1.sampler
-    filters = bool(OmegaConf.select(config, "algorithm.filter_groups.enable"))
-    refills = {
-        f"trainer.v1.trainer_mode={mode}": mode != "sync",
-        "algorithm.filter_groups.enable=True": filters,
-        "trainer.v1.sampler.sync_refill_failed_groups=True": bool(sampler.get("sync_refill_failed_groups", False)),
-    }
-    for setting, enabled in refills.items():
-        if not enabled:
-            continue
+    for setting in refilling(config):
         try:
             allocator.size(1)
         except ValueError as error:
@@ -91,6 +82,7 @@ def _check_allocator(config: DictConfig, allocator: Allocator) -> None:
                 f"allocation.allocator must be able to spend on any number of prompts with {setting}, because verl "
                 f"then replaces single prompts, got {allocator.name}, whose {error}; give rollouts_per_prompt"
             ) from error
+    filters = OmegaConf.select(config, "algorithm.filter_groups.enable")
     if filters and (isinstance(allocator, (DAPO, PilotCommit)) or not allocator.needs.labels):
         raise ValueError(
             f"algorithm.filter_groups.enable must be False with {allocator.name}, got True; verl's filter needs rows "

@@ -64,17 +64,7 @@ class TrainingPrompts:
         self._config, self._id_key, self._rate_key = config, id_key, rate_key
         self._fresh: FreshRows | None = None
         self._ordered: list[Prompt] | None = None
-        self._drawn = 0
-
-    @property
-    def drawn(self) -> int:
-        return self._drawn if self._fresh is None else self._fresh.drawn
-
-    @drawn.setter
-    def drawn(self, rows: int) -> None:
-        self._drawn = rows
-        if self._fresh is not None:
-            self._fresh.restore(rows)
+        self.drawn = 0
 
     def all(self) -> list[Prompt]:
         """Return all prompts, each once."""
@@ -84,7 +74,7 @@ class TrainingPrompts:
         """Return the number of distinct prompts, counted up to ``most``."""
         found, rows = set[str](), self._rows().dataset
         for place in range(len(rows)):
-            found.add(prompt_of(rows[place], self._id_key).id)
+            found.add(self._prompt(rows[place]).id)
             if len(found) == most:
                 break
         return len(found)
@@ -93,7 +83,7 @@ class TrainingPrompts:
         """Return the prompt of every row, in the order of the trainer's data set. The rows are read once."""
         if self._ordered is None:
             rows = self._rows().dataset
-            self._ordered = [prompt_of(rows[i], self._id_key, rate_key=self._rate_key) for i in range(len(rows))]
+            self._ordered = [self._prompt(rows[i]) for i in range(len(rows))]
         return self._ordered
 
     def at(self, row: int) -> Prompt:
@@ -102,11 +92,19 @@ class TrainingPrompts:
 
     def draw(self, count: int, held: set[str]) -> list[Prompt]:
         """Return the next ``count`` prompts with ids not in ``held``. Their ``data`` is the row for the worker."""
-        rows = draw_distinct(self._rows(), count, held, lambda row: prompt_of(row, self._id_key).id)
-        return [self._drawn_prompt(row) for row in rows]
+        rows = self._rows()
+        rows.restore(self.drawn)
+        found = draw_distinct(rows, count, held, lambda row: self._prompt(row).id)
+        self.drawn = rows.drawn
+        return [self._drawn_prompt(row) for row in found]
 
     def _drawn_prompt(self, row: Mapping[str, Any]) -> Prompt:
-        return prompt_of(row, self._id_key, data=_for_agent_loop(row), rate_key=self._rate_key)
+        """Return the prompt of ``row``, with what an agent loop gets: no columns that the trainer or verl replaces."""
+        replaced = ("uid", "global_steps", "dummy_tensor")
+        return self._prompt(row, {key: value for key, value in row.items() if key not in replaced})
+
+    def _prompt(self, row: Mapping[str, Any], data: Any = None) -> Prompt:
+        return prompt_of(row, self._id_key, data, self._rate_key)
 
     def _rows(self) -> FreshRows:
         if self._fresh is None:
@@ -122,10 +120,4 @@ class TrainingPrompts:
                 data.train_files, data, model.tokenizer, model.processor, is_train=True, max_samples=most
             )
             self._fresh = FreshRows(dataset, int(data.get("seed") or 0))
-            self._fresh.restore(self._drawn)
         return self._fresh
-
-
-def _for_agent_loop(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row as an agent loop gets it, without the columns that the trainer replaces and verl's placeholder."""
-    return {key: value for key, value in row.items() if key not in ("uid", "global_steps", "dummy_tensor")}

@@ -37,10 +37,7 @@ class LoopThread:
         """
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         began = time.monotonic()
-        while True:
-            left = seconds - (time.monotonic() - began)
-            if wait([future], min(max(left, 0.0), REPORT_SECONDS)).done:
-                return future.result()
+        while not wait([future], min(REPORT_SECONDS, max(0.0, began + seconds - time.monotonic()))).done:
             waited = time.monotonic() - began
             if waited >= seconds:
                 future.cancel()
@@ -49,6 +46,7 @@ class LoopThread:
                     "log"
                 )
             logger.warning("The trainer has waited %.0f s for the coordinator to %s", waited, what)
+        return future.result()
 
     def close(self) -> None:
         """Stop the loop. What runs in it is cancelled."""

@@ -68,6 +68,17 @@ def by_row(config: DictConfig) -> bool:
     return str(config.algorithm.adv_estimator).startswith(PREFIX)
 
 
+def refilling(config: DictConfig) -> list[str]:
+    """Return the settings of ``config`` by which verl replaces single prompts, such as those without a rollout."""
+    v1 = config.trainer.v1
+    each = {
+        f"trainer.v1.trainer_mode={v1.trainer_mode}": v1.trainer_mode != "sync",
+        "algorithm.filter_groups.enable=True": OmegaConf.select(config, "algorithm.filter_groups.enable"),
+        "trainer.v1.sampler.sync_refill_failed_groups=True": v1.sampler.get("sync_refill_failed_groups"),
+    }
+    return [setting for setting, enabled in each.items() if enabled]
+
+
 def norm_reduction(config: DictConfig, allocation: VerlAllocation) -> Reduction | None:
     """Return how the loss reduces a row's tokens; None if neither ``allocation`` nor the estimator needs norms.
 
