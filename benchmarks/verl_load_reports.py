@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import os
 import tempfile
 import time
 from collections.abc import Sequence
@@ -18,9 +17,9 @@ from typing import Any
 import numpy as np
 import ray
 
-from apportion.verl.coordinator.messages import TaskResult, WorkerPlace, WorkerTask
+from apportion.verl.coordinator.messages import TaskResult, WorkerTask
 from apportion.verl.coordinator.service import Coordinator
-from apportion.verl.coordinator.settings import TimeLimits, VerlAllocation
+from apportion.verl.coordinator.settings import VerlAllocation
 from apportion.verl.reports import GROUP, Outbox
 from apportion.verl.workers import WorkerGroup
 from benchmarks.verl_load_answers import Answers, worker_name
@@ -59,10 +58,6 @@ class AnsweringWorker:
     def __init__(self, answers: Answers, rate: float | None) -> None:
         self._answers, self._rate, self._outbox = answers, rate, Outbox()
         self._due = 0.0
-
-    async def place(self) -> WorkerPlace:
-        """Return where it runs."""
-        return WorkerPlace(ray.get_runtime_context().get_node_id(), "host", os.getpid(), 0.0)
 
     @ray.method(concurrency_group=GROUP)  # type: ignore[untyped-decorator]
     def reports(self) -> list[bytes]:
@@ -126,10 +121,10 @@ async def _served(name: str, answers: Answers, rate: float | None) -> Served:
             over.set()
 
     coordinator.receive = received  # type: ignore[assignment, method-assign]
-    group = WorkerGroup(coordinator, handles, 60.0, TimeLimits(3600.0))
+    group = WorkerGroup(coordinator, handles)
     await group.start()
     began, loop_seconds = time.perf_counter(), time.thread_time()
-    group.open(request, [ray.put(None) for _ in names])
+    group.hand_out(request, [ray.put(None) for _ in names], coordinator.open)
     await asyncio.wait_for(over.wait(), RUN_SECONDS)
     seconds, loop_seconds = time.perf_counter() - began, time.thread_time() - loop_seconds
     coordinator.check()

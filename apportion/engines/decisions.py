@@ -106,10 +106,12 @@ class RunDecisions:
                 part.load_state_dict(states[name])
 
     def observe(self, batch: Batch) -> None:
-        """Let the allocator and the baseline learn from a finished batch."""
+        """Let the allocator, the baseline and the selection learn from a finished batch."""
         self.allocator.observe(batch)
         if self.baseline is not None:
             self.baseline.update(batch.sampled)
+        if self.selection is not None:
+            self.selection.observe(batch.sampled)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,12 +144,6 @@ class TrainerAllocation(RunDecisions):
         """What the allocator, the estimator, the baseline and the selection need to know of each rollout."""
         parts = (part.needs for part in self.parts.values() if part is not None)
         return reduce(or_, parts, rollout_needs(self.trained_estimator))
-
-    def observe(self, batch: Batch) -> None:
-        """Let the allocator, the baseline and the selection learn from a finished batch."""
-        super().observe(batch)
-        if self.selection is not None:
-            self.selection.observe(batch.sampled)
 
 
 def take_preset(decisions: Any) -> None:

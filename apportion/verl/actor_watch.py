@@ -19,8 +19,7 @@ from typing import Any
 import ray
 from ray.exceptions import ActorDiedError, RayActorError
 
-from apportion.verl.coordinator.messages import WorkerPlace
-from apportion.verl.worker_processes import kill
+from apportion.verl.worker_processes import kill, place_of
 
 logger = logging.getLogger(__name__)
 
@@ -83,10 +82,10 @@ class ActorWatch:
 
     async def watch(self, actor: WatchedActor) -> None:
         """Watch ``actor`` until it fails the run."""
-        name, place = actor.name, None
+        name, place, killed = actor.name, None, None
         pause = min(ANSWER_SECONDS, self.seconds / 4)
         while True:
-            answer = asyncio.ensure_future(_place(actor.handle))
+            answer = asyncio.ensure_future(place_of(actor.handle))
             while not (await asyncio.wait([answer], timeout=pause))[0]:
                 # a sum of pauses, because this process may have been stopped itself
                 silence = self.silent[name] = self.silent.get(name, 0.0) + pause
@@ -95,9 +94,10 @@ class ActorWatch:
                     answer.cancel()
                     self._fail(actor, "answer", f"no answer for {silence:.0f} s; look at its host")
                     return
-                if actor.restarts and place and silence >= self.seconds / 3:
+                if actor.restarts and place and place is not killed and silence >= self.seconds / 3:
                     logger.error("%s on %s is killed, so that Ray restarts it", name, place.host)
                     await kill(name, place)
+                    killed = place  # its restart has the rest of the limit to answer
             self.silent.pop(name, None)
             error = answer.exception()
             if isinstance(error, ActorDiedError):
@@ -133,23 +133,3 @@ async def end_trainer(message: str, waits: Callable[[], bool]) -> None:
     await asyncio.sleep(TRAINER_SECONDS)
     logging.shutdown()
     os._exit(1)
-
-
-async def _place(handle: Any) -> WorkerPlace:
-    return WorkerPlace(*await handle.__ray_call__.remote(_asked()))
-
-
-def _asked() -> Callable[[Any], tuple[str, str, int, float]]:
-    """Return a function that an actor runs. It is sent by value, so that the actor does not import this package."""
-
-    def where(actor: Any) -> tuple[str, str, int, float]:
-        import os  # noqa: PLC0415 - in the actor's process
-        import socket  # noqa: PLC0415
-
-        import psutil  # noqa: PLC0415
-        import ray  # noqa: PLC0415
-
-        node = ray.get_runtime_context().get_node_id()
-        return node, socket.gethostname(), os.getpid(), psutil.Process().create_time()
-
-    return where

@@ -13,7 +13,7 @@ run. An older belief costs rollouts until it has caught up, and no rollout is wr
 import copy
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from apportion.untrusted import shown
 from apportion.verl.coordinator.messages import WrittenRollout
 from apportion.verl.coordinator.service import Coordinator
 from apportion.verl.coordinator.settings import VerlAllocation
-from apportion.verl.seam import replace
+from apportion.verl.seam import call_before
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class SavedAllocation(CheckpointCallback):  # type: ignore[misc]
         super().__init__(config=config)
         self._parts = SharedParts(is_reusable)
         self._saved: Path | None = None
-        write_before_weights()
+        call_before(trainer_base.PPOTrainer, "_save_checkpoint", write_before_weights)
 
     def on_save(self, trainer: Any, global_step: int, checkpoint_dir: str, async_save: bool = False, **_: Any) -> None:
         """Write the coordinator's state to ``checkpoint_dir``, unless it is there and cannot have changed."""
@@ -72,19 +72,11 @@ class SavedAllocation(CheckpointCallback):  # type: ignore[misc]
         self._saved = folder
 
 
-def write_before_weights() -> None:
-    """Have the trainers of this process write our file first when they save a checkpoint."""
-
-    def after_ours(save: Callable[[Any], None]) -> Callable[[Any], None]:
-        def write_and_save(trainer: Any) -> None:
-            if isinstance(trainer.checkpoint_callback, SavedAllocation):
-                folder = Path(trainer.config.trainer.default_local_dir) / f"{FOLDER}{trainer.global_steps}"
-                trainer.checkpoint_callback.write(trainer, folder)
-            save(trainer)
-
-        return write_and_save
-
-    replace(trainer_base.PPOTrainer, "_save_checkpoint", after_ours)
+def write_before_weights(trainer: Any) -> None:
+    """Write our file of the checkpoint that ``trainer`` begins to save."""
+    if isinstance(trainer.checkpoint_callback, SavedAllocation):
+        folder = Path(trainer.config.trainer.default_local_dir) / f"{FOLDER}{trainer.global_steps}"
+        trainer.checkpoint_callback.write(trainer, folder)
 
 
 def resumed_file(config: DictConfig, *, strict: bool = False) -> Path | None:

@@ -2,24 +2,27 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import ray
 from omegaconf import DictConfig
 from tensordict import TensorDict
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 from apportion.types import Prompt
-from apportion.verl import estimators, sampler, tracking, waiting
+from apportion.verl import estimators, sampler, tracking
 from apportion.verl.actor_watch import engine_actors, queue_actors
 from apportion.verl.building import coordinator_of
 from apportion.verl.checks import check
-from apportion.verl.coordinator.messages import RowAddress, RowsRequest, TrainerRequest, TrainerUpdate
+from apportion.verl.coordinator.messages import RowAddress, TrainerRequest, TrainerUpdate
 from apportion.verl.dataset import prompt_of
 from apportion.verl.loop_thread import LoopThread
 from apportion.verl.phases import PhaseWatch
 from apportion.verl.reports import GROUP
+from apportion.verl.seam import call_before
 from apportion.verl.settings import allocation_of
 from apportion.verl.streaming import StreamedReplayBuffer
 from apportion.verl.worker import AllocatedWorker
@@ -71,9 +74,10 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
         self._coordinator, self._phase = coordinator_of(self.config, self.allocation), PhaseWatch()
         self._thread = LoopThread(lambda error: self._coordinator.fail(f"the coordinator failed: {error!r}"))
         self._workers = self._thread.call(self._start(), "find the workers", self.allocation.limits.answer)
-        waiting.check_while_waiting(self._look)
+        # the trainer looks there for finished prompts: so the allocator's error ends the run, not what is missing then
+        call_before(ReplayBuffer, "_sync_metadata_from_transfer_queue", lambda buffer: self._look())
         tracking.log_metrics(self._metrics)
-        sampler.ChosenRows.choose = self._choose
+        sampler.ChosenRows.choose = partial(self._call, "choose prompts", self._coordinator.choose)
         StreamedReplayBuffer.next_update = self._next_update
 
     def generate_sequences(self, prompts: TensorDict) -> None:
@@ -83,11 +87,12 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
         references = [ray.put(chunk) for chunk in chunks]
         holders = tuple(name for name, chunk in zip(self.names, chunks, strict=False) for _ in chunk["uid"])
         if validate:
-            named = tuple(Prompt(uid, data=RowAddress(uid, uid)) for uid in prompts["uid"])
-            self._call("hand out a validation", self._workers.validate, TrainerRequest(0, named, holders), references)
+            what, begin = "hand out a validation", self._coordinator.validate
+            step, found = 0, [Prompt(uid, data=RowAddress(uid, uid)) for uid in prompts["uid"]]
         else:
-            request = TrainerRequest(int(prompts["global_steps"]), tuple(self._prompts(prompts)), holders)
-            self._call("begin a round", self._workers.open, request, references)
+            what, begin = "begin a round", self._coordinator.open
+            step, found = int(prompts["global_steps"]), self._prompts(prompts)
+        self._call(what, self._workers.hand_out, TrainerRequest(step, tuple(found), holders), references, begin)
 
     def coordinator_state(self) -> dict[str, Any]:
         """Return the coordinator's state, for a checkpoint."""
@@ -105,9 +110,8 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
     async def _start(self) -> WorkerGroup:
         """Return the workers once each has said where it runs."""
         handles = dict(zip(self.names, self.agent_loop_workers, strict=True))
-        settings = self.allocation
         others = queue_actors() + engine_actors(self.llm_client, self.reward_loop_worker_handles)
-        group = WorkerGroup(self._coordinator, handles, settings.silent_seconds, settings.limits, others, self._phase)
+        group = WorkerGroup(self._coordinator, handles, others, self._phase)
         await group.start()
         return group
 
@@ -119,7 +123,7 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
 
         return self._thread.call(called(), what, self.allocation.limits.answer)
 
-    def _prompts(self, rows: TensorDict) -> Sequence[Any]:
+    def _prompts(self, rows: TensorDict) -> list[Prompt]:
         columns = {key: list(rows[key]) for key in ("uid", "raw_prompt", "data_source", "extra_info") if key in rows}
         each = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         id_key, rate_key = self.allocation.id_key, self.allocation.rate_key
@@ -129,9 +133,6 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
         """Raise RuntimeError if the run cannot continue. The trainer calls it whenever it looks for prompts."""
         self._phase.looked()
         self.check()
-
-    def _choose(self, request: RowsRequest) -> list[int]:
-        return self._call("choose prompts", self._coordinator.choose, request)
 
     def _next_update(self, done: bool, queue: set[str] | None) -> TrainerUpdate:
         self._phase.looked()

@@ -1,7 +1,6 @@
 """verl's task runner, which creates the trainer in a process of its own, with a selection if there is one."""
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import ray
@@ -12,7 +11,7 @@ from verl.trainer.main_ppo import TaskRunnerV1
 from apportion.advantages import agreement
 from apportion.verl import advice, checks, sampler
 from apportion.verl.manager import AllocatedAgentLoopManager
-from apportion.verl.seam import replace
+from apportion.verl.seam import call_before
 from apportion.verl.settings import allocation_of
 from apportion.verl.worker_processes import RESTARTS
 
@@ -28,7 +27,7 @@ class AllocatedTaskRunner(TaskRunnerV1.__ray_actor_class__):  # type: ignore[mis
         for module in (advice, checks, agreement):  # the command has logged their warnings, before Ray started
             logging.getLogger(module.__name__).setLevel(logging.ERROR)
         sampler.install(allocation_of(config).selection is not None)
-        restart_rewarders()
+        call_before(RewardLoopManager, "_init_reward_loop_workers", restart_rewarders)
         try:
             super().run(config)
         except KeyboardInterrupt:
@@ -37,15 +36,7 @@ class AllocatedTaskRunner(TaskRunnerV1.__ray_actor_class__):  # type: ignore[mis
             raise
 
 
-def restart_rewarders() -> None:
-    """Have Ray restart the reward workers that die, in trainers of this process. A call that was lost is repeated."""
-
-    def restarted(init: Callable[[Any], None]) -> Callable[[Any], None]:
-        def init_restarted(manager: Any) -> None:
-            plain = manager.reward_loop_workers_class.__ray_actor_class__
-            manager.reward_loop_workers_class = ray.remote(max_restarts=RESTARTS, max_task_retries=1)(plain)
-            init(manager)
-
-        return init_restarted
-
-    replace(RewardLoopManager, "_init_reward_loop_workers", restarted)
+def restart_rewarders(manager: Any) -> None:
+    """Have Ray restart the reward workers of ``manager`` that die. A call that was lost is repeated."""
+    plain = manager.reward_loop_workers_class.__ray_actor_class__
+    manager.reward_loop_workers_class = ray.remote(max_restarts=RESTARTS, max_task_retries=1)(plain)

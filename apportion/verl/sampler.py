@@ -12,10 +12,11 @@ from torch.utils.data import Sampler
 from verl.trainer.ppo.v1 import trainer_base
 
 from apportion.predictors.saved import SavedValues
-from apportion.verl.coordinator.messages import RowsRequest
+from apportion.runs.declared_types import fits
 from apportion.verl.seam import replace
 
-Choose = Callable[[RowsRequest], list[int]]
+Choose = Callable[[int, int], list[int]]
+"""Returns the rows of a choice by its number, of a data set of so many rows."""
 
 
 class ChosenRows(Sampler[int]):
@@ -42,7 +43,13 @@ class ChosenRows(Sampler[int]):
 
     def __next__(self) -> int:
         if not self._rest:
-            self._rest = self._choose(RowsRequest(self._choices, self._rows))
+            choose = type(self).choose
+            if choose is None:
+                raise RuntimeError(
+                    "rows can only be chosen once an agent-loop manager was created, got none; take the first batch "
+                    "then"
+                )
+            self._rest = choose(self._choices, self._rows)
             self._choices += 1
         return self._rest.pop(0)
 
@@ -54,17 +61,9 @@ class ChosenRows(Sampler[int]):
         """Restore a position. Raises ValueError for the state of another sampler."""
         saved = SavedValues(state, "the sampler of a selection", ["choices", "rest"])
         rest = saved.values["rest"]
-        if not isinstance(rest, list) or not all(type(row) is int and 0 <= row < self._rows for row in rest):
+        if not fits(rest, list[int]) or not all(0 <= row < self._rows for row in rest):
             raise saved.refusal("rest", f"a list of rows below {self._rows}")
         self._choices, self._rest = saved.count("choices"), list(rest)
-
-    def _choose(self, request: RowsRequest) -> list[int]:
-        choose = type(self).choose
-        if choose is None:
-            raise RuntimeError(
-                "rows can only be chosen once an agent-loop manager was created, got none; take the first batch then"
-            )
-        return choose(request)
 
 
 def install(selected: bool) -> None:

@@ -198,6 +198,19 @@ def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     setattr(owner, name, made)
 
 
+def call_before(owner: Any, name: str, act: Callable[..., None]) -> None:
+    """Have ``act`` called before verl's own ``owner.name``, with the same arguments. It replaces an earlier one."""
+
+    def begun(own: Callable[..., Any]) -> Callable[..., Any]:
+        def act_and_go_on(*args: Any, **settings: Any) -> Any:
+            act(*args, **settings)
+            return own(*args, **settings)
+
+        return act_and_go_on
+
+    replace(owner, name, begun)
+
+
 def check_installed() -> None:
     """Raise ValueError for an unsupported verl, and for an installed TRL with which verl fails.
 

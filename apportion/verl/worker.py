@@ -4,14 +4,11 @@ import asyncio
 import hashlib
 import logging
 import math
-import os
-import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
-import psutil
 import ray
 import torch
 import transfer_queue as tq
@@ -28,7 +25,6 @@ from apportion.verl.coordinator.messages import (
     CommitTask,
     RolloutTask,
     TaskResult,
-    WorkerPlace,
     WorkerTask,
     WrittenRollout,
     row_keys,
@@ -111,11 +107,6 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         """Return the worker's name in Ray."""
         return str(ray.get_runtime_context().get_actor_name())
 
-    async def place(self) -> WorkerPlace:
-        """Return where the worker runs."""
-        started = psutil.Process().create_time()
-        return WorkerPlace(ray.get_runtime_context().get_node_id(), socket.gethostname(), os.getpid(), started)
-
     @ray.method(concurrency_group=GROUP)  # type: ignore[untyped-decorator]
     def reports(self) -> list[bytes]:
         """Return what is done since the last call, see ``Outbox``. A prompt of a validation is a task by its uid."""
@@ -153,7 +144,7 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         uid = prompt["uid"]
         if trajectory["validate"]:
             if uid not in self._done:
-                await self._validate(prompt, sampling_params, trajectory, trace)
+                await self._validate(uid, super()._run_prompt(prompt, sampling_params, trajectory, trace))
             self._done.discard(uid)
             self._outbox.put(TaskResult(uid))
             return
@@ -166,14 +157,12 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
             del self._rows[uid]
         self._future_row(uid).set_result(row)
 
-    async def _validate(
-        self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], trace: bool
-    ) -> None:
-        """Have verl validate a prompt, which has failed if that takes longer than the deadline."""
-        uid, seconds = prompt["uid"], self.allocation.deadline_seconds
+    async def _validate(self, uid: str, validation: Awaitable[None]) -> None:
+        """Await verl's ``validation`` of a prompt, which has failed if that takes longer than the deadline."""
+        seconds = self.allocation.deadline_seconds
         try:
             async with asyncio.timeout(None if math.isinf(seconds) else seconds):
-                await super()._run_prompt(prompt, sampling_params, trajectory, trace)
+                await validation
         except TimeoutError:
             logger.error("The validation of %s took more than %g s and counts as failed", uid, seconds)
             await tq.async_kv_put(key=uid, partition_id=VALIDATION, tag={"status": "failure"})

@@ -1,4 +1,4 @@
-"""The processes of workers: kill one on its host, and notice that it is dead."""
+"""The processes of actors: ask where one runs, and kill it on its host."""
 
 import asyncio
 import logging
@@ -24,6 +24,22 @@ STARTED_SECONDS = 60.0
 """How far apart two readings of a process's start may be, because the system's clock is corrected now and then."""
 
 
+async def place_of(handle: Any) -> WorkerPlace:
+    """Return where the actor of ``handle`` runs. Raises what Ray does if it is dead."""
+
+    def where(actor: Any) -> tuple[str, str, int, float]:  # sent by value: the actor need not import this package
+        import os  # noqa: PLC0415 - in the actor's process
+        import socket  # noqa: PLC0415
+
+        import psutil  # noqa: PLC0415
+        import ray  # noqa: PLC0415
+
+        node = ray.get_runtime_context().get_node_id()
+        return node, socket.gethostname(), os.getpid(), psutil.Process().create_time()
+
+    return WorkerPlace(*await handle.__ray_call__.remote(where))
+
+
 async def kill(name: str, place: WorkerPlace) -> None:
     """Kill the process of a worker on its host, unless it is gone."""
     if place.node == ray.get_runtime_context().get_node_id():
@@ -32,7 +48,7 @@ async def kill(name: str, place: WorkerPlace) -> None:
     there = NodeAffinitySchedulingStrategy(place.node, soft=False)
     call = ray.remote(num_cpus=0, max_retries=0)(end_process).options(scheduling_strategy=there)
     try:
-        await asyncio.wait_for(result_of(call.remote(place.pid, place.started)), KILL_SECONDS)
+        await asyncio.wait_for(call.remote(place.pid, place.started), KILL_SECONDS)
     except (RayError, TimeoutError) as error:
         # a node that Ray has lost ends its processes by itself
         logger.error("Worker %s cannot be killed on %s; its host counts as lost: %s", name, place.host, error)
@@ -45,8 +61,3 @@ def end_process(pid: int, started: float) -> None:
             os.kill(pid, 9)
     except (psutil.NoSuchProcess, ProcessLookupError):
         return
-
-
-async def result_of(call: Any) -> Any:
-    """Return the result of a call of Ray. asyncio takes a coroutine, which such a call is not."""
-    return await call

@@ -18,15 +18,14 @@ from ray.exceptions import ActorDiedError, RayActorError
 from apportion.verl.actor_watch import ActorWatch, WatchedActor, end_trainer
 from apportion.verl.coordinator.messages import TrainerRequest, WorkerPlace, WorkerTask
 from apportion.verl.coordinator.service import Coordinator
-from apportion.verl.coordinator.settings import TimeLimits
 from apportion.verl.phases import PhaseWatch
 from apportion.verl.reports import opened
-from apportion.verl.worker_processes import KILL_SECONDS, RESTARTS, kill, result_of
+from apportion.verl.worker_processes import KILL_SECONDS, RESTARTS, kill, place_of
 
 logger = logging.getLogger(__name__)
 
-RETRY_SECONDS = 0.5
-"""Time between two looks whether Ray has restarted a worker."""
+START_SECONDS, RETRY_SECONDS = 0.05, 0.5
+"""Time between two looks whether all workers have started, and whether Ray has restarted a worker."""
 
 LOOK_SECONDS = 0.5
 """Time between two looks for what takes too long: silent workers, tasks whose time is over, a trainer that waits."""
@@ -55,10 +54,8 @@ class WorkerGroup:
     """The workers by their names in Ray. It must be made and used in one event loop.
 
     Args:
-        coordinator: gets results and deaths. Its tasks go through this group.
+        coordinator: gets results and deaths. Its tasks go through this group. Its settings have the bounds of waits.
         handles: Ray's handle of each worker.
-        silent_seconds: a worker that was not heard of for so long is killed.
-        limits: the bounds of waits.
         others: what rollouts need beside these workers. Their deaths end the run.
         phase: sees where the trainer waits.
     """
@@ -67,23 +64,20 @@ class WorkerGroup:
         self,
         coordinator: Coordinator,
         handles: Mapping[str, Any],
-        silent_seconds: float,
-        limits: TimeLimits,
         others: Sequence[WatchedActor] = (),
         phase: PhaseWatch | None = None,
     ) -> None:
         self._coordinator = coordinator
         coordinator.pool = self
-        self._handles = dict(handles)
-        self._silent_seconds, self._limits, self._others = silent_seconds, limits, others
+        self._handles, self._others = dict(handles), others
+        self._silent_seconds, self._limits = coordinator.allocation.silent_seconds, coordinator.allocation.limits
         self._phase, self._ending = phase or PhaseWatch(), False
-        self._others_watch = ActorWatch(self._end_run, limits.answer)
+        self._others_watch = ActorWatch(self._end_run, self._limits.answer)
         self._living: dict[str, LivingWorker] = {}
         self._rows: dict[str, Sequence[Any]] = {}
         self._waiting_since = self._reported = time.monotonic()
         self._trainer_reported = 0.0
         self._unsettled = set(handles)
-        self._ready = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._watches: list[asyncio.Task[None]] = []
 
@@ -98,7 +92,8 @@ class WorkerGroup:
         self._run(self._look())
         for other in self._others:
             self._run(self._others_watch.watch(other))
-        await self._ready.wait()
+        while self._unsettled and self._coordinator.error is None:
+            await asyncio.sleep(START_SECONDS)
         self._coordinator.check()
 
     def close(self) -> None:
@@ -106,17 +101,11 @@ class WorkerGroup:
         for task in self._tasks:
             task.cancel()
 
-    def open(self, request: TrainerRequest, chunks: Sequence[Any]) -> None:
-        """Give the rows of ``request`` to its workers, and begin the round. Chunk i is that of the i-th worker."""
-        self._hand_out(request, chunks, self._coordinator.open)
+    def hand_out(self, request: TrainerRequest, chunks: Sequence[Any], begin: Callable[[TrainerRequest], None]) -> None:
+        """Have the coordinator ``begin`` the ``request``, and give its rows to its workers.
 
-    def validate(self, request: TrainerRequest, chunks: Sequence[Any]) -> None:
-        """Give rows of validation to their workers, as those of a round."""
-        self._hand_out(request, chunks, self._coordinator.validate)
-
-    def _hand_out(
-        self, request: TrainerRequest, chunks: Sequence[Any], begin: Callable[[TrainerRequest], None]
-    ) -> None:
+        Chunk i is that of the i-th worker.
+        """
         if not self._coordinator.waits:
             self._waiting_since = time.monotonic()
         self._rows[request.id] = chunks
@@ -184,11 +173,7 @@ class WorkerGroup:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("The coordinator failed", exc_info=error)
-            self._fail(f"the coordinator failed: {error!r}")
-
-    def _fail(self, message: str) -> None:
-        self._coordinator.fail(message)
-        self._ready.set()
+            self._coordinator.fail(f"the coordinator failed: {error!r}")
 
     def _name_silent(self) -> None:
         """Name the actors that do not answer in an error that may follow from their silence."""
@@ -200,7 +185,7 @@ class WorkerGroup:
         """Fail, and end a trainer that does not notice because it waits for what cannot come."""
         where, _ = self._phase.look(0.0)
         message += f" (the trainer is at {where})" if where and where not in message else ""
-        self._fail(message)
+        self._coordinator.fail(message)
         if not self._ending:
             self._ending = True
             self._run(end_trainer(message, lambda: bool(self._phase.look(0.0)[0])))
@@ -211,19 +196,21 @@ class WorkerGroup:
         while lives <= RESTARTS and (place := await self._find(name)) is not None:
             worker = self._living[name] = LivingWorker(name, self._handles[name], place)
             self._coordinator.lose("", [name])  # what no other could take
-            self._settle(name)
+            self._unsettled.discard(name)
             error = await self._listen(worker)
             lives = 1 if worker.useful else lives + 1
             await self._part(worker, error)
         if not lives:
             limit = self._limits.start
-            self._fail(f"worker {name} must start within {limit:g} seconds, got no answer; see Ray's log for why")
+            self._coordinator.fail(
+                f"worker {name} must start within {limit:g} seconds, got no answer; see Ray's log for why"
+            )
         elif lives > RESTARTS:
             logger.error("Worker %s died %d times without a result; it counts as gone", name, lives)
             ray.kill(self._handles[name])
-        self._settle(name)
+        self._unsettled.discard(name)
         if all(watch.done() or watch is asyncio.current_task() for watch in self._watches):
-            self._fail(
+            self._coordinator.fail(
                 f"agent-loop workers must live, got none of {len(self._handles)}; see Ray's log for why they died"
             )
 
@@ -232,7 +219,7 @@ class WorkerGroup:
         given_up: asyncio.Future[Any] = asyncio.ensure_future(worker.given_up.wait())
         try:
             while True:
-                call = asyncio.ensure_future(result_of(worker.handle.reports.remote()))
+                call: asyncio.Future[Any] = asyncio.ensure_future(worker.handle.reports.remote())
                 await asyncio.wait([call, given_up], return_when=asyncio.FIRST_COMPLETED)
                 if not call.done():
                     await asyncio.wait([call], timeout=KILL_SECONDS)
@@ -245,11 +232,6 @@ class WorkerGroup:
                 self._receive(worker, call.result())
         finally:
             given_up.cancel()
-
-    def _settle(self, name: str) -> None:
-        self._unsettled.discard(name)
-        if not self._unsettled:
-            self._ready.set()
 
     async def _part(self, worker: LivingWorker, error: BaseException) -> None:
         """Have others take over from a worker, once it is certain that its process is gone."""
@@ -267,13 +249,11 @@ class WorkerGroup:
         deadline = time.monotonic() + self._limits.start
         while (left := deadline - time.monotonic()) > 0:
             try:
-                found: WorkerPlace = await asyncio.wait_for(result_of(self._handles[name].place.remote()), left)
+                return await asyncio.wait_for(place_of(self._handles[name]), left)
             except ActorDiedError:
                 return None
             except (RayActorError, TimeoutError):
                 await asyncio.sleep(RETRY_SECONDS)
-            else:
-                return found
         logger.error("Ray did not restart worker %s within %.0f s; it counts as gone", name, self._limits.start)
         return None
 

@@ -292,10 +292,7 @@ class Worker(AllocatedWorker):  # type: ignore[misc]
     def __init__(self, scene: Scene) -> None:
         handles = [scene.actors[f"rewarder {i}"] for i in range(2)]
         super().__init__(scene.config, LLMServerClient(scene.config, scene.actors["balancer"]), None, handles)
-        self._scene, self._outbox, self._life = scene, ReportedOutbox(), LIFE.get()
-
-    async def place(self) -> WorkerPlace:
-        return WorkerPlace("node", "host", self._life.pid, 0.0)  # type: ignore[union-attr]
+        self._scene, self._outbox = scene, ReportedOutbox()
 
     async def reports(self) -> list[bytes]:  # type: ignore[override]
         values = await self._outbox.taken()
@@ -629,7 +626,7 @@ class Scene:
         ]
         self.coordinator = Coordinator(self.allocation)
         self.manager = SimpleNamespace(coordinator_state=self.coordinator.state, allocation=self.allocation)
-        self.group = workers.WorkerGroup(self.coordinator, handles, 5.0, self.allocation.limits, others, self.phase)
+        self.group = workers.WorkerGroup(self.coordinator, handles, others, self.phase)
         try:
             await self.group.start()
             await self._train()
@@ -737,7 +734,8 @@ class Scene:
         holders = [f"worker {i * 2 // PROMPTS}" for i in range(PROMPTS)]
 
         async def opened() -> None:
-            self.group.open(TrainerRequest(step, tuple(prompts), tuple(holders)), chunks)
+            request = TrainerRequest(step, tuple(prompts), tuple(holders))
+            self.group.hand_out(request, chunks, self.coordinator.open)
 
         await self.at("open", "", opened)
         return uids
@@ -746,7 +744,8 @@ class Scene:
         self.validating = True
         uids, chunks, _ = self._rows(self.step, VALIDATED, True)
         prompts = tuple(Prompt(uid, data=RowAddress(uid, uid)) for uid in uids)
-        self.group.validate(TrainerRequest(self.step, prompts, ("worker 0", "worker 1")), chunks)
+        request = TrainerRequest(self.step, prompts, ("worker 0", "worker 1"))
+        self.group.hand_out(request, chunks, self.coordinator.validate)
         await self._finished("val", uids)
         self._forget(uids, "val")
         self.validating = False

@@ -1,25 +1,23 @@
 """An agent-loop worker without verl: it reports through real calls of Ray, and makes its rollouts up."""
 
 import asyncio
+import contextlib
 import os
 import signal
-import socket
 import time
 from pathlib import Path
 
-import psutil
 import ray
 
 from apportion import Rollout
-from apportion.verl.coordinator.messages import CommitTask, TaskResult, WorkerPlace, WrittenRollout
+from apportion.verl.coordinator.messages import CommitTask, TaskResult, WrittenRollout
 from apportion.verl.reports import GROUP, Outbox
 
 
 class LightWorker:
     """Does each task after ``seconds``, and writes down what it does in the file ``folder/log``.
 
-    A file ``folder/{fault}`` asks the first worker that comes by for a fault: ``ignores`` has it never say where it is.
-    With ``folder/slow`` it takes three seconds to start.
+    With ``folder/slow`` it takes three seconds to start. The first that finds ``folder/ignores`` never starts.
     """
 
     def __init__(self, folder, seconds=0.0):
@@ -27,16 +25,13 @@ class LightWorker:
         self.outbox, self.losing = Outbox(), False
         if (self.folder / "slow").exists():
             time.sleep(3)
+        with contextlib.suppress(FileNotFoundError):
+            (self.folder / "ignores").unlink()
+            time.sleep(1000)
+        self._log("joined", os.getpid())
 
     def name(self):
         return str(ray.get_runtime_context().get_actor_name())
-
-    async def place(self):
-        if self._asked("ignores"):
-            await asyncio.Event().wait()
-        started = psutil.Process().create_time()
-        self._log("joined", os.getpid())
-        return WorkerPlace(ray.get_runtime_context().get_node_id(), socket.gethostname(), os.getpid(), started)
 
     @ray.method(concurrency_group=GROUP)
     def reports(self):
@@ -89,13 +84,6 @@ class LightWorker:
     def _log(self, event, what):
         with (self.folder / "log").open("a", encoding="utf-8") as log:
             log.write(f"{event} {self.name()} {what}\n")
-
-    def _asked(self, fault):
-        try:
-            (self.folder / fault).unlink()
-        except FileNotFoundError:
-            return False
-        return True
 
 
 def send_signal(pid, number=signal.SIGKILL):

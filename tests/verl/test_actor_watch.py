@@ -114,6 +114,16 @@ class Fake:
         return answer
 
 
+def test_a_silent_reward_worker_is_killed_once_and_its_restart_has_the_rest_of_the_limit(watch, monkeypatch, caplog):
+    killed, told = [], []
+    monkeypatch.setattr(watch, "kill", lambda name, place: asyncio.sleep(0, killed.append(place.pid)))
+    fake = Fake(("n", "h", 1, 0.0))
+    watching = watch.ActorWatch(told.append, 3.0).watch(watch.WatchedActor("a worker", fake, "scored there", True))
+    line, _ = until_told(watching, told)
+    assert killed == [1] and caplog.text.count("a worker on h is killed, so that Ray restarts it") == 1
+    assert "got no answer for 3 s" in line
+
+
 def test_silence_is_what_was_waited_for_and_a_lost_connection_is_no_death(watch):
     told = []
     fake = Fake(("n", "h", 1, 0.0), ActorUnavailableError("it restarts", b"1" * 16), ("n", "h", 2, 0.0))

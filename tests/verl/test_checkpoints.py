@@ -27,7 +27,7 @@ from apportion.predictors.saved import OtherSettingsError
 from apportion.selection import ShuffledEpochs
 from apportion.verl.checkpoints import FILE, KIND, RECORDS, SavedAllocation, load_into, resumed_file
 from apportion.verl.checks import SAVED
-from apportion.verl.coordinator.messages import RowsRequest, WrittenRollout
+from apportion.verl.coordinator.messages import WrittenRollout
 from apportion.verl.coordinator.selection import PromptSelection
 from tests.hostile import FILES, MARKER
 from tests.verl.coordinator.test_selection import BATCH, PROMPTS, ROWS
@@ -404,7 +404,7 @@ def test_a_selection_continues_at_the_data_loaders_position(tmp_path, caplog, wh
     coordinator = selecting()
     trainer = trainer_of(tmp_path, coordinator)
     for step in (1, 2, 3):
-        coordinator.choose(RowsRequest(step - 1, ROWS))
+        coordinator.choose(step - 1, ROWS)
         trainer.global_steps = step
         trainer._save_checkpoint()
     path = tmp_path / "global_step_3" / FILE
@@ -412,16 +412,16 @@ def test_a_selection_continues_at_the_data_loaders_position(tmp_path, caplog, wh
         path.unlink()
     resumed = selecting()
     load_into(resumed, path)
-    rows = resumed.choose(RowsRequest(position, ROWS))
+    rows = resumed.choose(position, ROWS)
     assert len(rows) == BATCH
     if whole and position == 3:
-        assert rows == coordinator.choose(RowsRequest(3, ROWS)) and not warnings(caplog)
-    assert len(resumed.choose(RowsRequest(position + 1, ROWS))) == BATCH
+        assert rows == coordinator.choose(3, ROWS) and not warnings(caplog)
+    assert len(resumed.choose(position + 1, ROWS)) == BATCH
     if whole and position != 3:
         strict = selecting(resume="strict")
         load_into(strict, path)
         with pytest.raises(ValueError, match=r"data\.pt and allocation\.pt must be of the same checkpoint"):
-            strict.choose(RowsRequest(position, ROWS))
+            strict.choose(position, ROWS)
 
 
 @pytest.mark.parametrize("name", FILES)

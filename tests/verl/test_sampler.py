@@ -6,7 +6,6 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from verl.trainer.ppo.v1 import trainer_base
 
 from apportion.verl import sampler
-from apportion.verl.coordinator.messages import RowsRequest
 from apportion.verl.sampler import ChosenRows
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # verl's loader, of torchdata
@@ -16,12 +15,12 @@ ROWS, BATCH = 10, 4
 
 @pytest.fixture
 def asked(monkeypatch):
-    """The requests so far. Choice k is of the rows 4 k to 4 k + 3, modulo 10."""
+    """The numbers of the choices so far, each with that of the rows. Choice k is of rows 4 k to 4 k + 3, modulo 10."""
     requests = []
 
-    def choose(request):
-        requests.append(request)
-        return [(BATCH * request.number + i) % ROWS for i in range(BATCH)]
+    def choose(number, rows):
+        requests.append((number, rows))
+        return [(BATCH * number + i) % ROWS for i in range(BATCH)]
 
     monkeypatch.setattr(ChosenRows, "choose", staticmethod(choose))
     return requests
@@ -38,12 +37,12 @@ def loader(size=BATCH):
 def test_a_batch_is_chosen_when_it_is_needed_and_choices_do_not_end_with_an_epoch(asked):
     batches = iter(loader())
     assert asked == []
-    assert next(batches) == [0, 1, 2, 3] and asked == [RowsRequest(0, ROWS)]
-    assert [next(batches)[0] for _ in range(7)] == [4, 8, 2, 6, 0, 4, 8] and asked[1] == RowsRequest(1, ROWS)
+    assert next(batches) == [0, 1, 2, 3] and asked == [(0, ROWS)]
+    assert [next(batches)[0] for _ in range(7)] == [4, 8, 2, 6, 0, 4, 8] and asked[1] == (1, ROWS)
     asked.clear()
     rows = iter(loader(size=1))  # asks once for a training batch, too
     assert [next(rows) for _ in range(6)] == [[0], [1], [2], [3], [4], [5]]
-    assert [request.number for request in asked] == [0, 1]
+    assert [number for number, _ in asked] == [0, 1]
 
 
 @pytest.mark.parametrize(("size", "taken"), [(1, 0), (1, 3), (BATCH, 1)])

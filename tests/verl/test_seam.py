@@ -27,7 +27,6 @@ from apportion.verl.phases import LOOP, TRAINERS
 from apportion.verl.runner import AllocatedTaskRunner
 from apportion.verl.streaming import BUFFER, StreamedReplayBuffer
 from apportion.verl.tracking import STEP, AllocationTracking
-from apportion.verl.waiting import check_while_waiting
 from apportion.verl.worker import AllocatedWorker
 from tests.verl.composed import stock
 
@@ -205,8 +204,8 @@ def test_the_method_that_saves_is_one_for_all_trainers_and_is_called_in_training
 
 def test_the_method_that_looks_for_finished_prompts_is_called_in_every_wait_of_the_trainer():
     """So that the wrapped one ends the wait if the run cannot continue."""
-    check_while_waiting(lambda: None)
     look = seam.WRAPPED["verl.trainer.ppo.v1.replay_buffer.ReplayBuffer"]
+    seam.call_before(ReplayBuffer, look, lambda buffer: None)
     assert vars(ReplayBuffer)[look] is not inspect.unwrap(vars(ReplayBuffer)[look])
     assert not any(look in vars(kind) for kind in ReplayBuffer.__subclasses__())
     for wait in (ReplayBuffer.sample, ReplayBufferAsync.wait_for_sampleable):

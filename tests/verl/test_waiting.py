@@ -6,7 +6,9 @@ import pytest
 from omegaconf import OmegaConf
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
-from apportion.verl.waiting import check_while_waiting
+from apportion.verl.seam import call_before
+
+LOOK = "_sync_metadata_from_transfer_queue"
 
 
 def buffer_of(kind):
@@ -22,18 +24,18 @@ def put(queue, status):
 def test_an_error_ends_the_wait_for_prompts_and_finished_ones_are_found_as_before(queue, kind):
     ends = time.monotonic() + 0.5
 
-    def check():
+    def check(buffer):
         if time.monotonic() > ends:
             raise RuntimeError("allocation failed at step 1: no belief")
 
-    check_while_waiting(check)
+    call_before(ReplayBuffer, LOOK, check)
     try:
         put(queue, "running")
         with pytest.raises(RuntimeError, match="allocation failed at step 1: no belief"):
             buffer_of(kind).sample(1, "train", 1)
         assert time.monotonic() < ends + 10
     finally:
-        check_while_waiting(lambda: None)
+        call_before(ReplayBuffer, LOOK, lambda buffer: None)
     put(queue, "finished")
     queue.kv_batch_put(keys=["u_0_0"], partition_id="train", tags=[{"status": "success", "global_steps": 1}])
     found, _ = buffer_of(kind).sample(1, "train", 1)

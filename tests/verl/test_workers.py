@@ -52,7 +52,8 @@ class Scene:
         )
         self.names = [f"light{number}_{i}" for i in range(count)]
         self.handles = {name: actor.options(name=name).remote(str(folder), seconds) for name in self.names}
-        self.group = module.WorkerGroup(self.coordinator, self.handles, SILENT, self.limits)
+        self.group = module.WorkerGroup(self.coordinator, self.handles)
+        self.group._silent_seconds, self.group._limits = SILENT, self.limits
 
     def log(self, event):
         """Return the lines of one kind, each as the name of the worker and what it did it with."""
@@ -69,8 +70,9 @@ class Scene:
         request = request_of(texts(*range(prompts)), step, owners)
         uids = [prompt.data.uid for prompt in request.prompts]
         chunks = [[uid for uid, owner in zip(uids, owners, strict=True) if owner == name] for name in self.names]
-        begin = self.group.validate if validate else self.group.open
-        begin(request, [self.ray.put({"uid": chunk, "validate": validate}) for chunk in chunks if chunk])
+        begin = self.coordinator.validate if validate else self.coordinator.open
+        rows = [self.ray.put({"uid": chunk, "validate": validate}) for chunk in chunks if chunk]
+        self.group.hand_out(request, rows, begin)
         return uids
 
     async def ended(self, seconds=SECONDS):

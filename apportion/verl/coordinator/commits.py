@@ -1,17 +1,12 @@
 """What the trainer finds of finished prompts: their groups, the rows that are trained on, and the rows to clear."""
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from apportion.types import Batch, Group
-from apportion.verl.coordinator.messages import (
-    CommitTask,
-    TrainedGroup,
-    TrainedRow,
-    address_of,
-    row_keys,
-)
+from apportion.verl.coordinator.messages import CommitTask, TrainedGroup, TrainedRow, address_of, row_keys
 from apportion.verl.coordinator.rounds import FinishedPrompts
 
 
@@ -22,35 +17,30 @@ def commit_tasks(finished: FinishedPrompts, sessions: Mapping[str, int], *, rewa
     A session without a result has at most one row, which is cleared. A uid has failed if rollouts were requested and
     none arrived; verl may then draw another prompt. A uid without requested rollouts is finished.
     """
-    own: dict[str, list[TrainedGroup]] = {uid: [] for uid in finished.uids}
+    own, rows = defaultdict[str, list[TrainedGroup]](list), defaultdict[str, set[str]](set)
     for group in finished.groups:
-        address, id = address_of(group.prompt), group.prompt.id
-        baseline = None if finished.baselines is None else finished.baselines[id]
-        weight = 1.0 if finished.weights is None else finished.weights[id]
+        address = address_of(group.prompt)
         later = address.first_session + sessions[address.group]
-        own[address.uid].append(_trained_group(group, later, rewarded, baseline, weight))
-    cleared: dict[str, set[str]] = {uid: set() for uid in finished.uids}
-    asked, arrived = set[str](), set[str]()
-    batch = finished.batch
+        own[address.uid].append(_trained_group(group, later, rewarded, *finished.history[group.prompt.id]))
+    asked, arrived, batch = Counter[str](), Counter[str](), finished.batch
     for prompt, rollouts, count in zip(batch.prompts, batch.rollouts, batch.asked.tolist(), strict=True):
         address = address_of(prompt)
-        asked |= {address.uid} if count else set()
-        arrived |= {address.uid} if rollouts else set()
+        uid, first = address.uid, address.first_session
+        asked[uid] += count
+        arrived[uid] += len(rollouts)
         fresh = (rollout.completion for rollout in rollouts if rollout.step is None)
         outputs = {written.session: len(written.lengths) for written in fresh}
-        first = address.first_session
         for session in range(first, first + sessions[address.group]):
-            cleared[address.uid].update(row_keys(address.uid, session, outputs.get(session, 1)))
-    failed = asked - arrived
+            rows[uid].update(row_keys(uid, session, outputs.get(session, 1)))
     return [
         CommitTask(
             f"{uid}:commit",
             uid,
             tuple(own[uid]),
-            tuple(sorted(cleared[uid].difference(*(group.kept_keys for group in own[uid])))),
-            "failure" if uid in failed else "finished",
+            tuple(sorted(rows[uid].difference(*(group.kept_keys for group in own[uid])))),
+            "failure" if count and not arrived[uid] else "finished",
         )
-        for uid in finished.uids
+        for uid, count in asked.items()
     ]
 
 

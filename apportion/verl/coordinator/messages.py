@@ -5,7 +5,7 @@ A *uid* names a prompt that the trainer requested. It begins the keys of all row
 the same round, so that the trainer finds exactly the uids that it requested.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -37,8 +37,8 @@ class TrainerRequest:
     """
 
     step: int
-    prompts: tuple[Prompt, ...]
-    workers: tuple[str, ...]
+    prompts: tuple[Prompt, ...] = ()
+    workers: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -164,14 +164,6 @@ WorkerTask = RolloutTask | CommitTask
 
 
 @dataclass(frozen=True)
-class RowsRequest:
-    """The trainer's data loader asks for choice ``number`` of prompts in its data set of so many ``rows``."""
-
-    number: int
-    rows: int
-
-
-@dataclass(frozen=True)
 class TrainerUpdate:
     """What a trainer under a stream may do: train on the rows of ``uids``, if there are any, and clear ``dropped``.
 
@@ -196,6 +188,11 @@ class WorkerPlace:
 def address_of(prompt: Prompt) -> RowAddress:
     """Return where the rollouts of a prompt of a round are written."""
     return prompt.data
+
+
+def uids_of(prompts: Iterable[Prompt]) -> tuple[str, ...]:
+    """Return the uids under which the rollouts of ``prompts`` are written, each once, in their order."""
+    return tuple(dict.fromkeys(address_of(prompt).uid for prompt in prompts))
 
 
 def row_keys(uid: str, session: int, outputs: int) -> list[str]:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -12,10 +12,9 @@ import numpy as np
 from apportion.allocators import check_rewards
 from apportion.types import Batch, Counts, Group, Mask, Plan, Prompt
 from apportion.verl.coordinator.commits import commit_tasks, single_rollout_group
-from apportion.verl.coordinator.messages import RolloutTask, RowAddress, TaskResult, address_of
+from apportion.verl.coordinator.messages import RolloutTask, RowAddress, TaskResult, address_of, uids_of
 from apportion.verl.coordinator.rounds import (
     NO_PLAN,
-    NOTHING_FINAL,
     AllocationRound,
     FinishedPrompts,
     History,
@@ -40,7 +39,7 @@ class ExtraPrompts(Protocol):
 
 @dataclass(frozen=True)
 class Planner:
-    """Plans rounds. It hands tasks to ``submit`` and does not wait for them.
+    """Plans rounds. It hands tasks to ``submit`` and does not wait for them, and calls ``end`` with rounds that end.
 
     An exception that it raises is a fault of the allocator or the set-up, and ends the round.
 
@@ -52,22 +51,20 @@ class Planner:
     allocation: VerlAllocation
     extra_prompts: ExtraPrompts | PromptSelection | None
     submit: Callable[[PendingTask], None]
-    selection: PromptSelection | None = None
+    end: Callable[[AllocationRound], None]
     learned_uids: set[str] = field(default_factory=set)
     given: dict[str, int] = field(default_factory=dict)
 
     def start(self, round: AllocationRound) -> None:
         """Plan a round and request its first rollouts."""
-        whole = self.allocation.allocator.start(round.request.prompts)
-        uids = [address_of(prompt).uid for prompt in whole.prompts]
-        every = range(len(uids))
-        again, new = [q for q in every if uids[q] in self.given], [q for q in every if uids[q] not in self.given]
+        whole, uids = self.allocation.allocator.start(round.request.prompts), uids_of(round.request.prompts)
+        again = [q for q, uid in enumerate(uids) if uid in self.given]
+        new = [q for q, uid in enumerate(uids) if uid not in self.given]
         if again:
             counts = Plan(np.array([self.given[uids[q]] for q in again]))
-            round.batches.append(PlannedBatch(whole.part(again), tuple(uids[q] for q in again), given=counts))
-        for own in [[q] for q in new] if self.allocation.allocator.separable else filter(None, [new]):
-            batch = whole if len(own) == len(uids) else whole.part(own)
-            round.batches.append(PlannedBatch(batch, tuple(dict.fromkeys(uids[q] for q in own))))
+            round.batches.append(PlannedBatch(whole.part(again), given=counts))
+        parts = [[q] for q in new] if self.allocation.allocator.separable else [new]
+        round.batches += [PlannedBatch(whole.part(own)) for own in parts if own]
         round.unfinished = len(round.batches)
         for planned in round.batches:
             self._advance(round, planned)
@@ -78,8 +75,6 @@ class Planner:
         assert planned is not None and isinstance(task, RolloutTask)
         missing = len(task.sessions) - len(result.rollouts)
         round.count(round.worker[task.uid], result)
-        if result.error is not None:
-            raise RuntimeError(result.error)
         planned.arrived[pending.index] += result.rollouts
         if missing > 0 and not result.expired and pending.attempt < self.allocation.retries:
             round.counts["retried"] += missing
@@ -87,20 +82,25 @@ class Planner:
             return
         planned.running.discard(pending.index)
         now = time.monotonic()
-        if not (planned.members and planned.final[pending.index]):
+        if not planned.final[pending.index]:
             planned.ended.append(now)
         if planned.running:
             self._finish_early(round, planned, [task.uid])
         else:
             round.waited += sum(now - ended for ended in planned.ended)
             planned.end()
-            check_readable(self.allocation, self.selection, planned.batch)
+            check_readable(self.allocation, planned.batch)
             self._advance(round, planned)
 
     def unlearned(self, batch: Batch) -> Batch:
         """Return ``batch`` without the prompts that were learned from before the run was resumed."""
         own = [q for q, prompt in enumerate(batch.prompts) if address_of(prompt).group not in self.learned_uids]
         return batch if len(own) == len(batch.prompts) else batch.part(own)
+
+    def learn(self, batch: Batch) -> None:
+        """Learn from a finished ``batch``, but not from the same prompt again."""
+        if (own := self.unlearned(batch)).prompts:
+            self.allocation.observe(own)
 
     def _advance(self, round: AllocationRound, planned: PlannedBatch) -> None:
         """Request the next wave of ``planned``, or finish it if the allocator plans no more."""
@@ -110,12 +110,11 @@ class Planner:
         if not plan:
             self._finish(round, planned)
             return
-        final = NOTHING_FINAL if allocator.separable else self._final(planned, plan)
-        self._keep_counts(planned, planned.batch.asked + plan.counts, final)
+        final = self._final(planned, plan)
+        self._keep_counts(planned, planned.batch.asked + plan.counts, np.flatnonzero(final))
         for q in planned.begin(plan, final):
             self._request(round, planned, q, int(plan.counts[q]))
-        if not allocator.separable:
-            self._finish_early(round, planned, planned.uids)
+        self._finish_early(round, planned, planned.members)
 
     def _plan(self, planned: PlannedBatch) -> Plan:
         """Return the next plan. Raise RuntimeError if it changes prompts that are final."""
@@ -137,19 +136,19 @@ class Planner:
             return np.ones(len(planned.batch.prompts), bool)
         return self.allocation.allocator.final(planned.batch, plan)
 
-    def _keep_counts(self, planned: PlannedBatch, counts: Counts, final: Mask) -> None:
+    def _keep_counts(self, planned: PlannedBatch, counts: Counts, final: Iterable[int]) -> None:
         """Keep the ``counts`` of ``final`` prompts under a budget that no fresh prompts can share."""
         allocator, batch = self.allocation.allocator, planned.batch
-        if final.any() and not allocator.separable and not allocator.size(batch.started).fresh:
-            self.given.update({address_of(batch.prompts[q]).uid: int(counts[q]) for q in np.flatnonzero(final)})
+        if not allocator.separable and not allocator.size(batch.started).fresh:
+            self.given.update({address_of(batch.prompts[q]).uid: int(counts[q]) for q in final})
 
     def _draw(self, round: AllocationRound, planned: PlannedBatch, count: int) -> list[Prompt]:
         """Draw ``count`` extra prompts, and spread them evenly over the uids of ``planned``."""
         if self.extra_prompts is None:
             raise ValueError(f"{self.allocation.allocator.name} draws fresh prompts, and there is no data set of them")
-        found = []
+        found, uids = [], uids_of(planned.batch.prompts)
         for prompt in self.extra_prompts.draw(count, {prompt.id for prompt in planned.batch.prompts}):
-            uid = planned.uids[round.extra.total() % len(planned.uids)]
+            uid = uids[round.extra.total() % len(uids)]
             round.extra[uid] += 1
             n = round.extra[uid]
             found.append(replace(prompt, data=RowAddress(f"{uid}.{n}", uid, n * SESSIONS_PER_PROMPT, prompt.data)))
@@ -157,61 +156,49 @@ class Planner:
 
     def _request(self, round: AllocationRound, planned: PlannedBatch, q: int, count: int, attempt: int = 0) -> None:
         """Request ``count`` rollouts of prompt ``q``, as new sessions."""
-        address, limit = address_of(planned.batch.prompts[q]), self.allocation.deadline_seconds
+        address = address_of(planned.batch.prompts[q])
         round.waves[address.group] += 1
         first = address.first_session + round.sessions[address.group]
         round.sessions[address.group] += count
-        task = RolloutTask(
-            f"{address.group}:{round.waves[address.group]}",
-            address,
-            tuple(range(first, first + count)),
-            None if math.isinf(limit) else limit,
-            planned.answers(q) if self.allocation.label_free else (),
-        )
+        id = f"{address.group}:{round.waves[address.group]}"
+        task = rollout_task(self.allocation, id, address, range(first, first + count), planned.answers(q))
         self.submit(PendingTask(round, task, planned, q, attempt))
 
-    def _finish_early(self, round: AllocationRound, planned: PlannedBatch, uids: Sequence[str]) -> None:
+    def _finish_early(self, round: AllocationRound, planned: PlannedBatch, uids: Iterable[str]) -> None:
         """Commit those of ``uids`` that nothing can change any more, once the round has something to train on."""
         for uid in filter(planned.ends_early, uids):
             batch = planned.so_far(uid)
-            check_readable(self.allocation, self.selection, batch)
-            each = [batch] if len(batch.prompts) == 1 else [batch.part([q]) for q in range(len(batch.prompts))]
-            groups = tuple(group for own in each for group in self.allocation.allocator.groups(own))
+            check_readable(self.allocation, batch)
             planned.early.add(uid)
-            self._withhold(round, planned, batch, (uid,), groups)
+            alone = [batch.part([q]) for q in range(len(batch.prompts))]
+            groups = [group for own in alone for group in self.allocation.allocator.groups(own)]
+            self._withhold(round, planned, batch, groups)
         if round.trainable:
             self._commit(round)
 
-    def _withhold(
-        self,
-        round: AllocationRound,
-        planned: PlannedBatch,
-        batch: Batch,
-        uids: tuple[str, ...],
-        groups: tuple[Group, ...],
-    ) -> None:
+    def _withhold(self, round: AllocationRound, planned: PlannedBatch, batch: Batch, groups: Iterable[Group]) -> None:
         """Hold finished prompts back until the round has something to train on, which they may have themselves."""
-        planned.history = planned.history or history_of(self.allocation, self.selection, planned.batch)
-        round.trainable = round.trainable or any(np.count_nonzero(group.keep) for group in groups)
-        round.withheld.append(FinishedPrompts(batch, uids, groups, *planned.history))
+        planned.history = planned.history or history_of(self.allocation, planned.batch)
+        finished = FinishedPrompts(batch, tuple(groups), planned.history)
+        round.trainable = round.trainable or finished.trainable
+        round.withheld.append(finished)
 
     def _finish(self, round: AllocationRound, planned: PlannedBatch) -> None:
         """Commit ``planned`` once the round has something to train on. After the last batch, learn from the round."""
         allocator, batch = self.allocation.allocator, planned.batch
         planned.groups = tuple(allocator.groups(batch))
-        late = np.array([address_of(prompt).uid not in planned.early for prompt in batch.prompts], bool)
+        late = [q for q, prompt in enumerate(batch.prompts) if address_of(prompt).uid not in planned.early]
         self._keep_counts(planned, batch.asked, late)
+        groups = (group for group in planned.groups if address_of(group.prompt).uid not in planned.early)
+        self._withhold(round, planned, batch.part(late) if planned.early else batch, groups)
         round.unfinished -= 1
-        rest = batch.part(np.flatnonzero(late).tolist()) if planned.early else batch
-        groups = tuple(group for group in planned.groups if address_of(group.prompt).uid not in planned.early)
-        uids = tuple(uid for uid in planned.uids if uid not in planned.early)
-        self._withhold(round, planned, rest, uids, groups)
         if not round.unfinished:  # learn before the trainer has the last uid, so before any round that depends on it
             batch = round.batch
             round.metrics = allocator.metrics(batch)
-            learn(self.allocation, self.selection, self.unlearned(batch))
+            self.learn(batch)
             round.closed = True
-        if round.trainable or not round.unfinished:
+            self.end(round)
+        if round.trainable or round.closed:
             self._commit(round)
 
     def _commit(self, round: AllocationRound) -> None:
@@ -219,8 +206,9 @@ class Planner:
         if not round.trainable and (single := single_rollout_group(round.batch)) is not None:
             (own,) = [each for each in round.withheld if address_of(single.prompt).uid in each.uids]
             own.groups += (single,)
-            if own.baselines is not None:
-                own.baselines = own.baselines | {single.prompt.id: float(single.rewards[0])}  # so it has no signal
+            baseline, weight = own.history[single.prompt.id]
+            if baseline is not None:  # it has no signal
+                own.history = {**own.history, single.prompt.id: (float(single.rewards[0]), weight)}
             round.trainable = True
             round.counts["empty_rounds"] += 1
         finished, round.withheld = round.withheld, []
@@ -230,19 +218,19 @@ class Planner:
                 self.submit(PendingTask(round, commit))
 
 
-def learn(allocation: VerlAllocation, selection: PromptSelection | None, batch: Batch) -> None:
-    """Teach the allocator and the baseline a finished ``batch``, then the selector. An empty one is left out."""
-    if batch.prompts:
-        allocation.observe(batch)
-        if selection is not None:
-            selection.observe(batch.sampled)
+def rollout_task(
+    allocation: VerlAllocation, id: str, address: RowAddress, sessions: Iterable[int], answers: Sequence[str]
+) -> RolloutTask:
+    """Return the task of sampling a rollout for each of ``sessions``. Without labels it has the ``answers`` so far."""
+    limit = allocation.deadline_seconds
+    seconds = None if math.isinf(limit) else limit
+    return RolloutTask(id, address, tuple(sessions), seconds, tuple(answers) if allocation.label_free else ())
 
 
-def check_readable(allocation: VerlAllocation, selection: PromptSelection | None, batch: Batch) -> None:
+def check_readable(allocation: VerlAllocation, batch: Batch) -> None:
     """Raise ValueError unless all that learns from ``batch`` can read its rewards."""
-    selector = None if selection is None else selection.selector
     with naming_the_verdict():
-        for reader in (allocation.allocator, allocation.baseline, selector):
+        for reader in allocation.parts.values():
             if reader is not None:
                 check_rewards(reader, batch)
 
@@ -259,12 +247,10 @@ def naming_the_verdict() -> Iterator[None]:
         ) from error
 
 
-def history_of(allocation: VerlAllocation, selection: PromptSelection | None, batch: Batch) -> History:
+def history_of(allocation: VerlAllocation, batch: Batch) -> History:
     """Return the baselines of the prompts of ``batch``, from earlier rounds alone, and their weights in the loss."""
-    ids = [prompt.id for prompt in batch.prompts]
-    baselines = None if allocation.baseline is None else allocation.baseline.predict(batch.prompts)
-    weights = None if selection is None else selection.weights(batch.prompts)
-    return (
-        None if baselines is None else dict(zip(ids, baselines.tolist(), strict=True)),
-        None if weights is None else dict(zip(ids, weights.tolist(), strict=True)),
-    )
+    prompts, baseline = batch.prompts, allocation.baseline
+    baselines = [None] * len(prompts) if baseline is None else baseline.predict(prompts).tolist()
+    weights = None if allocation.selection is None else allocation.selection.weights(prompts)
+    each = zip(baselines, (np.ones(len(prompts)) if weights is None else weights).tolist(), strict=True)
+    return dict(zip((prompt.id for prompt in prompts), each, strict=True))

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,24 +14,32 @@ from apportion.verl.coordinator.messages import (
     ValidationTask,
     WorkerTask,
     address_of,
+    uids_of,
 )
 
-History = tuple[dict[str, float] | None, dict[str, float] | None]
-"""Baselines of earlier rounds, and weights in the loss, both by prompt id; None without any."""
+History = Mapping[str, tuple[float | None, float]]
+"""The baseline of each prompt from earlier rounds, None without one, and its weight in the loss, by prompt id."""
+
+NO_PLAN = Plan(np.zeros(0, np.int64))
 
 
 @dataclass(eq=False)
 class FinishedPrompts:
-    """All prompts under ``uids``, with all their rollouts, their ``groups``, and their ``History``."""
+    """All prompts under some uids, with all their rollouts, their ``groups``, and their ``history``."""
 
     batch: Batch
-    uids: tuple[str, ...]
     groups: tuple[Group, ...]
-    baselines: dict[str, float] | None = None
-    weights: dict[str, float] | None = None
+    history: History
 
+    @property
+    def uids(self) -> tuple[str, ...]:
+        """The uids of the prompts."""
+        return uids_of(self.batch.prompts)
 
-NO_PLAN, NOTHING_FINAL = Plan(np.zeros(0, np.int64)), np.zeros(0, bool)
+    @property
+    def trainable(self) -> bool:
+        """Whether a row of them is trained on."""
+        return any(np.count_nonzero(group.keep) for group in self.groups)
 
 
 @dataclass(eq=False)
@@ -39,19 +48,18 @@ class PlannedBatch:
 
     ``plan`` is the wave in progress, of which the prompts ``running`` are not done. ``arrived`` holds its rollouts.
     Both are by index in the batch. ``final`` [P] are the prompts that the wave is the last of, and ``members`` the
-    indices of each uid's prompts if there are any. ``early`` are the uids that finished before the batch, and
-    ``ended`` when prompts of the wave ended that wait for the others of it.
+    indices of each uid's prompts. ``early`` are the uids that finished before the batch, and ``ended`` when prompts of
+    the wave ended that wait for the others of it.
 
     ``groups`` are set once nothing more is planned, the ``history`` when the first prompt finishes. ``given`` is the
     only plan of prompts that a resumed run requests again, None for those that the allocator plans.
     """
 
     batch: Batch
-    uids: tuple[str, ...]
     plan: Plan = field(default_factory=lambda: NO_PLAN)
     running: set[int] = field(default_factory=set)
     arrived: dict[int, list[Rollout]] = field(default_factory=dict)
-    final: Mask = field(default_factory=lambda: NOTHING_FINAL)
+    final: Mask = field(default_factory=lambda: np.zeros(0, bool))
     members: dict[str, list[int]] = field(default_factory=dict)
     early: set[str] = field(default_factory=set)
     groups: tuple[Group, ...] = ()
@@ -64,15 +72,14 @@ class PlannedBatch:
         chosen: list[int] = plan.counts.nonzero()[0].tolist()
         self.plan, self.running, self.arrived, self.final = plan, set(chosen), {q: [] for q in chosen}, final
         self.members, self.ended = {}, []
-        if np.count_nonzero(final):
-            for q, prompt in enumerate(self.batch.prompts):
-                self.members.setdefault(address_of(prompt).uid, []).append(q)
+        for q, prompt in enumerate(self.batch.prompts):
+            self.members.setdefault(address_of(prompt).uid, []).append(q)
         return chosen
 
     def ends_early(self, uid: str) -> bool:
         """Return whether nothing can change the prompts under ``uid`` any more, and they have not finished yet."""
-        own = self.members.get(uid, ())
-        return bool(own) and uid not in self.early and all(self.final[q] and q not in self.running for q in own)
+        own = self.members[uid]
+        return uid not in self.early and all(self.final[q] and q not in self.running for q in own)
 
     def so_far(self, uid: str) -> Batch:
         """Return the prompts under ``uid``, with what has arrived of the wave."""
@@ -96,8 +103,7 @@ class AllocationRound:
     ``worker`` maps each uid that the trainer still waits for to the worker that holds its row, "" for none.
     ``reassigned`` are the uids whose first worker died. ``unfinished`` batches are still planned. Finished prompts are
     ``withheld`` until the round is ``trainable``, because one of them has a row; then their commits are ``sent``. The
-    round is ``closed`` once the allocator has learned from it, and over when the last uid is committed. It is
-    ``counted`` once the metrics have it.
+    round is ``closed`` once the allocator has learned from it, and over when the last uid is committed.
 
     ``waves`` and ``sessions`` are counted by group, ``extra`` prompts by the uid that their rows are written under, and
     ``errors`` by worker. ``waited`` are the seconds in which prompts waited for others of their wave, added up.
@@ -111,7 +117,6 @@ class AllocationRound:
     sent: list[FinishedPrompts] = field(default_factory=list)
     trainable: bool = False
     closed: bool = False
-    counted: bool = False
     reassigned: set[str] = field(default_factory=set)
     latest_failure: str = "no error"
     metrics: dict[str, float] = field(default_factory=dict)
@@ -129,17 +134,17 @@ class AllocationRound:
         return batches[0] if len(batches) == 1 else Batch.concatenate(batches)
 
     @property
-    def asked(self) -> int:
-        """The number of rollouts that were requested."""
-        return int(sum(planned.batch.asked.sum() for planned in self.batches))
-
-    @property
     def groups(self) -> list[Group]:
         """The groups of the batches that are finished."""
         return [group for planned in self.batches for group in planned.groups]
 
     def count(self, worker: str, result: TaskResult) -> None:
-        """Count what failed of the rollouts that ``worker`` was asked for."""
+        """Count what failed of the rollouts that ``worker`` was asked for.
+
+        Raises RuntimeError for a fault of the set-up.
+        """
+        if result.error is not None:
+            raise RuntimeError(result.error)
         self.counts["errors"] += len(result.failures)
         self.counts["expired"] += result.expired
         self.errors[worker] += len(result.failures)

@@ -8,10 +8,10 @@ from typing import Any
 from apportion.engines.metrics import SELECTION_PREFIX
 from apportion.predictors import Predictor
 from apportion.predictors.saved import SavedValues
+from apportion.runs.declared_types import fits
 from apportion.selection import Selector
-from apportion.types import Batch, Floats, Prompt
+from apportion.types import Prompt
 from apportion.untrusted import shown
-from apportion.verl.coordinator.messages import RowsRequest
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 class PromptSelection:
     """Chooses the rows of the training data with ``selector``, which is prepared with ``prompts`` [Q], one for a row.
 
-    The trainer numbers its requests from 0. So a repeated request gets the same answer, and a loader at another choice
+    The trainer numbers its choices from 0. So a repeated request gets the same answer, and a loader at another choice
     is refused. ``prompt_at`` returns the prompt of a row, whose ``data`` is the row for the worker.
 
     Raises ValueError if the prompts are too few for batches of ``batch_size``.
@@ -49,25 +49,25 @@ class PromptSelection:
         """Take the number of the next request as that of the next choice, after a state that may be an older one's."""
         self._follows = True
 
-    def check(self, request: RowsRequest) -> None:
-        """Raise ValueError for a request that does not continue the choices so far, or is about other rows."""
-        if request.rows != len(self.prompts):
+    def check(self, number: int, rows: int) -> None:
+        """Raise ValueError if choice ``number`` of a data set of so many ``rows`` does not continue those so far."""
+        if rows != len(self.prompts):
             raise ValueError(
                 f"the trainer must load the data set that prompts are chosen from, of {len(self.prompts)} rows, got "
-                f"{request.rows} rows; set data.seed, and do not change data.train_files during a run"
+                f"{rows} rows; set data.seed, and do not change data.train_files during a run"
             )
         follows, self._follows = self._follows, False
-        if follows and request.number not in (self.choices, self.choices - 1):
+        if follows and number not in (self.choices, self.choices - 1):
             logger.warning(
                 "The data loader asks for choice %d of prompts, but the state of the selection is that of choice %d; "
                 "it continues at the loader's",
-                request.number,
+                number,
                 self.choices,
             )
-            self.choices = request.number
-        if request.number not in (self.choices, self.choices - 1):
+            self.choices = number
+        if number not in (self.choices, self.choices - 1):
             raise ValueError(
-                f"the data loader must ask for choice {self.choices} of prompts, got {request.number}; data.pt and "
+                f"the data loader must ask for choice {self.choices} of prompts, got {number}; data.pt and "
                 "allocation.pt must be of the same checkpoint, so resume from one that has both"
             )
 
@@ -80,28 +80,16 @@ class PromptSelection:
                     "set that gives the same rows whenever it is loaded"
                 )
 
-    def choose(self, request: RowsRequest) -> None:
-        """Choose the rows of ``request``, unless they are the latest choice already."""
-        if request.number == self.choices:
+    def choose(self, number: int) -> list[int]:
+        """Return the rows of choice ``number``, which is the latest one or the next."""
+        if number == self.choices:
             self._latest = self.selector.choose(self.batch_size)
             self.choices += 1
-
-    @property
-    def latest(self) -> list[int]:
-        """The rows of the latest choice."""
         return list(self._latest)
 
     def draw(self, count: int, held: set[str]) -> list[Prompt]:
         """Return ``count`` prompts whose ids are not in ``held``, and whose ``data`` is their row."""
         return [self.prompt_at(row) for row in self.selector.choose(count, held)]
-
-    def observe(self, batch: Batch) -> None:
-        """Learn from a finished batch, after its allocator did."""
-        self.selector.observe(batch)
-
-    def weights(self, prompts: Sequence[Prompt]) -> Floats | None:
-        """Return the weight of each prompt in the loss, [P]; None if all have the same."""
-        return self.selector.weights(prompts)
 
     def metrics(self) -> dict[str, float]:
         """Return the coverage so far, with its prefix."""
@@ -109,13 +97,13 @@ class PromptSelection:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was chosen and learned."""
-        return {"selector": self.selector.state_dict(), "choices": self.choices, "latest": self.latest}
+        return {"selector": self.selector.state_dict(), "choices": self.choices, "latest": list(self._latest)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what ``state_dict`` returned. Raises ValueError for anything else."""
         saved = SavedValues(state, "the selection", ["selector", "choices", "latest"])
         latest = saved.values["latest"]
-        if not isinstance(latest, list) or not all(type(row) is int and row >= 0 for row in latest):
+        if not fits(latest, list[int]) or min(latest, default=0) < 0:
             raise saved.refusal("latest", "a list of rows")
         choices = saved.count("choices")
         self.selector.load_state_dict(saved.state("selector"))

@@ -19,20 +19,20 @@ from typing import Any, Protocol
 
 from apportion.engines.metrics import allocation_metrics
 from apportion.predictors.saved import SavedValues
+from apportion.runs.declared_types import fits
 from apportion.stream import OfferedStream
 from apportion.types import Batch
 from apportion.verl.coordinator.messages import (
     CommitTask,
     RolloutTask,
-    RowsRequest,
     TaskResult,
     TrainerRequest,
     TrainerUpdate,
     ValidationTask,
     WorkerTask,
-    address_of,
+    uids_of,
 )
-from apportion.verl.coordinator.planner import ExtraPrompts, Planner, learn
+from apportion.verl.coordinator.planner import ExtraPrompts, Planner
 from apportion.verl.coordinator.rounds import AllocationRound, PendingTask
 from apportion.verl.coordinator.selection import PromptSelection
 from apportion.verl.coordinator.settings import VerlAllocation
@@ -49,10 +49,7 @@ FAILED_IN_A_ROW = 256
 COUNTED = ("retried", "errors", "expired", "reassigned", "empty_rounds")
 """Counters of a round that ``metrics`` reports."""
 
-SAVED = (
-    *("name", "allocator", "baseline", "drawn", "selection"),
-    *("unfinished", "learned_uids", "given", "stream"),
-)
+SAVED = ("name", "allocator", "baseline", "selection", "drawn", "unfinished", "learned_uids", "given", "stream")
 """Keys of the state, in a checkpoint."""
 
 
@@ -97,11 +94,11 @@ class Coordinator:
 
     def __post_init__(self) -> None:
         source = self.extra_prompts if self.selection is None else self.selection
-        self._planner = Planner(self.allocation, source, self._submit, self.selection)
+        ways = self._submit, self._ended.append
+        self._planner = Planner(self.allocation, source, *ways)
         self._streamed: StreamedPlanner | None = None
         if self.stream is not None:
-            own = (self.allocation, self.stream, self._submit, self.selection, self._planner.given)
-            self._streamed = StreamedPlanner(*own)
+            self._streamed = StreamedPlanner(self.allocation, self.stream, *ways, self._planner.given)
 
     @property
     def waits(self) -> dict[str, int]:
@@ -129,17 +126,18 @@ class Coordinator:
             self.selection.check_prompts(request.prompts)
         if request.prompts:
             self._keep_reissued(request)
-            uids = (address_of(prompt).uid for prompt in request.prompts)
-            round = AllocationRound(request, dict(zip(uids, request.workers, strict=True)))
-            round.closed = round.counted = self._streamed is not None  # what is trained on is counted there
-            self._rounds[request.id] = round
+            round = self._begin(request)
             self._plan(round, (self._streamed or self._planner).start, round)
 
     def validate(self, request: TrainerRequest) -> None:
         """Hold the rows of a validation, which verl does itself, until their workers say that they are done."""
-        uids = [address_of(prompt).uid for prompt in request.prompts]
-        round = self._rounds[request.id] = AllocationRound(request, dict(zip(uids, request.workers, strict=True)))
-        self._pending.update({uid: PendingTask(round, ValidationTask(uid)) for uid in uids})
+        round = self._begin(request)
+        self._pending.update({uid: PendingTask(round, ValidationTask(uid)) for uid in round.worker})
+
+    def _begin(self, request: TrainerRequest) -> AllocationRound:
+        holders = dict(zip(uids_of(request.prompts), request.workers, strict=True))
+        round = self._rounds[request.id] = AllocationRound(request, holders)
+        return round
 
     def next_update(self, done: bool, queue: Collection[str] | None = None) -> TrainerUpdate:
         """Return what the trainer takes from the stream; ``done`` says that the update before has trained.
@@ -153,27 +151,26 @@ class Coordinator:
             if queue is not None:
                 self._streamed.reconcile(queue)
             if done:
-                self._end_update()
+                self._streamed.trained()
             return self._streamed.update()
         except Exception as error:
             self.fail(f"allocation failed at step {self._streamed.step}: {error}")
             raise RuntimeError(self.error) from error
 
-    def choose(self, request: RowsRequest) -> list[int]:
-        """Return the rows of the trainer's next batch. A repeated request gets the same rows.
+    def choose(self, number: int, rows: int) -> list[int]:
+        """Return the rows of the trainer's batch ``number``, the next one, or again the latest, of so many ``rows``.
 
         Raises RuntimeError if the run cannot continue, ValueError for a request that does not fit.
         """
         if self.selection is None:
             raise ValueError("rows are only chosen with a selection, got none; set allocation.selection")
         self.check()
-        self.selection.check(request)
+        self.selection.check(number, rows)
         try:
-            self.selection.choose(request)
+            return self.selection.choose(number)
         except Exception as error:
-            self.fail(f"the choice of prompts failed at choice {request.number}: {error}")
+            self.fail(f"the choice of prompts failed at choice {number}: {error}")
             raise RuntimeError(self.error) from error
-        return self.selection.latest
 
     def receive(self, results: Sequence[TaskResult]) -> None:
         """Take results of any tasks, in any order. Ignore those of tasks that are not pending."""
@@ -234,11 +231,12 @@ class Coordinator:
             self._planner.given.pop(uid, None)
         self._acknowledged.clear()
         self._end_update()
-        ended, self._ended = self._ended, []
+        ended = self._ended.copy()
+        self._ended.clear()
         streamed = {} if self._streamed is None else self._streamed.metrics()
         if not ended:
             return streamed
-        batch = Batch.concatenate([planned.batch for round in ended for planned in round.batches])
+        batch = Batch.concatenate([round.batch for round in ended])
         groups = [group for round in ended for group in round.groups]
         estimator = None if self.allocation.baseline is None else "reinforce"  # or spo, which compares as widely
         found = allocation_metrics(batch, groups, estimator)
@@ -267,15 +265,12 @@ class Coordinator:
         With a stream it holds the stream, and ends the update before: the trainer saves between two of them.
         """
         self._end_update()
-        allocator, baseline = self.allocation.allocator, self.allocation.baseline
         sent = [[finished.batch for finished in round.sent] for round in self._rounds.values() if not round.closed]
         batches = [self._planner.unlearned(Batch.concatenate(batches)) for batches in sent if batches]
         return {
-            "name": allocator.name,
-            "allocator": allocator.state_dict(),
-            "baseline": None if baseline is None else baseline.state_dict(),
+            "name": self.allocation.allocator.name,
+            **{name: None if part is None else part.state_dict() for name, part in self._parts.items()},
             "drawn": 0 if self.extra_prompts is None else self.extra_prompts.drawn,
-            "selection": None if self.selection is None else self.selection.state_dict(),
             "unfinished": [_without_data(batch) for batch in batches if batch.prompts],
             "learned_uids": sorted(self._learned_in_flight()) if self._streamed is None else [],
             "given": dict(self._planner.given),
@@ -284,25 +279,19 @@ class Coordinator:
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore the ``state`` of a run with the same allocator, baseline and selection, or raise ValueError."""
         saved = SavedValues({"given": {}, "stream": None, **state}, "the coordinator", SAVED)
-        unfinished, uids, given = (saved.values[key] for key in ("unfinished", "learned_uids", "given"))
-        if not isinstance(uids, list) or not all(isinstance(uid, str) for uid in uids):
-            raise saved.refusal("learned_uids", "a list of uids")
-        if not isinstance(unfinished, list) or not all(isinstance(batch, Batch) for batch in unfinished):
+        unfinished, given, uids = saved.values["unfinished"], saved.values["given"], saved.texts("learned_uids")
+        if not fits(unfinished, list[Batch]):
             raise saved.refusal("unfinished", "a list of batches")
-        if not isinstance(given, dict) or not all(
-            type(uid) is str and type(count) is int and count >= 0 for uid, count in given.items()
-        ):
+        if not fits(given, dict[str, int]) or min(given.values(), default=0) < 0:
             raise saved.refusal("given", "a number of rollouts by uid")
         drawn = saved.count("drawn")
-        self.allocation.allocator.load_state_dict(saved.state("allocator"))
-        if self.allocation.baseline is not None:
-            self.allocation.baseline.load_state_dict(saved.state("baseline"))
-        if self.selection is not None:
-            self.selection.load_state_dict(saved.state("selection"))
+        for name, part in self._parts.items():
+            if part is not None:
+                part.load_state_dict(saved.state(name))
         if self.extra_prompts is not None:
             self.extra_prompts.drawn = drawn
         for batch in unfinished:
-            learn(self.allocation, self.selection, batch)
+            self.allocation.observe(batch)
         self._planner.learned_uids.update(uids)
         self._planner.given.clear()
         self._planner.given.update(given)
@@ -310,10 +299,15 @@ class Coordinator:
             self._streamed.load(saved.state("stream"))
         self._resumed = True
 
+    @property
+    def _parts(self) -> dict[str, Any]:
+        """What learns, by its key in the state; None for what is left out."""
+        return {**self.allocation.parts, "selection": self.selection}
+
     def _keep_reissued(self, request: TrainerRequest) -> None:
         """Forget the uids that the first request after a resume does not have, because verl reissues them all."""
         if self._resumed:
-            uids = {address_of(prompt).uid for prompt in request.prompts}
+            uids = set(uids_of(request.prompts))
             self._planner.learned_uids.intersection_update(uids)
             for uid in self._planner.given.keys() - uids:
                 del self._planner.given[uid]
@@ -337,19 +331,16 @@ class Coordinator:
             self.fail(f"allocation failed at step {round.request.step}: {error}")
             logger.exception("Allocation failed at step %s", round.request.step)
             return
-        if round.closed and not round.counted:
-            round.counted = True
-            self._ended.append(round)
-            if round.asked and not self.refills and not any(any(each.batch.rollouts) for each in round.batches):
-                self.fail(
-                    f"rollouts of step {round.request.step} must arrive, got none of {round.asked}; the latest failed "
-                    f"with {round.latest_failure}"
-                )
+        if round.closed and not self.refills and not any(round.batch.rollouts) and (asked := round.batch.asked.sum()):
+            self.fail(
+                f"rollouts of step {round.request.step} must arrive, got none of {asked}; the latest failed with "
+                f"{round.latest_failure}"
+            )
 
     def _end_update(self) -> None:
         """Have the stream, if there is one, learn from the update that the trainer has taken."""
-        if self._streamed is not None and (round := self._streamed.trained()) is not None:
-            self._ended.append(round)
+        if self._streamed is not None:
+            self._streamed.trained()
 
     def _count_failures(self, task: RolloutTask, result: TaskResult) -> None:
         if result.rollouts:
@@ -391,7 +382,7 @@ class Coordinator:
         del round.worker[uid]
         if not round.worker:
             del self._rounds[round.request.id]
-            self._planner.learned_uids.difference_update(address_of(prompt).uid for prompt in round.request.prompts)
+            self._planner.learned_uids.difference_update(uids_of(round.request.prompts))
             self.pool.forget_rows(round.request)
 
 

@@ -4,7 +4,6 @@ The trainer hands over prompts as before. They wait here until the stream opens 
 is finished. An update is what the stream takes, and the allocator learns from it when the trainer asks for the next.
 """
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
@@ -12,19 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from apportion.predictors.saved import SavedValues
+from apportion.runs.declared_types import fits
 from apportion.stream import OfferedStream, Ticket, Update
 from apportion.verl.coordinator.commits import commit_tasks
-from apportion.verl.coordinator.messages import (
-    RolloutTask,
-    RowAddress,
-    TaskResult,
-    TrainerRequest,
-    TrainerUpdate,
-    address_of,
-)
-from apportion.verl.coordinator.planner import check_readable, history_of, naming_the_verdict
+from apportion.verl.coordinator.messages import RowAddress, TaskResult, TrainerRequest, TrainerUpdate, address_of
+from apportion.verl.coordinator.planner import check_readable, history_of, naming_the_verdict, rollout_task
 from apportion.verl.coordinator.rounds import AllocationRound, FinishedPrompts, PendingTask, PlannedBatch
-from apportion.verl.coordinator.selection import PromptSelection
 from apportion.verl.coordinator.settings import VerlAllocation
 
 
@@ -45,6 +37,8 @@ class OpenPrompt:
 class StreamedPlanner:
     """Plans for ``Coordinator`` in place of ``Planner``. It hands tasks to ``submit`` and does not wait for them.
 
+    It calls ``end`` with what an update was trained on, as a round.
+
     ``given`` has the rollouts that were granted to prompts in flight at a checkpoint, by uid. A resumed run requests
     them again, and they get the same number.
     """
@@ -52,7 +46,7 @@ class StreamedPlanner:
     allocation: VerlAllocation
     stream: OfferedStream
     submit: Callable[[PendingTask], None]
-    selection: PromptSelection | None = None
+    end: Callable[[AllocationRound], None]
     given: dict[str, int] = field(default_factory=dict)
     _rounds: dict[str, AllocationRound] = field(default_factory=dict)
     _prompts: dict[int, OpenPrompt] = field(default_factory=dict)
@@ -64,10 +58,10 @@ class StreamedPlanner:
     _taken: bool = False
     step: int = 0
     _adopted: tuple[str, ...] = ()
-    _next: AllocationRound = field(default_factory=lambda: AllocationRound(TrainerRequest(0, (), ()), {}))
+    _next: AllocationRound = field(default_factory=lambda: AllocationRound(TrainerRequest(0), {}))
     _ages: list[int] = field(default_factory=list)
     _idle: float = 0.0
-    _since: float = field(default_factory=time.monotonic)
+    _passed: float = 0.0
     _measured: float = field(default_factory=time.monotonic)
 
     def start(self, round: AllocationRound) -> None:
@@ -84,10 +78,8 @@ class StreamedPlanner:
 
     def receive(self, pending: PendingTask, result: TaskResult) -> None:
         """Take the rollout of ``result``. Raise RuntimeError for a fault of the set-up."""
-        if result.error is not None:
-            raise RuntimeError(result.error)
-        ticket, uid = self._tickets.pop(result.id), pending.task.uid
-        self._next.count(pending.round.worker[uid], result)
+        self._next.count(pending.round.worker[pending.task.uid], result)
+        ticket = self._tickets.pop(result.id)
         rollout = result.rollouts[0] if result.rollouts else None
         if rollout is not None and rollout.answer is not None:
             self._prompts[ticket.unit].answers[rollout.answer] = None
@@ -105,30 +97,31 @@ class StreamedPlanner:
         self._uncommitted.discard(uid)
         self._rounds.pop(uid, None)
 
-    def trained(self) -> AllocationRound | None:
-        """Learn from the update that the trainer has taken. It asks for the next one, saves or logs, so it has trained.
+    def trained(self) -> None:
+        """Learn from the update that the trainer has taken, if there is one.
 
-        Return what was trained on, for the metrics; None if nothing new was.
+        The trainer asks for the next one, saves or logs, so it has trained.
         """
         if self._update is None or not self._taken:
-            return None
+            return
         prompts = [self._prompts.pop(unit) for unit in self.stream.training]
-        done, self._update, self._taken = self._update, None, False
         finished = [each.finished for each in prompts if each.finished is not None]
-        parts = [PlannedBatch(each.batch, each.uids, groups=each.groups) for each in finished]
-        self._next.request, self._next.batches = TrainerRequest(self.step, (), ()), parts
-        round, self._next = self._next, AllocationRound(TrainerRequest(0, (), ()), {})
-        round.metrics = self.allocation.allocator.metrics(round.batch)
+        self._next.request = TrainerRequest(self.step)
+        self._next.batches = [PlannedBatch(each.batch, groups=each.groups) for each in finished]
+        round, self._next = self._next, AllocationRound(TrainerRequest(0), {})
+        batch, allocation = round.batch, self.allocation
+        round.metrics = allocation.allocator.metrics(batch)
         self.stream.trained(self.stream.version + 1)
-        if self.allocation.baseline is not None:
-            self.allocation.baseline.update(round.batch.sampled)
-        if self.selection is not None:
-            self.selection.observe(round.batch.sampled)
-        self._ages += done.ages
-        for other in {id(each): each for each in self._rounds.values()}.values():
+        if allocation.baseline is not None:
+            allocation.baseline.update(batch.sampled)
+        if allocation.selection is not None:
+            allocation.selection.observe(batch.sampled)
+        self._ages += self._update.ages
+        self._update, self._taken = None, False
+        for other in set(self._rounds.values()):
             round.counts["reassigned"] += other.counts.pop("reassigned", 0)
+        self.end(round)
         self._fill()
-        return round
 
     def update(self) -> TrainerUpdate:
         """Return the update that the trainer may take, empty as long as it is not ready."""
@@ -143,18 +136,12 @@ class StreamedPlanner:
         taken = [self._prompts[unit] for unit in self.stream.training]
         if any(each.uid in self._uncommitted for each in taken):
             return TrainerUpdate()
-        with_rows = {
-            each.uid for each in taken if each.finished and any(group.keep.any() for group in each.finished.groups)
-        }
-        found = TrainerUpdate(
-            tuple(each.uid for each in taken if each.uid in with_rows),
-            tuple(each.uid for each in taken if each.uid not in with_rows),
-            self.stream.wanted(),
-        )
-        self._taken = True
+        rows = {each.uid: each.finished is not None and each.finished.trainable for each in taken}
+        with_rows, without = [uid for uid in rows if rows[uid]], [uid for uid in rows if not rows[uid]]
+        self._taken, wanted = True, self.stream.wanted()
         if not with_rows:  # the data set has no other prompt, so there is nothing to train on
             self.trained()
-        return found
+        return TrainerUpdate(tuple(with_rows), tuple(without), wanted)
 
     def reconcile(self, finished: Collection[str]) -> None:
         """Compare with what the trainer's queue has ``finished``, after a run was resumed.
@@ -170,14 +157,13 @@ class StreamedPlanner:
     def metrics(self) -> dict[str, float]:
         """Return the sizes of the stream, the ages of what was trained on, and the share of slots that were idle."""
         self._measure()
-        now = time.monotonic()
         found = {f"stream_{name}": float(size) for name, size in self.stream.sizes.items()}
         found["stream_carry"] = self.stream.carry
         if self._ages:
             found |= {"stream_age": sum(self._ages) / len(self._ages), "stream_oldest": float(max(self._ages))}
-        if self.allocation.slots is not None and now > self._since:
-            found["slots_idle"] = self._idle / (self.allocation.slots * (now - self._since))
-        self._ages, self._idle, self._since = [], 0.0, now
+        if self.allocation.slots is not None and self._passed:
+            found["slots_idle"] = self._idle / (self.allocation.slots * self._passed)
+        self._ages, self._idle, self._passed = [], 0.0, 0.0
         return found
 
     def state(self) -> dict[str, Any]:
@@ -190,7 +176,7 @@ class StreamedPlanner:
         """Restore ``state``, after the rule. Prompts in flight are forgotten, because the trainer brings them again."""
         saved = SavedValues(state, "the stream of a coordinator", ["stream", "uids"])
         uids = saved.values["uids"]
-        if not isinstance(uids, dict) or not all(type(unit) is int and type(uid) is str for unit, uid in uids.items()):
+        if not fits(uids, dict[int, str]):
             raise saved.refusal("uids", "a uid by unit")
         self.stream.load_state_dict({**saved.state("stream"), "rule": self.allocation.allocator.state_dict()})
         self.stream.restarted()  # an update that was not taken is one again
@@ -215,14 +201,9 @@ class StreamedPlanner:
             self._commit(unit)
 
     def _request(self, ticket: Ticket) -> None:
-        found, limit = self._prompt(ticket.unit, ticket.prompt.id), self.allocation.deadline_seconds
-        task = RolloutTask(
-            f"{found.uid}:{ticket.number}",
-            RowAddress(found.uid, found.uid),
-            (found.sessions,),
-            None if math.isinf(limit) else limit,
-            tuple(found.answers) if self.allocation.label_free else (),
-        )
+        found = self._prompt(ticket.unit, ticket.prompt.id)
+        id, address = f"{found.uid}:{ticket.number}", RowAddress(found.uid, found.uid)
+        task = rollout_task(self.allocation, id, address, [found.sessions], tuple(found.answers))
         found.sessions += 1
         self._tickets[task.id] = ticket
         self.submit(PendingTask(self._rounds[found.uid], task))
@@ -231,7 +212,7 @@ class StreamedPlanner:
         """Have the trainer find the rows of a prompt that is finished."""
         found = self._prompt(unit, self.stream.batch(unit).prompts[0].id)
         found.finished = finished = self._finished(unit, found.uid)
-        check_readable(self.allocation, self.selection, finished.batch)
+        check_readable(self.allocation, finished.batch)
         (commit,) = commit_tasks(finished, {found.uid: found.sessions}, rewarded=self.allocation.label_free)
         self._uncommitted.add(found.uid)
         self.submit(PendingTask(self._rounds[found.uid], commit))
@@ -241,7 +222,7 @@ class StreamedPlanner:
         batch = self.stream.batch(unit)
         batch = replace(batch, prompts=(replace(batch.prompts[0], data=RowAddress(uid, uid)),))
         groups = tuple(self.allocation.allocator.groups(batch))
-        return FinishedPrompts(batch, (uid,), groups, *history_of(self.allocation, self.selection, batch))
+        return FinishedPrompts(batch, groups, history_of(self.allocation, batch))
 
     def _prompt(self, unit: int, id: str) -> OpenPrompt:
         """Return the trainer's prompt of ``unit``. Prompts of one ``id`` are opened in the order of their coming."""
@@ -261,6 +242,6 @@ class StreamedPlanner:
     def _measure(self) -> None:
         """Add up the slots that were idle since the last look."""
         now = time.monotonic()
-        if self.allocation.slots is not None:
-            self._idle += (self.allocation.slots - len(self._tickets)) * (now - self._measured)
-        self._measured = now
+        passed, self._measured = now - self._measured, now
+        self._idle += ((self.allocation.slots or 0) - len(self._tickets)) * passed
+        self._passed += passed

@@ -11,6 +11,11 @@ from apportion.verl.coordinator.messages import RowAddress, WrittenRollout, row_
 from apportion.verl.coordinator.rounds import FinishedPrompts
 
 
+def finished(batch, groups):
+    """Return the prompts of ``batch`` with equal weights and without baselines."""
+    return FinishedPrompts(batch, tuple(groups), {prompt.id: (None, 1.0) for prompt in batch.prompts})
+
+
 def test_a_prompt_without_requests_is_finished_and_one_without_rollouts_has_failed():
     """verl's asynchronous trainers replace a failed prompt by another."""
     uids = ["h0", "h1", "h2"]
@@ -19,9 +24,7 @@ def test_a_prompt_without_requests_is_finished_and_one_without_rollouts_has_fail
     plan = Plan([2, 0, 2])
     arrive = [Rollout(True, None, 1.0, WrittenRollout(bytes(1), succeeds, session, (1,)), 1) for session in range(2)]
     batch = batch.add(plan, [arrive if uid == succeeds else [] for uid in uids])
-    commits = commit_tasks(
-        FinishedPrompts(batch, tuple(uids), tuple(allocator.groups(batch))), Counter({fails: 2, succeeds: 2})
-    )
+    commits = commit_tasks(finished(batch, allocator.groups(batch)), Counter({fails: 2, succeeds: 2}))
     assert {each.uid: each.status for each in commits} == dict.fromkeys(uids, "finished") | {fails: "failure"}
     assert [each.uid for each in commits if each.groups] == [succeeds]
 
@@ -50,7 +53,7 @@ def batch(prompts):
 
 def committed(batch, *groups):
     """Return the commits of h and g, after so many sessions of each group."""
-    return commit_tasks(FinishedPrompts(batch, ("h", "g"), groups), {"h": 4, "g": 2, "h.1": 1})
+    return commit_tasks(finished(batch, groups), {"h": 4, "g": 2, "h.1": 1})
 
 
 def test_rows_of_no_group_and_of_sessions_without_a_result_are_cleared(prompts, batch):

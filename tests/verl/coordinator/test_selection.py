@@ -10,7 +10,6 @@ import pytest
 from apportion import DAPO, VIP, Prompt, Uniform
 from apportion.predictors import DiscountedCounts
 from apportion.selection import SELECTORS, Mixed, ShuffledEpochs, SPOWeights
-from apportion.verl.coordinator.messages import RowsRequest
 from apportion.verl.coordinator.selection import PromptSelection
 from tests.verl.coordinator.test_service import Graded
 from tests.verl.coordinator.worker_pool import (
@@ -44,7 +43,7 @@ def choosing(selector, allocator=None, **settings):
 
 def train_step(coordinator, step):
     """Choose a batch and run its round. Return the rows."""
-    rows = coordinator.choose(RowsRequest(step - 1, ROWS))
+    rows = coordinator.choose(step - 1, ROWS)
     coordinator.pool.table = Table(seed=step)
     open_rounds(coordinator, request_of(texts(*rows), step))
     work(coordinator, np.random.default_rng(step))
@@ -66,14 +65,14 @@ def test_the_rows_are_what_a_selector_chooses_that_learns_from_the_same_batches(
 
 def test_a_repeated_request_gets_the_same_rows_and_another_number_is_refused():
     coordinator = choosing(ShuffledEpochs())
-    first = coordinator.choose(RowsRequest(0, ROWS))
-    assert coordinator.choose(RowsRequest(0, ROWS)) == first
-    second = coordinator.choose(RowsRequest(1, ROWS))
-    assert coordinator.choose(RowsRequest(1, ROWS)) == second != first
+    first = coordinator.choose(0, ROWS)
+    assert coordinator.choose(0, ROWS) == first
+    second = coordinator.choose(1, ROWS)
+    assert coordinator.choose(1, ROWS) == second != first
     assert coordinator.selection.selector.steps == 2
     for number in (0, 3):
         with pytest.raises(ValueError, match=rf"ask for choice 2 of prompts, got {number}; data.pt and allocation.pt"):
-            coordinator.choose(RowsRequest(number, ROWS))
+            coordinator.choose(number, ROWS)
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 7])
@@ -81,25 +80,25 @@ def test_a_resumed_selection_follows_the_data_loader_once(caplog, number):
     """verl's data.pt and our state may be of two checkpoints. A run that cannot resume would be worse."""
     coordinator = choosing(ShuffledEpochs())
     for earlier in range(2):
-        coordinator.choose(RowsRequest(earlier, ROWS))
+        coordinator.choose(earlier, ROWS)
     coordinator.selection.follow_loader()
-    rows = coordinator.choose(RowsRequest(number, ROWS))
-    assert len(rows) == BATCH and coordinator.choose(RowsRequest(number, ROWS)) == rows
+    rows = coordinator.choose(number, ROWS)
+    assert len(rows) == BATCH and coordinator.choose(number, ROWS) == rows
     after = max(number + 1, 2) if number else 1
-    assert len(coordinator.choose(RowsRequest(after, ROWS))) == BATCH
+    assert len(coordinator.choose(after, ROWS)) == BATCH
     assert ("The data loader asks for choice" in caplog.text) == (number in (0, 7))
     with pytest.raises(ValueError, match=r"data\.pt and allocation\.pt"):
-        coordinator.choose(RowsRequest(number + 9, ROWS))
+        coordinator.choose(number + 9, ROWS)
 
 
 def test_a_trainer_with_other_data_or_too_few_prompts_or_no_selection_is_refused():
     coordinator = choosing(ShuffledEpochs())
     with pytest.raises(ValueError, match="of 12 rows, got 11 rows; set"):
-        coordinator.choose(RowsRequest(0, ROWS - 1))
+        coordinator.choose(0, ROWS - 1)
     with pytest.raises(ValueError, match=r"prompts must be in the data set.*got 'prompt 99'"):
         coordinator.open(request_of(texts(0, 99)))
     with pytest.raises(ValueError, match="rows are only chosen with a selection"):
-        make_coordinator(Settings(Uniform()), WorkerPool()).choose(RowsRequest(0, ROWS))
+        make_coordinator(Settings(Uniform()), WorkerPool()).choose(0, ROWS)
     with pytest.raises(ValueError, match=r"train_batch_size must be at most .* distinct prompts .*, 2, got 4"):
         selection_of(ShuffledEpochs(), [PROMPTS[0], PROMPTS[1], PROMPTS[0], PROMPTS[1]])
 
@@ -132,7 +131,7 @@ def test_a_selector_that_fails_ends_the_run():
     coordinator = choosing(Failing())
     for _ in range(2):
         with pytest.raises(RuntimeError, match="the choice of prompts failed at choice 0: no belief"):
-            coordinator.choose(RowsRequest(0, ROWS))
+            coordinator.choose(0, ROWS)
 
 
 def test_groups_have_the_weights_that_undo_the_choice():
@@ -152,14 +151,14 @@ def test_groups_have_the_weights_that_undo_the_choice():
 
 def test_extra_prompts_are_chosen_by_the_selector_too():
     coordinator = choosing(ShuffledEpochs(), allocator=DAPO(rollouts_per_prompt=2, draw=2, max_draws=4))
-    rows = coordinator.choose(RowsRequest(0, ROWS))
+    rows = coordinator.choose(0, ROWS)
     coordinator.pool.table = Table(success=(0.0, 1.0))  # no group differs, so it draws until it may not
     open_rounds(coordinator, request_of(texts(*rows)))
     work(coordinator)
     assert coordinator.error is None
     assert coordinator.extra_prompts.drawn == 0
     assert coordinator.selection.selector.steps > 1 and coordinator.selection.choices == 1
-    assert coordinator.choose(RowsRequest(1, ROWS)) != rows
+    assert coordinator.choose(1, ROWS) != rows
 
 
 def test_coverage_is_logged_under_a_prefix_of_its_own():
@@ -174,7 +173,7 @@ def test_coverage_is_logged_under_a_prefix_of_its_own():
 
 def test_a_selector_that_counts_correct_rollouts_refuses_graded_rewards():
     coordinator = choosing(Mixed(predictor=DiscountedCounts()))
-    rows = coordinator.choose(RowsRequest(0, ROWS))
+    rows = coordinator.choose(0, ROWS)
     coordinator.pool.table = Graded()
     open_rounds(coordinator, request_of(texts(*rows)))
     work(coordinator)

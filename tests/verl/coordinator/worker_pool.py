@@ -6,7 +6,7 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,7 @@ class Settings:
     def label_free(self) -> bool:
         return not self.allocator.needs.labels
 
-    observe = VerlAllocation.observe
+    observe, parts = VerlAllocation.observe, VerlAllocation.parts
 
 
 @dataclass(frozen=True)
@@ -225,6 +225,8 @@ def make_coordinator(
     source: type[ExtraPrompts] | None = ExtraPrompts,
 ) -> Coordinator:
     """Return a coordinator whose tasks go through ``pool``. Extra prompts are those of ``source``."""
+    if selection is not None:
+        settings = replace(settings, selection=selection.selector)
     coordinator = Coordinator(settings, source and source(), selection, refills)  # type: ignore[arg-type]
     coordinator.pool = pool
     return coordinator
