@@ -48,11 +48,13 @@ class Question:
         if isinstance(self.prompt, (list, tuple)):
             object.__setattr__(self, "prompt", make_messages(self.prompt))
         else:
-            _check_text(self.prompt)
-        if isinstance(self.golds, str) or not all(isinstance(gold, str) for gold in self.golds):
+            _check_prompt(self.prompt)
+        if isinstance(self.golds, str):
             raise ValueError(f"golds must be a tuple of texts, got {shown(self.golds)}; write (gold,)")
-        golds = dict.fromkeys([*([] if self.gold is None else [self.gold]), *self.golds])
-        object.__setattr__(self, "golds", tuple(golds))
+        golds = [*([] if self.gold is None else [self.gold]), *self.golds]
+        _check_texts("an id", [] if self.id is None else [self.id])
+        _check_texts("a gold answer", golds)
+        object.__setattr__(self, "golds", tuple(dict.fromkeys(golds)))
         object.__setattr__(self, "gold", next(iter(golds), None))
         if not self.id:
             object.__setattr__(self, "id", prompt_hash(self.prompt))
@@ -67,15 +69,22 @@ class Question:
         return self.prompt
 
 
-def _check_text(prompt: Any) -> None:
+def _check_prompt(prompt: Any) -> None:
     if not isinstance(prompt, str) or not prompt.strip():
         raise ValueError(
             f"a prompt must be a text, got {shown(prompt)}; write a text or chat messages, or drop the question"
         )
-    try:
-        prompt.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"a prompt must be Unicode, got {prompt[error.start]!r} in it; correct it") from error
+    _check_texts("a prompt", [prompt])
+
+
+def _check_texts(name: str, texts: Sequence[Any]) -> None:
+    for text in texts:
+        if not isinstance(text, str):
+            raise ValueError(f"{name} must be a text, got {shown(text)}; write it with str")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{name} must be Unicode, got {text[error.start]!r} in it; correct it") from error
 
 
 def read_questions(path: Path, limit: int | None = None) -> list[Question]:

@@ -103,6 +103,17 @@ def test_gold_and_golds_of_a_question() -> None:
         Question("", "a", golds="Paris")  # type: ignore[arg-type]
 
 
+def test_ids_and_gold_answers_that_a_journal_could_not_hold_are_refused() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"id": 5}, "an id must be a text, got 5; write it with str"),
+        ({"id": "\ud800"}, "an id must be Unicode"),
+        ({"gold": 7}, "a gold answer must be a text, got 7"),
+        ({"golds": (["7"],)}, r"a gold answer must be a text, got \['7'\]"),
+        ({"gold": "\ud800"}, "a gold answer must be Unicode"),
+    ]
+    check_refused(ValueError, lambda given: Question(**{"id": "a", "prompt": "a?"} | given), cases)
+
+
 def test_chat_messages_are_prompts(tmp_path: Path) -> None:
     rows = [{"prompt": [SYSTEM, USER, {"role": "assistant", "content": "42"}, USER]}, {"prompt": [USER]}]
     first, second = read_questions(write(tmp_path / "q.jsonl", rows))

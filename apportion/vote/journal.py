@@ -108,6 +108,11 @@ class VoteRecord:
     answer_bytes: int = 0
     sample_bytes: int = 0
 
+    @property
+    def ids(self) -> list[str]:
+        """All questions with samples or a ballot. A ballot whose samples were lost has none in ``samples``."""
+        return list(dict.fromkeys([*self.samples, *self.ballots]))
+
     def stream(self, id: str) -> list[str | None]:
         """Return the answers to a question in the order of the samples, None for none, up to the first missing one."""
         found = self.samples.get(id, {})

@@ -53,7 +53,8 @@ def _checksum(record: Mapping[str, Any]) -> str:
 def read_records(path: Path, read: Callable[[str], Record], what: str) -> Iterator[tuple[Record, int, int]]:
     """Yield each record at ``path``, the number of its line, and the offset at which it ends; nothing without a file.
 
-    A torn last line is left out. ``what`` names the records in errors. Raises JournalError.
+    A torn last line is left out; a last line that is whole JSON was not torn. ``what`` names the records in errors.
+    Raises JournalError.
     """
     try:
         check_file(path, TABLE_BYTES)
@@ -64,7 +65,7 @@ def read_records(path: Path, read: Callable[[str], Record], what: str) -> Iterat
                 try:
                     record = read(line.decode())
                 except ValueError as error:
-                    if not line.endswith(b"\n") and BEGINNING.startswith(line[: len(BEGINNING)]) and not file.read(1):
+                    if _is_torn(line) and not file.read(1):
                         return
                     raise JournalError(
                         f"{path} must hold {what} of apportion vote, got something else in line {number}; "
@@ -77,8 +78,22 @@ def read_records(path: Path, read: Callable[[str], Record], what: str) -> Iterat
         raise JournalError(f"{what} cannot be read from {path} ({error.strerror or error}); change the path") from error
 
 
+def _is_torn(line: bytes) -> bool:
+    """Return whether ``line`` is the beginning of a line of ours, or zeros, as a loss of power leaves them."""
+    if line.endswith(b"\n") or not BEGINNING.startswith(line.rstrip(b"\0")[: len(BEGINNING)]):
+        return False
+    try:
+        parse_json(line)
+    except ValueError:
+        return True
+    return False
+
+
 class LineWriter:
-    """Appends lines to ``path``, of which the first ``whole`` bytes are kept. Raises JournalError."""
+    """Appends lines to ``path``, of which the first ``whole`` bytes are kept. Raises JournalError.
+
+    What a full disk took of a line is cut at once, so that no further line is joined to it.
+    """
 
     def __init__(self, path: Path, whole: int, what: str) -> None:
         self.path, self._what = path, what
@@ -92,19 +107,22 @@ class LineWriter:
 
     def append(self, line: str, *, to_disk: bool) -> None:
         """Write one line. It survives a kill of the process, and with ``to_disk`` a loss of power."""
+        before = os.fstat(self._file.fileno()).st_size
         try:
             self._write(line.encode() + b"\n")
             if to_disk:
-                self.flush()
+                os.fsync(self._file.fileno())
         except OSError as error:
-            raise JournalError(
-                f"{self._what} cannot be written to {self.path} ({error.strerror or error}); "
-                "make room, then run the same command again"
-            ) from error
+            with suppress(OSError):
+                self._file.truncate(before)
+            raise self._failed(error) from error
 
     def flush(self) -> None:
         """Wait until all lines are on the disk."""
-        os.fsync(self._file.fileno())
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise self._failed(error) from error
 
     def close(self) -> None:
         """Close the file, and remove it if it is empty."""
@@ -112,6 +130,12 @@ class LineWriter:
         self._file.close()
         if empty:
             remove_if_possible(self.path)
+
+    def _failed(self, error: OSError) -> JournalError:
+        return JournalError(
+            f"{self._what} cannot be written to {self.path} ({error.strerror or error}); "
+            "make room, then run the same command again"
+        )
 
     def _write(self, line: bytes) -> None:
         while line:

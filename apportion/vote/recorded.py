@@ -83,7 +83,7 @@ def revote_record(
         )
     made = rule_for(target, rule, rule_settings or {})
     sizes = np.diff(record.first)
-    most = max_samples or min(MOST_SAMPLES, int(np.median(sizes)))
+    most = min(MOST_SAMPLES, int(np.median(sizes))) if max_samples is None else max_samples
     if most < LEAST_SAMPLES:
         raise ValueError(f"a vote needs {LEAST_SAMPLES} samples of a question, got {most}; record more")
     chosen = np.flatnonzero(sizes >= most)

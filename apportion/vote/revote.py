@@ -19,7 +19,7 @@ from apportion.untrusted import shown
 from apportion.vote.ballot import Ballot
 from apportion.vote.count import Count
 from apportion.vote.journal import Samples, VoteRecord, check_path, read_recorded, read_started
-from apportion.vote.lines import JournalError
+from apportion.vote.lines import JournalError, unwritable
 from apportion.vote.right import RightWinners
 from apportion.vote.run import check_samples
 from apportion.vote.sample import Sample
@@ -108,7 +108,10 @@ def revote(
         )
     found = run_coroutine(_count_all(record, setup, known))
     if out is not None:
-        write_whole(Path(out), "".join(f"{ballot.to_json()}\n" for ballot in found.ballots))
+        try:
+            write_whole(Path(out), "".join(f"{ballot.to_json()}\n" for ballot in found.ballots))
+        except OSError as error:
+            raise unwritable(Path(out), error) from error
     return found
 
 
@@ -160,8 +163,8 @@ def _check_new(out: Path, path: Path) -> None:
 async def _count_all(record: VoteRecord, setup: Setup, known: Mapping[str, Question]) -> Revote:
     ballots, wanting, compared, same = [], {}, 0, 0
     async with setup.open_equivalence() as equivalence:
-        for id, samples in record.samples.items():
-            before = record.ballots.get(id)
+        for id in record.ids:
+            samples, before = record.samples.get(id, {}), record.ballots.get(id)
             question = known.get(id) or Question(id, "?", golds=before.golds if before else ())
             found = await _count(question, samples, setup, equivalence)
             if isinstance(found, int):
@@ -177,7 +180,7 @@ async def _count_all(record: VoteRecord, setup: Setup, known: Mapping[str, Quest
 
 async def _count(question: Question, samples: Samples, setup: Setup, equivalence: Equivalence) -> Ballot | int:
     """Return the ballot, or the minimum number of further samples if there are not enough."""
-    asked = next(iter(samples.values())).question_hash
+    asked = next((sample.question_hash for sample in samples.values()), "")
     count = Count(question, asked, setup.voting, setup.give_up, equivalence, setup.weight)
     if not await count.run(_no_more, samples):
         return max(1, sum(number not in samples for number in count.wanted()))
@@ -210,7 +213,7 @@ def kept_rollouts(
         **{each.id: each.golds for each in questions if each.golds},
         **(labels or {}),
     }
-    arrived = {id: _arrived(samples) for id, samples in record.samples.items()}
+    arrived = {id: _arrived(record.samples.get(id, {})) for id in record.ids}
     chosen = {id: samples for id, samples in arrived.items() if samples and id in known}
     if not chosen:
         raise ValueError(
@@ -232,7 +235,7 @@ def kept_rollouts(
         name=f"{path.stem} (vote)",
         rewards=rewards,
         answers=answers,
-        failed=sum(len(samples) - len(arrived[id]) for id, samples in record.samples.items()),
+        failed=sum(len(samples) for samples in record.samples.values()) - sum(map(len, arrived.values())),
         doubts=(*_doubts(record, setup.voting), *left_out),
     )
 

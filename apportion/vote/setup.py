@@ -1,5 +1,6 @@
 """The settings of a vote, checked before anything is asked."""
 
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field, fields
@@ -67,6 +68,11 @@ class Setup:
         check_least(self, give_up=1)
         if self.weight not in (weights := get_args(Weight)):
             raise ValueError(f"weight must be one of {', '.join(weights)}, got {shown(self.weight)}; choose one")
+        try:
+            json.dumps(self.resolved(), ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:  # as of arguments in another encoding than the terminal's
+            found = error.object[error.start]
+            raise ValueError(f"settings must be Unicode, got {found!r} in one; write it in UTF-8") from error
 
     @cached_property
     def extractor(self) -> Extractor:

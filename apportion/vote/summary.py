@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, NamedTuple
 
 from apportion.answers import JudgeUsage
@@ -30,8 +31,10 @@ class Prices:
     completion: float
 
     def __post_init__(self) -> None:
-        if not (self.prompt >= 0 and self.completion >= 0):
-            raise ValueError(f"prices must be at least 0, got {self.prompt} and {self.completion}; 0 is free")
+        if not (0 <= self.prompt < inf and 0 <= self.completion < inf):
+            raise ValueError(
+                f"prices must be finite and at least 0, got {self.prompt} and {self.completion}; 0 is free"
+            )
 
     def cost(self, prompt_tokens: float, completion_tokens: float) -> float:
         """Return the cost of these tokens.

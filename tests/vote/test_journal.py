@@ -126,19 +126,26 @@ def test_any_text_is_one_line(text, answer):
         assert "\n" not in line and kind.from_json(line) == each
 
 
-@pytest.mark.parametrize("kept", [1, 40, -2])
-def test_a_torn_last_line_is_cut(out, kept):
+@pytest.mark.parametrize(("kept", "zeros"), [(1, 0), (40, 0), (-2, 0), (0, 9), (40, 9)])
+def test_a_torn_last_line_is_cut(out, kept, zeros):
+    """A loss of power may leave zeros in its place."""
     write(out, "a", "b", samples=[make_sample("c", 0), make_sample("c", 1)])
     paths, wholes, firsts = (out, samples_path(out)), [], []
     for path in paths:
         whole = path.read_bytes()
         first = whole.index(b"\n") + 1
-        path.write_bytes(whole[: first + kept] if kept > 0 else whole[:kept])
+        path.write_bytes((whole[: first + kept] if kept >= 0 else whole[:kept]) + bytes(zeros))
         wholes.append(whole)
         firsts.append(whole[:first])
     assert list(finished(out)) == ["a"]
     write(out, "b", samples=[make_sample("c", 1)])
     assert [path.read_bytes() for path in paths] == wholes
+
+
+def test_one_line_of_somebody_else_without_a_line_break_is_not_taken_for_a_torn_one(out):
+    out.write_text('{"id": "a", "prompt": "What is 1 + 1?", "answer": "2"}')
+    expect_refusal(out, "got something else in line 1")
+    expect_refusal(out, "got something else in line 1", reading=False, overwrite=True)
 
 
 def test_a_last_line_without_a_line_break_is_kept(out):
@@ -232,9 +239,15 @@ def test_two_runs_on_one_file_are_refused(out):
     assert list(finished(out)) == ["a", "b"]
 
 
-def test_a_full_disk_is_reported_in_one_line_and_the_torn_line_is_cut(out):
+def test_a_full_disk_is_reported_in_one_line_and_the_torn_line_is_cut(out, monkeypatch):
+    """Other samples may arrive before the run has ended, and find room again."""
+
+    def refuse(_):
+        raise OSError(errno.EDQUOT, "quota full")
+
     write(out, "a")
-    room, limits = out.stat().st_size + 30, resource.getrlimit(resource.RLIMIT_FSIZE)
+    whole = out.read_bytes()
+    room, limits = len(whole) + 30, resource.getrlimit(resource.RLIMIT_FSIZE)
     with Journal(out, SETUP) as journal:
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
         try:
@@ -242,8 +255,11 @@ def test_a_full_disk_is_reported_in_one_line_and_the_torn_line_is_cut(out):
                 journal.append(make_ballot("b"))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert "\n" not in str(caught.value) and out.stat().st_size == room
-    write(out, "c")
+        assert "\n" not in str(caught.value) and out.read_bytes() == whole
+        journal.append(make_ballot("c"))
+        monkeypatch.setattr(os, "fsync", refuse)
+        with pytest.raises(JournalError, match=r"a sample cannot be written to .* \(quota full\); make room"):
+            journal.append(make_ballot("d"))
     assert list(finished(out)) == ["a", "c"]
 
 

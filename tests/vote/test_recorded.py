@@ -41,6 +41,7 @@ def test_what_cannot_be_counted_is_refused_in_one_line(path):
     wrong = """
         --weight tokens => recorded answers take --rule, --set, --target, --max-samples and --curtail, got weight
         --max-samples 9 => max_samples must be at most 8, the samples of a question, got 9
+        --max-samples 0  => a vote needs 2 samples of a question, got 0
         --rule nothing  => rule must be known, got 'nothing'
     """
     refuse_all(wrong, "revote", path)

@@ -7,6 +7,7 @@ from apportion.endpoint import seed_of
 from apportion.vote import Question, read_recorded, revote
 from apportion.vote.journal import samples_path, settings_path
 from apportion.vote.lines import JournalError
+from apportion.vote.revote import kept_rollouts
 from tests.commands import invoke, parsed, refused
 from tests.endpoint.fault_server import broken, ok, silent
 from tests.vote.builders import answering, expect_replay, make_questions, make_sample, report_of, voted
@@ -134,6 +135,20 @@ def test_what_cannot_be_counted_is_refused(full):
     samples_path(full).unlink()
     with pytest.raises(JournalError, match="must have its samples beside it to count them again, got none"):
         revote(full)
+
+
+def test_answers_whose_samples_were_lost_are_counted_as_wanting_and_not_left_out(full):
+    kept = [line for line in samples_path(full).read_text().splitlines(True) if json.loads(line)["id"] < "q4"]
+    samples_path(full).write_text("".join(kept))
+    found = revote(full, rule="curtailment")
+    assert len(found.ballots) == 4 and found.summary.questions == 6
+    assert found.wanting.keys() == {"q4", "q5"} and min(found.wanting.values()) > 1
+    assert "2 questions without a sample are left out" in kept_rollouts(full).doubts
+
+
+def test_new_answers_that_cannot_be_written_are_one_error(full):
+    with pytest.raises(JournalError, match=r"answers cannot be written to /proc/new\.jsonl .*; change the path"):
+        revote(full, out="/proc/new.jsonl")
 
 
 def test_the_command_line(recorded):

@@ -301,6 +301,8 @@ def test_settings_are_refused_before_anything_is_asked(out):
     cases.check_all(check, cases.lines(SETTINGS))
     with pytest.raises(ValueError, match=r"questions must each be a Question, got '6 x 7\?'"):
         vote(["6 x 7?"], base_url="http://localhost:1/v1", model="tiny", out=out)
+    with pytest.raises(ValueError, match=r"settings must be Unicode, got '\\udcff' in one"):
+        vote(make_questions(1), base_url="http://localhost:1/v1", model="tiny", template="\udcff {question}", out=out)
     assert not requests and not out.exists()
 
 

@@ -136,6 +136,9 @@ def test_prices_come_in_pairs():
     assert make_prices(None, None) is None and make_prices(0.0, 2.0) == Prices(0.0, 2.0)
     with pytest.raises(ValueError, match=r"for prompts and for completions, got 1\.0 and None"):
         make_prices(1.0, None)
+    for price in (-1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="prices must be finite and at least 0"):
+            make_prices(price, 1.0)
     with pytest.raises(ValueError, match=r"at least 0, got -1\.0"):
         make_prices(-1.0, 1.0)
 
