@@ -119,10 +119,8 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError(f"more than {MAX_DEPTH} levels of nesting") from None
     except ValueError as error:
         raise ValueError("an integer of thousands of digits" if "digits" in str(error) else str(error)) from error
-    if isinstance(text, bytes):
-        text = text.decode(errors="replace")
     check_depth(value)
-    if _SURROGATE.search(text):
+    if isinstance(text, bytes) or _SURROGATE.search(text):  # json decodes halves of pairs in bytes
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:

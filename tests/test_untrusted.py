@@ -52,6 +52,7 @@ def test_json_that_cannot_be_used_is_one_value_error() -> None:
         ("\x00", "Expecting value"),
         ("", "Expecting value"),
         (b"\xff\xff", "codec can't decode"),
+        (b'"\xed\xa0\x80"', "half of a surrogate pair"),
         *((f'{{"a": [{word}]}}', f"{word}, which is not JSON") for word in ("NaN", "Infinity", "-Infinity")),
     ]
     check_refused(ValueError, parse_json, cases)

@@ -36,6 +36,9 @@ LARGE_BYTES = 2**20
 DRAIN_SECONDS = 0.5
 """How long a stream may stay open after its last event, before its connection is closed and not used again."""
 
+NO_CREDIT = "insufficient_quota"
+"""OpenAI's code in a 429 for want of credit, which no wait ends."""
+
 MAX_REDIRECTS = 3
 SHOWN = 500
 """Maximum number of characters of a server's error in ours."""
@@ -189,5 +192,5 @@ class Http:
         sent = found.get("error") if isinstance(found, dict) else None
         said = self.shown(error_text(sent or found) or "no reason given")
         busy, wait = asked_wait(status, headers, said)
-        again = may_pass(status) and headers.get("x-should-retry") != "false"
+        again = may_pass(status) and headers.get("x-should-retry") != "false" and NO_CREDIT not in text
         return Fault(f"answered {status}{moved}: {said}", again=again, busy=busy, wait=wait, status=status, sent=sent)

@@ -37,9 +37,7 @@ def read_reply(reply: Any) -> list[Completion]:
     tokens = _share(_count(reply, "completion_tokens"), [len(text) + len(thought or "") + 1 for text, thought in said])
     prompt, found = _count(reply, "prompt_tokens"), list[Completion]()
     for choice, (text, thought), own in zip(choices, said, tokens, strict=True):
-        ended = choice.get("finish_reason")
-        reason = ended if isinstance(ended, str) else None
-        found.append(Completion(text, own, prompt, reason, reasoning=thought))
+        found.append(Completion(text, own, prompt, finish_reason(choice), reasoning=thought))
         prompt = None if prompt is None else 0  # counted once
     return found
 
@@ -62,6 +60,12 @@ def whole_choices(reply: Any) -> list[dict[str, Any]]:
     if not whole:
         raise BadReply(f"a completion that ended in an error: {error_text(choices[0].get('error')) or 'no reason'}")
     return sorted(whole, key=lambda choice: choice["index"] if isinstance(choice.get("index"), int) else 0)
+
+
+def finish_reason(choice: dict[str, Any]) -> str | None:
+    """Return why a choice ended; None if that is no text."""
+    reason = choice.get("finish_reason")
+    return encodable(reason) if isinstance(reason, str) else None
 
 
 def error_text(error: Any) -> str:

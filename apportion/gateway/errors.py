@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 INVALID, LIMIT, SERVER = "invalid_request_error", "rate_limit_error", "server_error"
+
+LONGEST_WAIT = 86400
+"""Most seconds in Retry-After, which takes whole numbers only: upstream may ask for infinity."""
 
 
 @dataclass(eq=False, repr=False)
@@ -33,7 +37,9 @@ class GatewayError(Exception):
 
     def headers(self) -> dict[str, str]:
         """Return the headers of the reply, with Retry-After if it is known when to come back."""
-        headers = {} if self.retry_after is None else {"retry-after": f"{self.retry_after:g}"}
+        headers = (
+            {} if self.retry_after is None else {"retry-after": str(math.ceil(min(self.retry_after, LONGEST_WAIT)))}
+        )
         return headers | ({"connection": "close"} if self.last else {})
 
 

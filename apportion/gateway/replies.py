@@ -89,7 +89,7 @@ def chunks_of(choice: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for name, value in message.items():
         if name == "role" or value is None:
             continue
-        if name == "tool_calls":
+        if name == "tool_calls" and value:
             value = [{"index": place, **call} for place, call in enumerate(value)]
         pieces = _pieces(value) if isinstance(value, str) else [value]
         yield from (chunk({name: piece}) for piece in pieces)

@@ -38,11 +38,11 @@ class Bill:
         return self.requests - self.counted
 
     def add(self, usage: Any) -> None:
-        """Add the usage of one reply."""
-        if isinstance(usage, dict) and usage:
-            self.counted += 1
-            parts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
-            _add(self.usage, {"total_tokens": sum(each for each in parts if type(each) is int)} | usage)
+        """Add the usage of one reply. It is counted if it has both parts, and has a total without one upstream."""
+        if isinstance(usage, dict):
+            *parts, total = (usage.get(name) if _is_count(usage.get(name)) else None for name in TOKENS)
+            self.counted += None not in parts
+            _add(self.usage, {**usage, "total_tokens": sum(each or 0 for each in parts) if total is None else total})
 
 
 class Upstream:
@@ -94,9 +94,11 @@ class Upstream:
         except Fault as fault:
             raise self._error(fault) from None
 
-    async def _attempt(self, body: Mapping[str, Any], headers: Mapping[str, bytes], bill: Bill) -> dict[str, Any]:
+    async def _attempt(
+        self, body: Mapping[str, Any], headers: Mapping[str, bytes], bill: Bill, counts: bool = True
+    ) -> dict[str, Any]:
         """Return the reply to one request, or to a second one if its ``stream_options`` are refused. Raises Fault."""
-        counts = self._settings.upstream_stream and self._counts_streams
+        counts = counts and self._settings.upstream_stream and self._counts_streams
         sent = {**body} | ({"stream": True} if self._settings.upstream_stream else {})
         sent |= {"stream_options": {"include_usage": True}} if counts else {}
         try:
@@ -107,11 +109,15 @@ class Upstream:
         except Fault as fault:
             if not (counts and fault.status in (400, 422) and "stream_options" in str(fault)):
                 raise
-            self._counts_streams = False
-            return await self._attempt(body, headers, bill)
+            found = await self._attempt(body, headers, bill, counts=False)
+            self._counts_streams = False  # not if the second is refused too, because an error may quote the prompt
+            return found
         choice = whole_choices(reply)[0]
         if not isinstance(choice.get("message"), dict):
             raise BadReply("a choice without a message")
+        calls = choice["message"].get("tool_calls") or []
+        if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+            raise BadReply("a choice whose tool calls are not objects")
         choice_text(choice)
         bill.add(reply.get("usage"))
         return {**reply, "choices": [choice]}
@@ -138,5 +144,9 @@ def _add(total: dict[str, Any], usage: Mapping[str, Any]) -> None:
             within = total.setdefault(name, {})
             if isinstance(within, dict):
                 _add(within, value)
-        elif type(value) is int and 0 <= value <= MOST_TOKENS and isinstance(total.get(name, 0), int):
+        elif _is_count(value) and isinstance(total.get(name, 0), int):
             total[name] = total.get(name, 0) + value
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MOST_TOKENS

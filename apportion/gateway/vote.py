@@ -15,7 +15,7 @@ from typing import Any
 from apportion.answers import Equivalence, read_answer
 from apportion.checks import encodable
 from apportion.endpoint import Completion
-from apportion.endpoint.reply import choice_text
+from apportion.endpoint.reply import choice_text, finish_reason
 from apportion.gateway.body import VoteRequest
 from apportion.gateway.errors import SERVER, GatewayError, UpstreamError
 from apportion.gateway.upstream import Bill
@@ -78,9 +78,10 @@ class RunningVote:
     @property
     def samples(self) -> list[VotedSample]:
         """The samples that arrived, in order. The first of each answer and the first n have their replies."""
-        made: list[VotedSample] = []
+        made, seen = list[VotedSample](), set[str | None]()
         for sample, counted in zip(self.count.arrived, self.count.batch.rollouts[0], strict=True):
-            needed = len(made) < self.request.n or all(each.answer != counted.answer for each in made)
+            needed = len(made) < self.request.n or counted.answer not in seen
+            seen.add(counted.answer)
             reply = self._replies[sample.number] if needed else None
             made.append(VotedSample(sample.number, counted.answer, reply))
         return made
@@ -145,7 +146,7 @@ class RunningVote:
     async def _read(self, number: int, choice: dict[str, Any]) -> Sample:
         """Return the sample in a choice, with its answer and without its text."""
         text, reasoning = choice_text(choice)
-        completion = Completion(text, None, None, choice.get("finish_reason"), reasoning=reasoning)
+        completion = Completion(text, None, None, finish_reason(choice), reasoning=reasoning)
         sample = Sample.of("request", "", number, None, completion)
         answer = calls_of(choice["message"])
         if answer is None and not sample.cut_while_thinking:
@@ -156,15 +157,22 @@ class RunningVote:
 def calls_of(message: Mapping[str, Any]) -> str | None:
     """Return the tool calls of a message as one answer, whatever the order of their arguments; None without calls.
 
+    A call of something else than a function, such as a custom tool, is compared whole, but for its id.
+
     >>> calls_of({"tool_calls": [{"id": "a", "function": {"name": "add", "arguments": '{"y": 2, "x": 1}'}}]})
     '[["add", {"x": 1, "y": 2}]]'
     """
     calls = message.get("tool_calls")
     if not isinstance(calls, list) or not calls:
         return None
-    functions = [call.get("function") for call in calls if isinstance(call, dict)]
-    read = [[each.get("name"), _arguments(each.get("arguments"))] for each in functions if isinstance(each, dict)]
-    return encodable(json.dumps(read, sort_keys=True, ensure_ascii=False))
+    return encodable(json.dumps([_called(call) for call in calls], sort_keys=True, ensure_ascii=False))
+
+
+def _called(call: Mapping[str, Any]) -> Any:
+    function = call.get("function")
+    if not isinstance(function, dict):
+        return {name: value for name, value in call.items() if name not in ("id", "index")}
+    return [function.get("name"), _arguments(function.get("arguments"))]
 
 
 def _arguments(text: Any) -> Any:

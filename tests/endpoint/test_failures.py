@@ -66,6 +66,11 @@ def test_waiting_for_a_busy_server_costs_no_sample(monkeypatch, status, said):
     assert [each.error for each in found] == [None] * 2 and len(server.requests) > 5
 
 
+def test_want_of_credit_is_not_waited_for():
+    found, server, _ = sample(lambda _: refused(429, "No credit: insufficient_quota"), 1)
+    assert "insufficient_quota" in found[0].error and len(server.requests) == 1
+
+
 def test_a_server_that_stays_busy_is_given_up(monkeypatch):
     monkeypatch.setattr(retries, "BUSY_SECONDS", 0.3)
     started = time.monotonic()

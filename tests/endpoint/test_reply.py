@@ -23,9 +23,10 @@ from tests.endpoint.fault_server import (
 
 def test_lone_surrogates_become_question_marks():
     async def scenario():
-        async with FaultServer([ok("half \ud83d")]) as server, endpoint(server).connect() as client:
+        script = [ok("half \ud83d", finish_reason="\ud83d")]
+        async with FaultServer(script) as server, endpoint(server).connect() as client:
             found = await take(client, "half \ud83d", 1, key="\ud83d")
-            assert server.requests[0].prompt == "half ?"
+            assert server.requests[0].prompt == "half ?" and found[0].finish_reason == "?"
             return found
 
     assert texts(run(scenario())) == ["half ?"]

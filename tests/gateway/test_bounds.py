@@ -127,7 +127,7 @@ def test_a_long_wait_in_the_queue_is_answered_with_429():
     [
         (refused(400, "bad tools"), 400, "bad tools"),
         (refused(404, "no such model"), 404, "no such model"),
-        (refused(429, "slow down", ["Retry-After: 40"]), 429, "slow down"),
+        (refused(429, "slow down", ["Retry-After: 39.5"]), 429, "slow down"),
         (refused(500, "engine died", ["Retry-After-Ms: 1"]), 502, "answered 500: engine died"),
         (refused(503, "loading"), 503, "answered 503: loading"),
         (raw(302, b"", ["Location: http://127.0.0.1/login"]), 502, "answered 302"),

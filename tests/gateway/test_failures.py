@@ -34,6 +34,15 @@ def test_one_refused_or_broken_completion_of_many_casts_no_vote_and_ends_none(fa
     assert (own["samples"], own["failed"], own["votes"], own["stopped"]) == (5, 1, {"42": 4}, "max_samples")
 
 
+def test_a_reason_that_is_no_text_counts_as_none_and_tool_calls_that_are_no_objects_cast_no_vote():
+    lost = seed_of(0, "", 1)
+    for calls in ([None], {"name": "add"}):
+        fault = ok("", tool_calls=calls)
+        odd = ok("Answer: 42", finish_reason={"type": "stop"})
+        own = run(own_of(lambda request, fault=fault, odd=odd: fault if request.seed == lost else odd, max_retries=0))
+        assert (own["failed"], own["votes"]) == (1, {"42": 4}) and "tool calls are not objects" in own["errors"][0]
+
+
 def test_a_request_is_not_sent_again_if_the_server_says_so_and_costs_one_sample():
     lost = seed_of(0, "", 1)
     fault = raw(500, b"Internal Server Error", ["X-Should-Retry: false"])

@@ -401,12 +401,20 @@ def test_an_upstream_server_that_does_not_stream_is_read_too():
 
 
 def test_an_upstream_server_that_refuses_stream_options_is_asked_without():
+    quoted = [{"role": "user", "content": "What are stream_options?"}]
+
     def script(request):
+        if request.body["messages"] == quoted:
+            return refused(422, "a bad request: What are stream_options?")
         return refused(422, "stream_options: extra inputs") if "stream_options" in request.body else either("Answer: 4")
 
     async def scenario():
         async with gateway(script) as place:
+            with pytest.raises(openai.UnprocessableEntityError):
+                await place.ask(messages=quoted)
+            before = len(place.upstream.requests)
             assert ballot(await place.ask())["failed"] == 0
+            assert "stream_options" in place.upstream.requests[before].body
             before = len(place.upstream.requests)
             await place.ask()
             assert all("stream_options" not in request.body for request in place.upstream.requests[before:])
@@ -466,4 +474,7 @@ def test_usage_has_a_total_without_one_upstream_and_leaves_out_counts_that_canno
     bill = Bill()
     bill.add({"prompt_tokens": 7, "completion_tokens": 5})
     bill.add({"prompt_tokens": 7, "completion_tokens": 10**4000, "total_tokens": 20})
-    assert bill.usage == {"prompt_tokens": 14, "completion_tokens": 5, "total_tokens": 32} and bill.counted == 2
+    assert bill.usage == {"prompt_tokens": 14, "completion_tokens": 5, "total_tokens": 32}
+    bill.add({"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": None})
+    bill.add({"prompt_tokens": 7.0, "completion_tokens": 5.0})
+    assert bill.usage == {"prompt_tokens": 21, "completion_tokens": 10, "total_tokens": 44} and bill.counted == 2

@@ -13,7 +13,7 @@ from apportion.answers import ExactMatch
 from apportion.gateway.body import VoteRequest
 from apportion.gateway.errors import UpstreamError
 from apportion.gateway.upstream import Bill
-from apportion.gateway.vote import RunningVote
+from apportion.gateway.vote import RunningVote, calls_of
 from apportion.stopping import RULES, decide, make_rule
 
 MOST = 16
@@ -84,6 +84,13 @@ def test_three_failures_in_a_row_end_a_vote_with_what_it_has():
     assert own["errors"] == ["out of memory"]
     with pytest.raises(UpstreamError, match="out of memory"):
         held(["failed"] * MOST, Voting(make_rule("fixed"), MOST))
+
+
+def test_calls_of_custom_tools_are_votes_of_their_own():
+    def called(id, text):
+        return calls_of({"tool_calls": [{"id": id, "type": "custom", "custom": {"name": "sql", "input": text}}]})
+
+    assert called("a", "SELECT 1") == called("b", "SELECT 1") != called("c", "DROP TABLE x")
 
 
 def test_a_question_of_white_space_or_of_half_a_character_is_voted_on():
