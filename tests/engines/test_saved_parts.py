@@ -11,6 +11,7 @@ import torch
 from apportion.engines import saved_parts
 from apportion.engines.saved_parts import SharedParts, load_with_parts
 from apportion.engines.saved_state import SavedStateError, load_state, save_state
+from tests.hostile import FILES, MARKER
 
 KIND, REMEDY = "test run", "delete it"
 
@@ -193,9 +194,21 @@ def test_every_byte_of_both_files_counts(tmp_path):
                 file.write_bytes(wrong)
                 with pytest.raises(SavedStateError, match=r"^\S*state\.pt: .*; delete it$"):
                     loaded(path)
-                assert SharedParts(is_part).adopt(path, KIND) == (file != path)
         file.write_bytes(content)
     check(path, [answer(1, size=20), answer(2, size=20)])
+
+
+def test_a_foreign_file_is_refused_and_runs_no_code(tmp_path):
+    path = checkpoint(tmp_path, 1, [answer(1)], SharedParts(is_part))
+    for name in FILES:
+        for file in (*parts_of(path), path):
+            before = file.read_bytes()
+            file.write_bytes(FILES[name](tmp_path / MARKER))
+            with pytest.raises(SavedStateError):
+                loaded(path)
+            assert file != path or not SharedParts(is_part).adopt(path, KIND)
+            file.write_bytes(before)
+    assert not (tmp_path / MARKER).exists()
 
 
 def test_a_state_names_no_file_elsewhere(tmp_path):
