@@ -140,6 +140,15 @@ def check_choice(name: str, value: Any, choices: Collection[str], remedy: str = 
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {shown(value)}; {remedy}")
 
 
+def total_of(average: float, number: int) -> int:
+    """Return ``average`` times ``number``, rounded down to a whole number but for rounding: 4.35 times 100 is 435.
+
+    >>> total_of(4.35, 100), total_of(4.35, 10)
+    (435, 43)
+    """
+    return int(average * number * (1 + 1e-12))
+
+
 def number_array(name: str, values: ArrayLike) -> NDArray[np.float64]:
     """Return ``values`` as an array of floats, which may hold NaN. Raise ValueError for masked and other values.
 

@@ -36,10 +36,9 @@ from typing import ClassVar
 import numpy as np
 
 from apportion.allocators.base import Size
-from apportion.allocators.spending.budget import total_of
 from apportion.allocators.votes.base import ConsensusAllocator, Retain
 from apportion.allocators.votes.rewards import PseudoReward
-from apportion.checks import check_least
+from apportion.checks import check_least, total_of
 from apportion.stopping import AdaptiveConsistencyBeta, Rule
 from apportion.types import Batch, Counts, Floats, Mask, Plan
 

@@ -133,6 +133,11 @@ def vip_area(rule: str, other: str = "controls.uniform_8_rloo", name: str = "are
     return less(name, f"vip_learning.{rule}: area", f"{other}: area", "points")
 
 
+def in_training(key: str) -> list[Measure]:
+    gp, uniform = "vip_learning.signals_gp_", "vip_learning.signals_uniform_"
+    return [less(f"{n} a prompt, mean {key}", f"{gp}{n}: {key}", f"{uniform}{n}: {key}") for n in (8, 16)]
+
+
 def higher_evaluations(m: Measured) -> Iterator[Effect]:
     mine, control = (np.array(at(m, f"{cell}_8_rloo: curve")) for cell in ("vip_learning.gp", "controls.uniform"))
     yield exact("evaluations with a higher mean curve", float((mine > control)[1:].sum()), ".0f")
@@ -796,9 +801,10 @@ def all_votes_bias(m: Measured) -> Iterator[Effect]:
         yield given(f"{rule}: mean reward of all votes less that of the first 16", found, above=0.0)
 
 
-def pairs_lower(metric: str, first: int) -> Measure:
+def pairs_lower(metric: str, first: int, table: str = printed.OPTPO_TABLE_1) -> Measure:
     def measure(_: Measured) -> Iterator[Effect]:
-        change = printed.optpo_pairs()[:, first + 1] - printed.optpo_pairs()[:, first]
+        found = printed.optpo_pairs(table)
+        change = found[:, first + 1] - found[:, first]
         up, down = int((change > 1e-9).sum()), int((change < -1e-9).sum())
         yield share(f"{metric}: higher in {up}, lower in", down, len(change), below=0.1)
 
@@ -849,6 +855,8 @@ MEASURES: Mapping[str, Sequence[Measure]] = {
     "vip-26": tools({"Dr. GRPO": TOOLS["Dr. GRPO"]}, BELIEFS, ["em"]),
     "vip-27": tools({"RLOO": TOOLS["RLOO"]}, BELIEFS, ["em"]),
     "vip-28": tools(TOOLS, BELIEFS, ["em", "f1", "precision"]),
+    "vip-29": in_training("reward"),
+    "vip-30": in_training("absolute advantage"),
     "hora-1": pass_at("hora.grpo", "controls.uniform_8_grpo"),
     "hora-2": [
         *pass_at("hora.grpo", "controls.uniform_8_grpo", ["1"], "GRPO, ", above=-0.015),
@@ -890,6 +898,10 @@ MEASURES: Mapping[str, Sequence[Measure]] = {
     "hora-18": [calibrated],
     "hora-19": [hora_theory],
     "hora-20": [without_reward],
+    "hora-21": pass_at("hora_hits.long_pre_8", "hora_hits.long_uniform"),
+    "hora-22": [less("K = 1,024:", "hora_hits.long_uniform: pass_at/1024", "hora_hits.long_uniform: base", below=0.0)],
+    "hora-23": [value_less("hora_hits.long_pre_8", "hora_hits.long_hardest", name, key) for key, name in (
+        ("hits", "prompts in 100 with a right rollout, untrained"), ("area", "area"))],
     "ar3po-1": [rollouts],
     "ar3po-2": [bands],
     "ar3po-3": [less("success after 100 steps", "ar3po.reuse: equal_steps", "controls.uniform_8_grpo: end",
@@ -907,6 +919,8 @@ MEASURES: Mapping[str, Sequence[Measure]] = {
                  value_less("ar3po.reuse", "controls.uniform_8_grpo", "area against 1x8")],
     "ar3po-12": [store],
     "ar3po-13": [accounted],
+    "ar3po-14": [value_less("ar3po.reuse", "ar3po.option_1", "area, hard base"),
+                 less("area, medium base", "ar3po.paired: reuse/area", "ar3po.option_1_medium: area")],
     "optpo-1": [
         optpo_saved("optpo", "ttrl_64", "tokens saved", "tokens"), optpo_saved("optpo", "ttrl_64", "rollouts saved"),
         optpo("optpo", "ttrl_64", "mean@16", above=LOSS), optpo("optpo", "ttrl_64", "pass@16", "pass_16", above=LOSS),
@@ -940,6 +954,8 @@ MEASURES: Mapping[str, Sequence[Measure]] = {
     "optpo-24": [kept_alpha("optpo_theory.wald", "")],
     "optpo-25": [kept_alpha("optpo_theory.promise", "")],
     "optpo-26": [gpqa],
+    "optpo-27": [less("pass@1", "optpo.greedy_optpo: pass_1", "optpo.greedy_ttrl_64: pass_1", above=LOSS)],
+    "optpo-28": [pairs_lower("pass@1", 0, printed.OPTPO_PASS_1)],
     "model-1": [norm_correlation],
     "model-2": [norm_outcomes],
     "model-3": [norm_variance],
@@ -999,6 +1015,7 @@ BESIDE: Mapping[str, Sequence[Measure]] = {
     "vip-27": [*tools({"RLOO": TOOLS["RLOO"]}, {"VIP, shuffled belief": "vip_shuffled"}, ["em"]),
                level("EM before training", "vip_tools.rloo: uniform/before/em"),
                level("EM, uniform", "vip_tools.rloo: uniform/after/em")],
+    "vip-29": in_training("success"),
     "hora-1": [value_less("hora.grpo", "controls.uniform_8_grpo", "area")],
     "hora-3": [value_less("hora.rloo", "controls.uniform_8_rloo", "area")],
     "hora-7": [
@@ -1013,6 +1030,8 @@ BESIDE: Mapping[str, Sequence[Measure]] = {
                 hits("pre_4", "hardest", "mixed", "groups with both outcomes")],
     "hora-16": [hits("pre_4", "pre_1", "overall", "4 of 8 less 1 of 8"),
                 hits("pre_4", "pre_6", "overall", "4 of 8 less 6 of 8")],
+    "hora-21": [value_less("hora_hits.long_pre_8", "hora_hits.long_uniform", "area"),
+                level("prompts in 100 with a right rollout, untrained, less uniform's", "hora_hits.long_pre_8: hits")],
     "ar3po-2": [level("hardest band, if success rates are Beta with the paper's 5.7 and .30",
                       "ar3po.arithmetic: rollouts_low", ".2f")],
     "ar3po-3": [less("less uniform 5", "ar3po.reuse: equal_steps", "ar3po.uniform_5: equal_steps")],
@@ -1025,6 +1044,8 @@ BESIDE: Mapping[str, Sequence[Measure]] = {
     "ar3po-7": [level("groups with both outcomes, recorded run", "ar3po.recorded: mixed/2x4", ".1%")],
     "ar3po-9": [value_less("ar3po.reuse", "ar3po.staged", "success at the end, hard base", "end")],
     "ar3po-12": [store_size],
+    "ar3po-14": [less("area, medium base, Option I less no reuse", "ar3po.option_1_medium: area",
+                      "ar3po.paired: staged/area")],
     "optpo-2": [optpo_saved("ttrl_32", "optpo", "rollouts that 32 votes save over OptPO"),
                 optpo("ttrl_32", "ttrl_64", "32 votes less 64"), optpo("ttrl_16", "ttrl_64", "16 votes less 64"),
                 *(level(f"{n} votes", f"optpo.learn_ttrl_{n}: mean_16") for n in (8, 4))],

@@ -227,14 +227,14 @@ def _summary() -> str:
     hours = sum(each["facts"]["cpu_seconds"] for each in values.values()) / 3600
     return "\n".join(
         [
-            f"- **Of {len(central)} learning claims that a paper is about, {verdicts[Verdict.HOLDS]} hold here.** "
+            f"- **Of {len(central)} learning claims that a paper is about, {verdicts[Verdict.HOLDS]} hold outright.** "
             f"{verdicts[Verdict.OPEN]} cannot be told, {few} of them because they have fewer than {ENOUGH_SEEDS} seeds."
             + (f" By verdict: {'; '.join(told)}." if told else ""),
             f"- Of {len(measured)} claims that a paper measured, {measured.count(Verdict.HOLDS)} hold and "
             f"{measured.count(Verdict.FAILS)} do not. Theorems and identities are counted apart.",
             f"- {len(older)} of {len(values)} values are older than the code that they depend on; for {same} of these "
-            "neither a formula nor the benchmark changed, but how files and answers are read, or the like. The details "
-            "say what changed.",
+            "neither a formula nor the benchmark changed, but how files, answers and settings are read, or the like. "
+            "The details say what changed.",
             f"- {changed} values were measured in a tree with changes, which is refused now.",
             f"- All cells take {hours:.1f} hours of one core. The details name the processor of each.",
         ]

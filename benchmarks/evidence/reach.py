@@ -27,8 +27,8 @@ ROOT = Path(__file__).parents[2]
 ROOMS = ("apportion", "benchmarks", "tests/benchmarks")
 UNCOUNTED = frozenset(
     f"benchmarks.{each}" for each in ("common", "evidence.cell", "evidence.reach", "evidence.claim")
-) | {"apportion.untrusted", "apportion.messages", "apportion.checks"}
-"""Modules that write values down, words, and what only refuses settings: a value that was measured was not refused."""
+) | {"apportion.untrusted", "apportion.messages"}
+"""Modules that write values down, or words."""
 LOGS = ("logger", "logging", "log", "warnings")
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 FORMULAS = tuple(f"apportion/{room}" for room in ("allocators", "advantages", "baselines", "predictors", "stopping"))

@@ -10,6 +10,7 @@ import numpy as np
 from apportion.allocators.base import Allocator, Size
 from apportion.allocators.spending.knapsack import spend_costs
 from apportion.allocators.spending.solver import check_high, check_table, spend
+from apportion.checks import total_of
 from apportion.predictors import MeanLengths, Predictor, UniformPrior
 from apportion.types import Batch, Belief, Counts, Floats, Mask, Needs, Plan, Prompt, prompt_list
 from apportion.untrusted import shown
@@ -205,12 +206,3 @@ class BudgetedAllocator(Allocator):
         if self.tokens_per_prompt is None:
             return spend(gains, total, low)
         return spend_costs(gains, total, low, batch.costs).counts
-
-
-def total_of(average: float, number: int) -> int:
-    """Return ``average`` times ``number``, rounded down to a whole number but for rounding: 4.35 times 100 is 435.
-
-    >>> total_of(4.35, 100), total_of(4.35, 10)
-    (435, 43)
-    """
-    return int(average * number * (1 + 1e-12))
