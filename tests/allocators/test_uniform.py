@@ -17,7 +17,7 @@ def test_every_prompt_gets_the_same_and_failures_are_not_refilled():
 def test_an_even_split_of_rollouts_is_level_and_gives_the_first_prompts_more(prompts, average):
     allocator = Even(rollouts_per_prompt=average, high=9)
     counts = allocator.plan(allocator.start(make_prompts(prompts))).counts.tolist()
-    assert sum(counts) == int(average * prompts)
+    assert average * prompts - 1 < sum(counts) <= average * prompts * (1 + 1e-11)
     assert counts == sorted(counts, reverse=True) and counts[0] - counts[-1] <= 1
 
 
