@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from apportion import Plan, Rollout
 from apportion.allocators import SharedVotes
+from apportion.checks import total_of
 from apportion.allocators.shared_votes import error_removed, take_largest, votes_worth
 from tests.allocators.votes.builders import replayed
 from tests.builders import make_prompts
@@ -139,7 +140,7 @@ def test_the_budget_is_spent_to_the_last_sample_where_an_answer_is_left_to_ask_f
     shared = SharedVotes(samples_per_prompt=average, min_samples=3, max_samples=256, rounds=rounds)
     batch = replayed(shared, streams)
     answered = [stream[:3] != [None] * 3 for stream in streams]
-    assert batch.asked.sum() == (int(average * len(streams)) if any(answered) else 3 * len(streams))
+    assert batch.asked.sum() == (total_of(average, len(streams)) if any(answered) else 3 * len(streams))
     assert (batch.asked[~np.array(answered)] == 3).all()
     assert batch.round <= 1 + rounds
     assert not shared.plan(batch)
