@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from apportion import Plan, Rollout
 from apportion.allocators import SharedVotes
-from apportion.checks import total_of
 from apportion.allocators.shared_votes import error_removed, take_largest, votes_worth
+from apportion.checks import total_of
 from tests.allocators.votes.builders import replayed
 from tests.builders import make_prompts
 
