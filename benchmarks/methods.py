@@ -78,13 +78,13 @@ def main(which: str = "", part: str = "all") -> None:
     factorial = which.startswith("factorial")
     changes = FORKS if which == "factorial_forks" else ()
     config = Path(__file__).with_name("methods_factorial.toml" if factorial else f"{name}.toml")
-    rates, study_of = RATES[name], {"all": _train, "finished": _finished_part}[part]
+    rates = RATES[name]
     arms = list(load(config)["allocators"])
     areas = {rate: _sweep(config, name, rate, changes) for rate in rates} if len(rates) > 1 else {}
     best = {arm: max(rates, key=lambda rate: areas[rate][arm]) if areas else rates[0] for arm in arms}
     overrides = [*changes, *(f"trainings.{arm}.learning_rate={rate}" for arm, rate in best.items())]
-    planned = len(read_study(config, overrides, name, resume=False).seeds)
-    study = study_of(config, name, overrides)
+    planned = read_study(config, overrides, name, resume=False)
+    study = finished_part(planned) if part == "finished" else _train(config, name, overrides)
     runs = {arm: [Run.read(run_directory(study.directory, arm, seed)) for seed in study.seeds] for arm in arms}
     summary = summarise(MEASURES, runs, study.baseline)
     forked = task_of(study.training.base) == "forks"
@@ -110,7 +110,7 @@ def main(which: str = "", part: str = "all") -> None:
             + (TOKENS + RATIOS.format(study.baseline) if which == "" else "")
             + (" `solutions`: right completions of a problem effectively in use at the end, of 6.7." if forked else ""),
             _how_chosen(best, rates),
-            f"{len(study.seeds)} of the {planned} seeds that were fixed beforehand.",
+            f"{len(study.seeds)} of the {len(planned.seeds)} seeds that were fixed beforehand.",
             *(
                 contrasts({arm: [run.area for run in mine] for arm, mine in runs.items()}, *FACTORS)
                 if factorial
@@ -132,9 +132,8 @@ def main(which: str = "", part: str = "all") -> None:
         _draw(runs, summary, study, PICTURES / f"{name}.png")
 
 
-def _finished_part(config: Path, name: str, overrides: Sequence[str]) -> Study:
+def finished_part(study: Study) -> Study:
     """Return the study with the seeds whose runs have all ended. Seeds come one after the other."""
-    study = read_study(config, overrides, name, resume=False)
     going = {
         seed
         for arm, seed in study.runs

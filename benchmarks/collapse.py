@@ -1,0 +1,129 @@
+"""Train four times the usual length: does a policy collapse, and do negative tokens matter? See collapse.toml.
+
+Two runs go side by side, seed by seed. The same command goes on after a kill. Overrides are those of the lab.
+
+    python -m benchmarks.collapse             # all seeds, then the table
+    python -m benchmarks.collapse finished    # a table of the seeds whose runs have all ended
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from apportion.lab.policy.base import base_policy
+from apportion.lab.report.results import Run, SeedInterval
+from apportion.lab.study.design import Study, claim, read_pools, read_study
+from apportion.lab.study.worker import is_finished, run_directory
+from apportion.lab.training.trainer import Trainer
+from apportion.runs.children import ChildTask, Parent, run_all
+from benchmarks.common import RESULTS, table, write
+from benchmarks.evidence.hora_measured import explored
+from benchmarks.methods import finished_part
+
+CONFIG = Path(__file__).with_suffix(".toml")
+MINUTES_A_RUN = 2.5
+"""Of one core, for 32,768 rollouts."""
+MEASURES = {"success": "success", "pass_32": "pass@32", "entropy": "entropy", "solutions": "solutions"}
+SHOWN = 1, 2, 4
+"""Usual lengths after which the arms are shown."""
+PAIRS = {
+    "groups of 8: baseline 0 less RLOO": ("eights_zero", "eights_rloo"),
+    "baseline 0: single rollouts less groups of 8": ("single_zero", "eights_zero"),
+    "single rollouts: one optimal baseline less 0": ("single_global", "single_zero"),
+}
+
+
+class Measured(Trainer):
+    """A trainer that also measures the entropy in nats a token."""
+
+    def _evaluate(self) -> dict[str, Any]:
+        return super()._evaluate() | {"entropy": explored(self, None)["entropy"]}
+
+
+def main(part: str = "all", *overrides: str, results: Path = RESULTS) -> None:
+    study = read_study(CONFIG, overrides, None, resume=False)
+    if part == "all":
+        _train(study)
+    done = finished_part(study)
+    runs = {arm: [Run.read(run_directory(done.directory, arm, seed)) for seed in done.seeds] for arm in done.allocators}
+    rows = [
+        [
+            f"{arm}, {place}x",
+            *(str(SeedInterval.of(at(mine, key, place))) for key in MEASURES),
+            _less(mine, place, mine, 1)[1],
+        ]
+        for place in SHOWN
+        for arm, mine in runs.items()
+    ]
+    starts = [f"{at(runs[study.baseline], key, 0).mean():.3f}" for key in MEASURES]
+    columns = ["arm, length", *MEASURES.values(), "pass@32 - 1x"]
+    write(
+        study.name,
+        f"Four times the usual length: {study.training.base} base",
+        columns,
+        [["start", *starts, "-"], *rows[-len(runs) :]],
+        [
+            f"1x is {study.training.evaluate_every:,} rollouts. Success and pass@32 are exact on "
+            f"{study.training.held_out} held-out problems. `entropy`: nats a token. `solutions`: right completions of "
+            f"a problem effectively in use. 95% intervals over seeds; differences at {SHOWN[-1]}x are paired by seed.",
+            f"{len(done.seeds)} of the {len(study.seeds)} seeds that were fixed beforehand.",
+            table(
+                ["difference", *MEASURES.values()],
+                [
+                    [words, *_less(runs[arm], SHOWN[-1], runs[other], SHOWN[-1])]
+                    for words, (arm, other) in PAIRS.items()
+                ],
+            ),
+        ],
+        more=[table(columns, rows)],
+        cells={
+            "evaluations": {
+                arm: {key: [run.evaluations[key].tolist() for run in mine] for key in MEASURES}
+                for arm, mine in runs.items()
+            }
+        },
+        seeds=done.seeds,
+        results=results,
+    )
+
+
+def at(runs: Sequence[Run], key: str, place: int) -> np.ndarray:
+    """Return a measure at one of the evaluations, for each run."""
+    return np.array([run.evaluations[key][place] for run in runs])
+
+
+def train(parent: Parent, directory: Path, *how: Any) -> None:
+    """Train one run, from its checkpoint if it has one."""
+    training, allocator, seed, pool = how
+    Measured(training, allocator, seed, directory, pool).run(lambda _: not parent.wants_to_stop)
+
+
+def _less(runs: Sequence[Run], place: int, others: Sequence[Run], then: int) -> list[str]:
+    return [SeedInterval.of(at(runs, key, place) - at(others, key, then)).signed for key in MEASURES]
+
+
+def _train(study: Study) -> None:
+    base_policy(study.training.base)  # so that no two processes train it
+    pools, tasks = read_pools(study), []
+    for arm, seed in study.runs:
+        directory, training = run_directory(study.directory, arm, seed), study.training_of(arm)
+        if not is_finished(directory, training):
+            how = (directory, training, study.allocators[arm], seed, pools[seed])
+            tasks.append(ChildTask(f"{arm}, seed {seed}", train, how))
+    minutes = len(tasks) * MINUTES_A_RUN * study.training.length / 32768 / study.parallel
+    print(f"{len(tasks)} runs to go, about {minutes:.0f} minutes in {study.parallel} processes", flush=True)
+    with claim(study):
+        run_all(tasks, study.parallel, lambda name, message: None, lambda: print("stopped; the same command goes on"))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
