@@ -1,6 +1,7 @@
 """Train four times the usual length: does a policy collapse, and do negative tokens matter? See collapse.toml.
 
-Two runs go side by side, seed by seed. The same command goes on after a kill. Overrides are those of the lab.
+Two seeds go side by side, each one arm after the other. The same command goes on after a kill.
+Overrides are those of the lab.
 
     python -m benchmarks.collapse             # all seeds, then the table
     python -m benchmarks.collapse finished    # a table of the seeds whose runs have all ended
@@ -101,10 +102,10 @@ def at(runs: Sequence[Run], key: str, place: int) -> np.ndarray:
     return np.array([run.evaluations[key][place] for run in runs])
 
 
-def train(parent: Parent, directory: Path, *how: Any) -> None:
-    """Train one run, from its checkpoint if it has one."""
-    training, allocator, seed, pool = how
-    Measured(training, allocator, seed, directory, pool).run(lambda _: not parent.wants_to_stop)
+def train(_: Parent, *runs: tuple[Any, ...]) -> None:
+    """Train runs one after the other, each from its checkpoint if it has one."""
+    for settings in runs:
+        Measured(*settings).run()
 
 
 def _less(runs: Sequence[Run], place: int, others: Sequence[Run], then: int) -> list[str]:
@@ -113,14 +114,15 @@ def _less(runs: Sequence[Run], place: int, others: Sequence[Run], then: int) -> 
 
 def _train(study: Study) -> None:
     base_policy(study.training.base)  # so that no two processes train it
-    pools, tasks = read_pools(study), []
+    pools, left = read_pools(study), dict[int, list[Any]]()
     for arm, seed in study.runs:
         directory, training = run_directory(study.directory, arm, seed), study.training_of(arm)
         if not is_finished(directory, training):
-            how = (directory, training, study.allocators[arm], seed, pools[seed])
-            tasks.append(ChildTask(f"{arm}, seed {seed}", train, how))
-    minutes = len(tasks) * MINUTES_A_RUN * study.training.length / 32768 / study.parallel
-    print(f"{len(tasks)} runs to go, about {minutes:.0f} minutes in {study.parallel} processes", flush=True)
+            left.setdefault(seed, []).append((training, study.allocators[arm], seed, directory, pools[seed]))
+    number = sum(map(len, left.values()))
+    minutes = number * MINUTES_A_RUN * study.training.length / 32768 / study.parallel
+    print(f"{number} runs to go, about {minutes:.0f} minutes in {study.parallel} processes", flush=True)
+    tasks = [ChildTask(f"seed {seed}", train, tuple(runs), saves=False) for seed, runs in left.items()]
     with claim(study):
         run_all(tasks, study.parallel, lambda name, message: None, lambda: print("stopped; the same command goes on"))
 
