@@ -37,7 +37,7 @@ DRAIN_SECONDS = 0.5
 """How long a stream may stay open after its last event, before its connection is closed and not used again."""
 
 NO_CREDIT = "insufficient_quota"
-"""OpenAI's code in a 429 for want of credit, which no wait ends."""
+"""OpenAI's code in a 429 for want of credit, which no wait ends. Proxies quote it in their message."""
 
 MAX_REDIRECTS = 3
 SHOWN = 500
@@ -192,5 +192,6 @@ class Http:
         sent = found.get("error") if isinstance(found, dict) else None
         said = self.shown(error_text(sent or found) or "no reason given")
         busy, wait = asked_wait(status, headers, said)
-        again = may_pass(status) and headers.get("x-should-retry") != "false" and NO_CREDIT not in text
+        unpaid = status == 429 and NO_CREDIT in text
+        again = may_pass(status) and headers.get("x-should-retry") != "false" and not unpaid
         return Fault(f"answered {status}{moved}: {said}", again=again, busy=busy, wait=wait, status=status, sent=sent)
