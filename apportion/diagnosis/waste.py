@@ -86,10 +86,8 @@ def _columns(record: RunRecord) -> _GroupColumns:
 
 def kinds_of(record: RunRecord) -> Counts:
     """Return the kind of each group, [N], a place in ``KINDS``."""
-    found = np.where(record.mixed, MIXED, EQUAL)
-    if record.binary:
-        found = np.where(record.mixed, MIXED, np.where(record.extremes[1] == 1, ALL_RIGHT, ALL_WRONG))
-    return np.select([record.trials == 0, record.trials == 1], [UNREWARDED, SINGLE], found)
+    equal = np.where(record.extremes[1] == 1, ALL_RIGHT, ALL_WRONG) if record.binary else EQUAL
+    return np.select([record.trials == 0, record.trials == 1, record.mixed], [UNREWARDED, SINGLE, MIXED], equal)
 
 
 def waste_of(record: RunRecord) -> Waste:

@@ -139,8 +139,7 @@ class RunRecord:
     def mixed(self) -> Mask:
         """Whether a group has two rewards that differ by more than rounding, [N]; see ``TIE``."""
         least, largest = self.extremes
-        with np.errstate(invalid="ignore"):  # without a reward: -inf - inf
-            return np.asarray(largest - least > TIE * np.maximum(np.abs(least), np.abs(largest)))
+        return np.asarray(largest - least > TIE * np.maximum(np.abs(least), np.abs(largest)))
 
     @cached_property
     def dead(self) -> Mask:

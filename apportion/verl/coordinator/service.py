@@ -94,11 +94,11 @@ class Coordinator:
 
     def __post_init__(self) -> None:
         source = self.extra_prompts if self.selection is None else self.selection
-        ways = self._submit, self._ended.append
-        self._planner = Planner(self.allocation, source, *ways)
+        end = self._ended.append
+        self._planner = Planner(self.allocation, source, self._submit, end)
         self._streamed: StreamedPlanner | None = None
         if self.stream is not None:
-            self._streamed = StreamedPlanner(self.allocation, self.stream, *ways, self._planner.given)
+            self._streamed = StreamedPlanner(self.allocation, self.stream, self._submit, end, self._planner.given)
 
     @property
     def waits(self) -> dict[str, int]:
