@@ -175,11 +175,11 @@ def run(
     *,
     main="verl.trainer.main_ppo",
     ranks=1,
-    seconds=240,
+    seconds=480,
     until=None,
     python=sys.executable,
 ):
-    """Run verl's trainer in its own processes until it ends.
+    """Run verl's trainer in its own processes until it ends. Raises AssertionError if that takes too long.
 
     Args:
         folder: for records, checkpoints and outputs. It may hold those of an earlier run, to resume it.
@@ -187,8 +187,9 @@ def run(
         overrides: of verl's configuration, ``name=value`` as on the command line; they replace those of ``settings``.
         main: the module that is run.
         ranks: training workers; they share the rows of a step.
-        seconds: the time after which the run is killed, with status -9.
-        until: the path of a file, or a function. The run is killed once the file exists or the function returns True.
+        seconds: the time after which the run is killed. A busy machine takes several times as long as a quiet one.
+        until: the path of a file, or a function. Once the file exists or the function returns True, the run is killed,
+            with status -9.
         python: the program that runs it; see ``warmed``.
     """
     folder = Path(folder)
@@ -226,7 +227,8 @@ def _wait(process, seconds, until):
     """Return the status of ``process`` when it ends; that of a killed one if it must be killed."""
     end = time.monotonic() + seconds
     while process.poll() is None:
-        if time.monotonic() > end or (until is not None and _reached(until)):
+        if until is not None and _reached(until):
             return -signal.SIGKILL
+        assert time.monotonic() < end, f"a run must end within {seconds} s"
         time.sleep(0.1)
     return process.returncode
