@@ -9,31 +9,31 @@ from tests.test_house import ORDER, PACKAGE, ROOT
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 
-def test_the_picture_is_that_of_the_source() -> None:
+def test_the_picture_is_that_of_the_source():
     current = PICTURE.read_text(encoding="utf-8") == picture()
     assert current, "the rooms or their imports have changed; run python -m tests.architecture_picture"
 
 
-def test_every_room_is_in_one_layer_and_every_import_goes_down() -> None:
+def test_every_room_is_in_one_layer_and_every_import_goes_down():
     rooms = [room for layer in range(len(LAYERS)) for room in rooms_of(layer)]
     assert sorted(rooms) == sorted({room for rooms in ORDER for room in rooms} - {"__main__"})
     assert all(above < below for above, below in imports_by_layer())
     assert {room for kind in KINDS.values() for room in kind} <= set(rooms)
 
 
-def test_the_picture_is_light_and_its_text_is_text() -> None:
+def test_the_picture_is_light_and_its_text_is_text():
     root = ElementTree.fromstring(PICTURE.read_text(encoding="utf-8"))
     texts = {text.text for text in root.iter("{http://www.w3.org/2000/svg}text")}
     assert PICTURE.stat().st_size < 60_000 and {"belief", "allocators", "Plan"} <= texts
 
 
-def test_every_file_that_the_page_names_exists() -> None:
+def test_every_file_that_the_page_names_exists():
     named = set(re.findall(r"`([\w/]+\.py)`", PAGE))
     assert len(named) > 20
     assert not {name for name in named if not (PACKAGE / name).exists() and not (ROOT / name).exists()}
 
 
-def test_the_page_lists_every_room() -> None:
+def test_the_page_lists_every_room():
     floors = PAGE.partition("## The floors")[2].partition("\n## ")[0]
     listed = set(re.findall(r"`(\w+)`", floors))
     assert {room for rooms in ORDER for room in rooms} - {"", "__main__"} <= listed

@@ -1,7 +1,5 @@
 """The machinery of the bias benchmark: exact against measured, the remedies, and what cannot be remedied."""
 
-from __future__ import annotations
-
 from math import comb
 
 import numpy as np
@@ -32,7 +30,7 @@ OUTCOME_DEPENDENT = [
 ]
 
 
-def polynomial_of(rows: np.ndarray, p: float) -> np.ndarray:
+def polynomial_of(rows, p):
     degree = rows.shape[1] - 1
     return rows @ [p**j * (1 - p) ** (degree - j) for j in range(degree + 1)]
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -10,7 +8,6 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -32,18 +29,18 @@ VIP = "--success 0.1,0.5,0.9 --budget 24 --high 12"
 FULL = Path("/dev/full")
 
 
-def command(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def command(code, *arguments):
     """Run ``code`` with ``arguments`` in a new process, which has imported nothing."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=environment)
 
 
-def answer(arguments: str) -> dict[str, Any]:
+def answer(arguments):
     return parsed("allocate", *shlex.split(arguments))
 
 
-def test_json_is_one_object_and_nothing_else() -> None:
+def test_json_is_one_object_and_nothing_else():
     assert answer(VIP) == {
         "method": "vip",
         "estimator": "rloo",
@@ -58,7 +55,7 @@ def test_json_is_one_object_and_nothing_else() -> None:
     assert uniform["uniform"] == {"counts": uniform["counts"], "objective": uniform["objective"]}
 
 
-def test_bad_input_ends_the_process_with_code_2_and_one_line() -> None:
+def test_bad_input_ends_the_process_with_code_2_and_one_line():
     done = forked(["-m", "apportion", *shlex.split("allocate --success 0.5 --budget 1000 --json")])
     assert (done.returncode, done.stdout) == (2, "")
     assert (
@@ -68,7 +65,7 @@ def test_bad_input_ends_the_process_with_code_2_and_one_line() -> None:
 
 
 @pytest.mark.slow
-def test_allocating_imports_no_torch_and_starts_quickly() -> None:
+def test_allocating_imports_no_torch_and_starts_quickly():
     code = (
         "import sys\nfrom apportion.__main__ import main\n"
         "try: main()\n"
@@ -80,7 +77,7 @@ def test_allocating_imports_no_torch_and_starts_quickly() -> None:
     assert own < scipy, f"apportion allocate takes {own} s of the processor, and to import scipy.stats {scipy} s"
 
 
-def cpu_seconds(code: str, *arguments: str) -> float:
+def cpu_seconds(code, *arguments):
     """Return the time of the processor that ``command`` takes, since the clock depends on what else runs."""
     started = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = command(code, *arguments)
@@ -89,7 +86,7 @@ def cpu_seconds(code: str, *arguments: str) -> float:
     return ended.ru_utime + ended.ru_stime - started.ru_utime - started.ru_stime
 
 
-def test_text_output_has_aligned_columns() -> None:
+def test_text_output_has_aligned_columns():
     assert printed("allocate", *VIP.split()).splitlines() == [
         "prompt  rollouts  uniform",
         "     0         7        8",
@@ -100,13 +97,13 @@ def test_text_output_has_aligned_columns() -> None:
     ]
 
 
-def test_a_terminal_gets_a_drawn_table() -> None:
+def test_a_terminal_gets_a_drawn_table():
     pytest.importorskip("rich")
     drawn = allocation_text(solve([0.1, 0.9], 12), ["[red]", "b"], terminal=True)
     assert "rollouts" in drawn and "[red]" in drawn and "│" in drawn
 
 
-def test_many_prompts_are_summarised(tmp_path: Path) -> None:
+def test_many_prompts_are_summarised(tmp_path):
     path, counts = tmp_path / "prompts.csv", tmp_path / "counts.csv"
     path.write_text("id,success\n" + "".join(f"p{i},{(i % 99 + 1) / 100}\n" for i in range(5000)))
     given = f"--input {path} --budget 40000"
@@ -119,7 +116,7 @@ def test_many_prompts_are_summarised(tmp_path: Path) -> None:
     assert len(listed["counts"]) == len(listed["ids"]) == listed["prompts"] == 5000 and listed["ids"][0] == "p0"
 
 
-def test_hora_from_options_and_from_a_file_agree(tmp_path: Path) -> None:
+def test_hora_from_options_and_from_a_file_agree(tmp_path):
     path = tmp_path / "prompts.jsonl"
     path.write_text("".join(f'{{"successes": {s}, "trials": 4, "text": "?"}}\n' for s in (0, 2, 4)))
     found = answer("--method hora --successes 0,2,4 --trials 4,4,4 --budget 24 --high 12")
@@ -127,7 +124,7 @@ def test_hora_from_options_and_from_a_file_agree(tmp_path: Path) -> None:
     assert found["counts"] == [10, 8, 6] and found["measure"] == "expected_hits" and "ids" not in found
 
 
-def test_wrong_options_and_prompts_of_allocate_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_options_and_prompts_of_allocate_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("empty.csv").write_text("")
     Path("rate.csv").write_text("id,rate\na,0.5\n")
@@ -164,12 +161,12 @@ def test_wrong_options_and_prompts_of_allocate_are_refused(tmp_path: Path, monke
     refuse_all(prompts, "allocate", "--budget", "24")
 
 
-def test_usage_errors_take_one_line() -> None:
+def test_usage_errors_take_one_line():
     words = "allocate|vote|vote --wave|alocate|--frobnicate|allocate --budget many|lab --nmae|trl --labels none|train"
     check_all(lambda wrong: refused(*wrong.split()).index("--help"), [(wrong,) for wrong in words.split("|")])
 
 
-def ask(folder: Path, *arguments: str) -> list[str]:
+def ask(folder, *arguments):
     """Return the arguments of ``apportion vote`` for two questions and an address where nothing listens."""
     path = folder / "questions.jsonl"
     path.write_text('{"id": "a", "prompt": "1 + 1?", "answer": 2}\n{"id": "b", "prompt": "2 + 2?"}\n')
@@ -177,7 +174,7 @@ def ask(folder: Path, *arguments: str) -> list[str]:
     return ["vote", *server, "--questions", str(path), "--out", str(folder / "answers.jsonl"), *arguments]
 
 
-def test_a_dry_run_estimates_and_writes_nothing(tmp_path: Path) -> None:
+def test_a_dry_run_estimates_and_writes_nothing(tmp_path):
     result = invoke(*ask(tmp_path, "--rule", "fixed", "--dry-run", "--no-curtail"))
     assert result.exit_code == 0 and result.stderr == ""
     assert result.stdout.splitlines()[:2] == ["questions          2, 0 of them finished", "samples            16 to 16"]
@@ -187,11 +184,11 @@ def test_a_dry_run_estimates_and_writes_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["questions.jsonl"]
 
 
-def test_an_unreachable_server_takes_one_line(tmp_path: Path) -> None:
+def test_an_unreachable_server_takes_one_line(tmp_path):
     assert "127.0.0.1:9/v1 cannot be reached" in refused(*ask(tmp_path))
 
 
-def test_wrong_settings_of_a_vote_are_refused_before_it_starts(tmp_path: Path) -> None:
+def test_wrong_settings_of_a_vote_are_refused_before_it_starts(tmp_path):
     settings = """
         --rule optop          => rule must be known, got 'optop'; did you mean 'optpo'?
         --set eps=often       => calibrated.eps must be a number, got 'often'
@@ -226,7 +223,7 @@ def test_wrong_settings_of_a_vote_are_refused_before_it_starts(tmp_path: Path) -
     assert [path.name for path in tmp_path.iterdir()] == ["questions.jsonl"]
 
 
-def test_every_setting_of_a_vote_is_an_option_with_the_help_of_its_field() -> None:
+def test_every_setting_of_a_vote_is_an_option_with_the_help_of_its_field():
     shown = invoke("vote", "--help").stdout
     assert all(name in shown for name in RULES)
     for cls, names in SETTINGS:
@@ -238,7 +235,7 @@ def test_every_setting_of_a_vote_is_an_option_with_the_help_of_its_field() -> No
     assert all(option in " ".join(shown.split()) for option in ("--target", "--no-curtail", "--no-seed"))
 
 
-def test_no_help_is_cut_off() -> None:
+def test_no_help_is_cut_off():
     """typer ends what it cuts with dots. The dots of an argument that may be repeated are not at the end of a text."""
     commands = re.findall(r"^  (\w+) ", invoke("--help").stdout, re.MULTILINE)
     assert {"allocate", "vote", "serve", "evaluate"} <= {*commands}
@@ -247,8 +244,8 @@ def test_no_help_is_cut_off() -> None:
         assert not [line for line in shown.splitlines() if line.endswith("...") and not line.startswith("Usage:")]
 
 
-def test_the_shell_completes_commands_options_and_choices() -> None:
-    def check(words: str, *completion: str) -> None:
+def test_the_shell_completes_commands_options_and_choices():
+    def check(words, *completion):
         asked = {"_APPORTION_COMPLETE": "complete_bash", "COMP_WORDS": words, "_TYPER_COMPLETE_ARGS": words}
         done = forked(["-m", "apportion"], **asked, COMP_CWORD=str(len(words.split()) - 1))
         assert done.stdout.split() == [*completion]
@@ -263,8 +260,8 @@ def test_the_shell_completes_commands_options_and_choices() -> None:
     )
 
 
-def test_arguments_of_verl_are_passed_through_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
+def test_arguments_of_verl_are_passed_through_unchanged(monkeypatch):
+    seen = []
     fake = SimpleNamespace(main=lambda: seen.extend(sys.argv[1:]))
     monkeypatch.setitem(sys.modules, "apportion.verl.__main__", fake)
     monkeypatch.setattr(sys, "argv", ["apportion"])
@@ -273,7 +270,7 @@ def test_arguments_of_verl_are_passed_through_unchanged(monkeypatch: pytest.Monk
     assert seen == given
 
 
-def test_voting_is_imported_only_by_its_command() -> None:
+def test_voting_is_imported_only_by_its_command():
     code = (
         "import sys, apportion.cli\n"
         "heavy = {'openai', 'math_verify', 'rich', 'pydantic', 'scipy.special', 'apportion.vote'}\n"
@@ -283,7 +280,7 @@ def test_voting_is_imported_only_by_its_command() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_wrong_study_is_refused_before_anything_runs(tmp_path: Path) -> None:
+def test_a_wrong_study_is_refused_before_anything_runs(tmp_path):
     pytest.importorskip("torch")
     assert "cannot be read" in refused("lab", str(tmp_path / "missing.toml"), "--dry-run")
     assert "'sedes'" in refused("lab", "--set", "sedes=3", "--dry-run")
@@ -292,7 +289,7 @@ def test_a_wrong_study_is_refused_before_anything_runs(tmp_path: Path) -> None:
 LEDGER = ["7 a+3 b*7 =", "2 a*3 =", "5 a-4 b+2 =", "9 a+1 ="]
 
 
-def voted(folder: Path, rows: list[dict[str, str]]) -> list[str]:
+def voted(folder, rows):
     """Return the arguments of a dry run without labels, with 4 prompts a step, on the easy base."""
     path = folder / "prompts.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -300,7 +297,7 @@ def voted(folder: Path, rows: list[dict[str, str]]) -> list[str]:
     return f"lab --labels none --prompts {path} {settings} --dry-run".split()
 
 
-def test_a_dry_run_without_labels_counts_prompts_gold_steps_and_rollouts(tmp_path: Path) -> None:
+def test_a_dry_run_without_labels_counts_prompts_gold_steps_and_rollouts(tmp_path):
     pytest.importorskip("torch")
     rows = [{"prompt": text} for text in LEDGER]
     rows[0]["answer"] = "00"
@@ -312,10 +309,10 @@ def test_a_dry_run_without_labels_counts_prompts_gold_steps_and_rollouts(tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["prompts.jsonl"]
 
 
-def test_unusable_prompts_are_refused(tmp_path: Path) -> None:
+def test_unusable_prompts_are_refused(tmp_path):
     pytest.importorskip("torch")
 
-    def check(prompts: list[str], more: str, problem: str) -> None:
+    def check(prompts, more, problem):
         assert problem in refused(*voted(tmp_path, [{"prompt": text} for text in prompts]), *more.split())
         assert [path.name for path in tmp_path.iterdir()] == ["prompts.jsonl"]
 
@@ -337,13 +334,13 @@ def test_unusable_prompts_are_refused(tmp_path: Path) -> None:
     check_all(check, [(LEDGER, *line) for line in lines(of_options)])
 
 
-def test_version_and_help() -> None:
+def test_version_and_help():
     assert invoke("--version").stdout == f"apportion {__version__}\n"
     assert "allocate" in invoke().stdout and invoke().exit_code == 0
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
-def test_an_output_that_cannot_be_written_is_one_line_and_exit_code_1() -> None:
+def test_an_output_that_cannot_be_written_is_one_line_and_exit_code_1():
     """A full disk, a reader that is gone, and a closed stdout."""
     read, write = os.pipe()
     os.close(read)
@@ -363,14 +360,14 @@ def test_an_output_that_cannot_be_written_is_one_line_and_exit_code_1() -> None:
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
-def test_the_exit_code_says_what_a_closed_stderr_cannot() -> None:
+def test_the_exit_code_says_what_a_closed_stderr_cannot():
     with FULL.open("w") as full:
         for arguments in ("allocate --budget 24", "allocate --nope"):
             for errors in (full, None):
                 assert forked(["-m", "apportion", *arguments.split()], streams={2: errors}).returncode == 2
 
 
-def test_ids_do_not_reach_the_terminal_raw(tmp_path: Path) -> None:
+def test_ids_do_not_reach_the_terminal_raw(tmp_path):
     (tmp_path / "p.jsonl").write_text('{"id": "\\u001b[31mred", "success": 0.5}\n')
     said = printed("allocate", "--budget", 8, "--input", tmp_path / "p.jsonl")
     assert r"\x1b[31mred" in said and "\x1b" not in said
@@ -398,12 +395,12 @@ HOSTILE = {
 """Options by what stands before them."""
 
 
-def test_a_hostile_option_is_one_short_printable_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hostile_option_is_one_short_printable_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("q.jsonl").write_text('{"prompt": "1 + 1?"}\n')
     Path("deep.jsonl").write_text(DEEP)
 
-    def check(arguments: str) -> None:
+    def check(arguments):
         result = invoke(*shlex.split(arguments))
         assert (result.exit_code, result.stdout) == (2, ""), result.exception
         line = result.stderr.removesuffix("\n")
@@ -413,7 +410,7 @@ def test_a_hostile_option_is_one_short_printable_line(tmp_path: Path, monkeypatc
     check_all(check, [(f"{before} {option}",) for before, options in HOSTILE.items() for option in options])
 
 
-def test_a_wrong_configuration_is_refused_before_torch_is_imported(tmp_path: Path) -> None:
+def test_a_wrong_configuration_is_refused_before_torch_is_imported(tmp_path):
     """All in one process, because none imports torch."""
     (tmp_path / "wrong.toml").write_text("nothing = 1\n")
     (tmp_path / "wrong.jsonl").write_text("[\n")

@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 import tomllib
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -34,7 +31,7 @@ class Optimiser:
     learning_rate: float = 1e-3
     betas: tuple[float, ...] = (0.9, 0.98)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         if self.learning_rate <= 0:
             raise ValueError(f"learning_rate must be above 0, got {self.learning_rate}; 1e-3 is usual")
 
@@ -55,15 +52,15 @@ class Job:
     stages: list[Optimiser] = field(default_factory=list)
 
 
-def job(**settings: Any) -> Job:
+def job(**settings):
     return build(Job, {"model": "tiny", "arms": {"main": "uniform"}, **settings}, "job")
 
 
-def arm(**settings: Any) -> Allocator:
+def arm(**settings):
     return job(arms={"main": settings}).arms["main"]
 
 
-def test_nested_tables_become_dataclasses() -> None:
+def test_nested_tables_become_dataclasses():
     table = """
     model = "tiny"
     range = [3, "b"]
@@ -92,20 +89,20 @@ def test_nested_tables_become_dataclasses() -> None:
     )
 
 
-def test_an_integer_is_converted_to_a_float() -> None:
+def test_an_integer_is_converted_to_a_float():
     assert type(job(limit=2).limit) is float
 
 
-def test_a_name_alone_means_the_default_settings() -> None:
+def test_a_name_alone_means_the_default_settings():
     for name, kind in ALLOCATORS.items():
-        assert build(Allocator, {"name": name}) == arm(name=name) == job(arms={"main": name}).arms["main"] == kind()  # type: ignore[type-abstract]
+        assert build(Allocator, {"name": name}) == arm(name=name) == job(arms={"main": name}).arms["main"] == kind()
     for name, rule in RULES.items():
-        assert build(Rule, {"name": name}) == rule() and arm(name="voting", rule=name) == Voting(rule())  # type: ignore[type-abstract]
+        assert build(Rule, {"name": name}) == rule() and arm(name="voting", rule=name) == Voting(rule())
     for name in ("gp", "ridge"):  # with the papers' embedder
         assert job(probe=name).probe.embedder == SentenceTransformerEmbedder()
 
 
-def test_an_allocator_without_labels_is_set_in_toml() -> None:
+def test_an_allocator_without_labels_is_set_in_toml():
     table = """
     model = "tiny"
     [arms]
@@ -118,7 +115,7 @@ def test_an_allocator_without_labels_is_set_in_toml() -> None:
     }
 
 
-def refused(make: Callable[[], Any], *parts: str) -> str:
+def refused(make, *parts):
     with pytest.raises(ConfigError) as caught:
         make()
     message = str(caught.value)
@@ -171,36 +168,36 @@ WRONG = """
 """
 
 
-def test_a_wrong_setting_is_refused_with_its_path_and_a_remedy() -> None:
-    def check(settings: str, parts: str) -> None:
+def test_a_wrong_setting_is_refused_with_its_path_and_a_remedy():
+    def check(settings, parts):
         assert "; " in refused(lambda: job(**tomllib.loads(settings)), *parts.split(" | "))
 
     check_all(check, lines(WRONG))
 
 
-def test_all_missing_keys_are_reported_together() -> None:
+def test_all_missing_keys_are_reported_together():
     refused(lambda: build(Job, {"steps": 3}), "the configuration must have model, arms, got steps")
 
 
-def test_another_name_for_a_fixed_class_is_refused() -> None:
+def test_another_name_for_a_fixed_class_is_refused():
     refused(lambda: build(VIP, {"name": "hora"}), "name must be 'vip' here, got 'hora'")
 
 
-def test_a_long_value_is_shortened_in_the_error() -> None:
+def test_a_long_value_is_shortened_in_the_error():
     assert len(refused(lambda: job(steps="x" * 10_000))) < 200
 
 
-def test_what_toml_cannot_hold_is_refused_by_dump() -> None:
+def test_what_toml_cannot_hold_is_refused_by_dump():
     array = PrecomputedEmbeddings({"a": np.ones(2)})
     refused(lambda: dump(GaussianProcess(array)), "embedder.embeddings.a must be something that TOML can hold")
     refused(lambda: dump(Ridge(lambda prompts: np.ones((len(prompts), 1)))), "embedder must be")
     told = refused(lambda: dump(Voting(reward=lambda rollouts, label: [0.0] * len(rollouts))), "; leave it to Python")
     assert told.startswith("reward must be something that TOML can hold, got <function")
-    job_without = Job("tiny", {}, steps=None)  # type: ignore[arg-type]
+    job_without = Job("tiny", {}, steps=None)
     refused(lambda: dump(job_without), "steps must be something that TOML can hold, got None")
 
 
-def test_dump_writes_names_and_omits_learned_state() -> None:
+def test_dump_writes_names_and_omits_learned_state():
     assert dump(HORA()) == {
         "name": "hora",
         "rollouts_per_prompt": None,
@@ -286,13 +283,13 @@ jobs = st.builds(
 
 
 @given(jobs)
-def test_settings_survive_a_round_trip_through_toml(job: Job) -> None:
+def test_settings_survive_a_round_trip_through_toml(job):
     assert build(Job, tomllib.loads(to_toml(dump(job)))) == job
     assert build(Job, dump(job)) == job
 
 
 @given(rules | allocators | predictors)
-def test_a_rule_an_allocator_or_a_predictor_alone_survives_a_round_trip(chosen: Any) -> None:
+def test_a_rule_an_allocator_or_a_predictor_alone_survives_a_round_trip(chosen):
     table = tomllib.loads(to_toml(dump(chosen)))
     (kind,) = [kind for kind in (Rule, Allocator, Predictor) if isinstance(chosen, kind)]
     assert build(kind, table) == chosen

@@ -1,10 +1,7 @@
 """The command ``apportion evaluate``: figures by hand, what is left out, and what is refused."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,33 +9,33 @@ import pytest
 from apportion.vote import Question
 from tests import commands
 from tests.commands import parsed, printed
-from tests.endpoint.fault_server import Behaviour, Request, broken, ok
+from tests.endpoint.fault_server import broken, ok
 from tests.records.importing.tables import jsonl
 from tests.vote.builders import answering, make_questions, stream_of
 from tests.vote.test_run import report_of
 
 ROOT = Path(__file__).parents[1]
-VOTE: dict[str, Any] = {"rule": "fixed", "curtail": False, "max_samples": 8}
+VOTE = {"rule": "fixed", "curtail": False, "max_samples": 8}
 QUESTIONS = make_questions(6)
 
 
-def said(*arguments: object) -> str:
+def said(*arguments):
     return " ".join(printed("evaluate", *arguments).split())
 
 
-def numbers(*arguments: object) -> dict[str, Any]:
+def numbers(*arguments):
     return parsed("evaluate", *arguments)
 
 
-def refused(*arguments: object) -> str:
+def refused(*arguments):
     return commands.refused("evaluate", *arguments)
 
 
-def means(found: dict[str, Any], name: str) -> list[float]:
+def means(found, name):
     return [at[name]["mean"] for at in found["at"]]
 
 
-def rows(*groups: dict[str, Any]) -> list[dict[str, Any]]:
+def rows(*groups):
     """Rows of rollouts: each group has an id, rewards, and answers or a step."""
     return [
         {"id": group["id"], "reward": reward, **{name: group[name][place] for name in group.keys() - {"id", "reward"}}}
@@ -48,7 +45,7 @@ def rows(*groups: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def recorded(tmp_path: Path) -> Path:
+def recorded(tmp_path):
     """Two problems: 2 of 4 right with a wrong majority of the first three, and 0 of 2 of which one has no answer."""
     found = rows(
         {"id": "a", "reward": [0, 1, 0, 1], "answer": ["8", "7", "9", "7"]},
@@ -57,7 +54,7 @@ def recorded(tmp_path: Path) -> Path:
     return jsonl(tmp_path / "run.jsonl", found)
 
 
-def test_recorded_answers_have_the_figures_of_a_hand(recorded: Path) -> None:
+def test_recorded_answers_have_the_figures_of_a_hand(recorded):
     found = numbers(recorded, "--k", "1", "2", "4")
     assert found["mean"]["mean"] == pytest.approx(1 / 4) and (found["problems"], found["rollouts"]) == (2, 6)
     assert [(at["k"], at["problems"]) for at in found["at"]] == [(1, 2), (2, 2), (4, 1)]
@@ -68,14 +65,14 @@ def test_recorded_answers_have_the_figures_of_a_hand(recorded: Path) -> None:
     assert "4 1 of 2 100.0% (100.0% to 100.0%)" in text
 
 
-def test_a_k_that_no_problem_has_is_refused_with_the_largest(recorded: Path) -> None:
+def test_a_k_that_no_problem_has_is_refused_with_the_largest(recorded):
     assert "k must be at most 4, the rollouts of the problem with the most, got 8; lower k" in refused(
         recorded, "--k", "8"
     )
     assert "k must be a whole number, got 'many'; write one such as 8" in refused(recorded, "--k", "2", "many")
 
 
-def test_the_recorded_run_has_no_answers_and_many_policies() -> None:
+def test_the_recorded_run_has_no_answers_and_many_policies():
     log = ROOT / "examples" / "data" / "grpo_run.jsonl.gz"
     text = said(log, "--k", "8")
     assert "are of 57 visits, and the policy changed" in text
@@ -86,7 +83,7 @@ def test_the_recorded_run_has_no_answers_and_many_policies() -> None:
     assert found["at"][1]["passed"]["low"] < means(found, "passed")[1] < found["at"][1]["passed"]["high"]
 
 
-def test_steps_choose_rollouts_and_those_without_a_reward_are_counted(tmp_path: Path) -> None:
+def test_steps_choose_rollouts_and_those_without_a_reward_are_counted(tmp_path):
     found = rows({"id": "a", "reward": [-1, -1, 1, None, 1, 1], "step": [0, 0, 0, 0, 1, 2]})
     path = jsonl(tmp_path / "run.jsonl", found)
     first = numbers(path, "--steps", "0", "--reward", "reward")
@@ -99,22 +96,20 @@ def test_steps_choose_rollouts_and_those_without_a_reward_are_counted(tmp_path: 
 
 
 @pytest.mark.parametrize(("sizes", "doubted"), [((2, 4), True), ((4, 4), False)])
-def test_unequal_numbers_of_rollouts_in_a_step_are_doubted(
-    tmp_path: Path, sizes: tuple[int, int], doubted: bool
-) -> None:
+def test_unequal_numbers_of_rollouts_in_a_step_are_doubted(tmp_path, sizes, doubted):
     groups = [{"id": str(q), "reward": [q % 2] * size, "step": [0] * size} for q, size in enumerate(sizes)]
     text = said(jsonl(tmp_path / "run.jsonl", rows(*groups)))
     assert ("prompts of one step have unequal numbers of rollouts" in text) == doubted
 
 
-def test_graded_rewards_have_a_mean_and_no_verdicts(tmp_path: Path) -> None:
+def test_graded_rewards_have_a_mean_and_no_verdicts(tmp_path):
     path = jsonl(tmp_path / "run.jsonl", rows({"id": "a", "reward": [0.5, 1]}, {"id": "b", "reward": [0.25, 0.25]}))
     text = said(path)
     assert "mean@k 0.5 (0.25 to 0.75) pass@k and maj@k need verdicts (1 for right, and 0 or -1 for wrong)" in text
     assert "problems pass@k" not in text and numbers(path)["at"] == []
 
 
-def test_an_empty_file_and_options_of_the_other_kind_are_refused(recorded: Path, tmp_path: Path) -> None:
+def test_an_empty_file_and_options_of_the_other_kind_are_refused(recorded, tmp_path):
     (tmp_path / "empty.jsonl").write_text("", encoding="utf-8")
     assert "a run must have at least one row, got none" in refused(tmp_path / "empty.jsonl")
     assert "a run must exist" in refused(tmp_path / "nothing.jsonl")
@@ -123,7 +118,7 @@ def test_an_empty_file_and_options_of_the_other_kind_are_refused(recorded: Path,
     )
 
 
-def test_a_kept_vote_is_evaluated_by_its_samples(tmp_path: Path) -> None:
+def test_a_kept_vote_is_evaluated_by_its_samples(tmp_path):
     out = tmp_path / "answers.jsonl"
     report_of(lambda request: answering(), out, QUESTIONS, **VOTE)
     found = numbers(out, "--k", "1", "3", "8")
@@ -138,7 +133,7 @@ def test_a_kept_vote_is_evaluated_by_its_samples(tmp_path: Path) -> None:
     assert "--column is about a recorded run, got the answers of a vote" in refused(out, "--column", "a=b")
 
 
-def test_right_answers_come_from_labels_or_questions_and_others_are_left_out(tmp_path: Path) -> None:
+def test_right_answers_come_from_labels_or_questions_and_others_are_left_out(tmp_path):
     out, labels = tmp_path / "answers.jsonl", tmp_path / "labels.jsonl"
     report_of(lambda request: ok(r"\boxed{7}"), out, [Question(id, f"{id}?") for id in "abc"], **VOTE)
     assert "needs samples with a right answer, got none of 3 questions" in refused(out)
@@ -151,10 +146,10 @@ def test_right_answers_come_from_labels_or_questions_and_others_are_left_out(tmp
     assert numbers(out, "--questions", questions, "--labels", labels)["mean"]["mean"] == pytest.approx(2 / 3)
 
 
-def test_a_vote_that_stopped_by_its_answers_or_lost_samples_says_so(tmp_path: Path) -> None:
+def test_a_vote_that_stopped_by_its_answers_or_lost_samples_says_so(tmp_path):
     out = tmp_path / "answers.jsonl"
 
-    def script(request: Request) -> Behaviour:
+    def script(request):
         if request.prompt.startswith("Question 1") and request.seed and request.seed % 3 == 0 and request.n == 1:
             return broken()
         return ok("I do not know." if request.prompt.startswith("Question 0") else r"\boxed{1}", most=1)

@@ -1,7 +1,5 @@
 """Graded rewards: who takes them and who refuses, and what VIP gains from predicting their variance."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import fields, replace
 
@@ -49,7 +47,7 @@ def source():
     return lambda count: [Prompt(f"prompt {next(fresh)}") for _ in range(count)]
 
 
-def for_graded(allocator: Allocator) -> Allocator:
+def for_graded(allocator):
     """The same rule with a predictor of reward variance wherever it, or a rule inside it, takes a predictor."""
     settings = {field.name: getattr(allocator, field.name) for field in fields(allocator)}
     inner = {name: for_graded(value) for name, value in settings.items() if isinstance(value, Allocator)}

@@ -1,13 +1,10 @@
 """Rules of the house, over the source itself: which way imports run, what stays out, what must be documented."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -99,27 +96,27 @@ ALLOWED = {
 
 
 @cache
-def tree_of(path: Path) -> ast.Module:
+def tree_of(path):
     """Return the source of a file as a tree. Several rules read each of them."""
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def part(module: str) -> str:
+def part(module):
     return [*module.split("."), ""][1]
 
 
-def rank(module: str) -> int:
+def rank(module):
     ranks = [place for place, parts in enumerate(ORDER) if part(module) in parts]
     assert ranks, f"{module} has no place in ORDER; say there where it stands"
     return ranks[0]
 
 
-def room(module: str) -> str:
+def room(module):
     """The folder, or the file, of the lab that ``module`` is in."""
     return [*module.split("."), ""][2]
 
 
-def names_imported(path: Path) -> Iterator[str]:
+def names_imported(path):
     """Every module that ``path`` names in a ``from`` import, with the imported names as possible submodules."""
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -128,7 +125,7 @@ def names_imported(path: Path) -> Iterator[str]:
 
 
 @cache
-def imported(module: str) -> frozenset[str]:
+def imported(module):
     """Everything that ``module`` imports, anywhere in its source; of a ``from``, the submodule if it is one."""
     found = set()
     for node in ast.walk(tree_of(MODULES[module])):
@@ -141,11 +138,11 @@ def imported(module: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def own(module: str) -> set[str]:
+def own(module):
     return {name for name in imported(module) if name.split(".")[0] == "apportion"}
 
 
-def test_imports_run_one_way() -> None:
+def test_imports_run_one_way():
     wrong = [
         f"{module} imports {name}, which comes later"
         for module in MODULES
@@ -155,11 +152,11 @@ def test_imports_run_one_way() -> None:
     assert not wrong
 
 
-def test_no_modules_import_each_other() -> None:
+def test_no_modules_import_each_other():
     TopologicalSorter({module: own(module) for module in MODULES}).prepare()
 
 
-def test_no_benchmarks_import_each_other() -> None:
+def test_no_benchmarks_import_each_other():
     graph = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts): {
             name for name in names_imported(path) if name.startswith("benchmarks.")
@@ -169,7 +166,7 @@ def test_no_benchmarks_import_each_other() -> None:
     TopologicalSorter(graph).prepare()
 
 
-def test_imports_inside_the_lab_run_one_way() -> None:
+def test_imports_inside_the_lab_run_one_way():
     wrong = [
         f"{module} imports {name}, which comes later"
         for module in MODULES
@@ -180,7 +177,7 @@ def test_imports_inside_the_lab_run_one_way() -> None:
     assert not wrong
 
 
-def test_the_coordinator_of_verl_runs_without_verl_and_ray() -> None:
+def test_the_coordinator_of_verl_runs_without_verl_and_ray():
     wrong = [
         f"{module} imports {name}; only the modules around it may"
         for module in MODULES
@@ -191,8 +188,8 @@ def test_the_coordinator_of_verl_runs_without_verl_and_ray() -> None:
     assert not wrong
 
 
-def test_no_two_public_classes_share_a_name() -> None:
-    homes: dict[str, list[str]] = {}
+def test_no_two_public_classes_share_a_name():
+    homes = {}
     for module, path in MODULES.items():
         for node in tree_of(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
@@ -200,7 +197,7 @@ def test_no_two_public_classes_share_a_name() -> None:
     assert not {name: modules for name, modules in homes.items() if len(modules) > 1}
 
 
-def test_what_is_optional_is_imported_only_where_it_may_be() -> None:
+def test_what_is_optional_is_imported_only_where_it_may_be():
     wrong = [
         f"{module} imports {name}; only {ALLOWED[name]} may"
         for module in MODULES
@@ -232,7 +229,7 @@ MAY_RUN_CODE = {
 """The only modules that may use one of ``RUNS_CODE``, and why no file decides what it runs there."""
 
 
-def code_runners(tree: ast.AST) -> Iterator[str]:
+def code_runners(tree):
     """Yield each use of ``RUNS_CODE`` in ``tree``, and each load of torch or numpy that may unpickle."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
@@ -252,7 +249,7 @@ def code_runners(tree: ast.AST) -> Iterator[str]:
                 yield f"{name} with trust_remote_code"
 
 
-def test_what_runs_code_is_found_and_what_does_not_is_left_alone() -> None:
+def test_what_runs_code_is_found_and_what_does_not_is_left_alone():
     sources = """
         eval('1')
         import pickle; pickle.load(file)
@@ -270,7 +267,7 @@ def test_what_runs_code_is_found_and_what_does_not_is_left_alone() -> None:
     assert not list(code_runners(ast.parse(harmless)))
 
 
-def test_nothing_that_is_loaded_runs_code() -> None:
+def test_nothing_that_is_loaded_runs_code():
     """Saved states go through ``engines.saved_state``; the exceptions are listed with their reasons."""
     folders = ("apportion", "hydra_plugins", "examples", "benchmarks")
     found = {
@@ -282,7 +279,7 @@ def test_nothing_that_is_loaded_runs_code() -> None:
     assert used.keys() == MAY_RUN_CODE.keys(), {path: used[path] for path in used.keys() - MAY_RUN_CODE.keys()}
 
 
-def test_importing_the_package_is_light_and_quick() -> None:
+def test_importing_the_package_is_light_and_quick():
     """It loads numpy and nothing heavier, and it takes little time."""
     heavy = {*ALLOWED, "scipy", "asyncio", "numpy.random", "ssl"}
     code = (
@@ -303,7 +300,7 @@ def test_importing_the_package_is_light_and_quick() -> None:
     raise AssertionError(f"import apportion takes {min(seconds)} s")
 
 
-def test_every_public_name_is_documented() -> None:
+def test_every_public_name_is_documented():
     bare = []
     for module, path in MODULES.items():
         tree = tree_of(path)
@@ -314,7 +311,7 @@ def test_every_public_name_is_documented() -> None:
     assert not bare, "write a docstring"
 
 
-def test_every_toml_file_can_be_loaded() -> None:
+def test_every_toml_file_can_be_loaded():
     skipped = {"runs", "build", "dist"}
     for path in ROOT.rglob("*.toml"):
         folders = path.relative_to(ROOT).parts[:-1]
@@ -322,7 +319,7 @@ def test_every_toml_file_can_be_loaded() -> None:
             assert load(path, []), f"{path} is empty"
 
 
-def test_every_make_command_in_the_readme_exists() -> None:
+def test_every_make_command_in_the_readme_exists():
     readme = ROOT / "README.md"
     named = set(re.findall(r"(?:^\s*(?:\$ )?|`)make ([a-z][\w-]*)", readme.read_text(), re.MULTILINE))
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -331,11 +328,11 @@ def test_every_make_command_in_the_readme_exists() -> None:
     )
 
 
-def test_the_readme_is_short() -> None:
+def test_the_readme_is_short():
     readme = (ROOT / "README.md").read_text()
     assert len(readme.split()) <= 1200 and max(map(len, readme.splitlines())) <= 140
 
 
-def test_results_are_light() -> None:
+def test_results_are_light():
     """Tables and headline numbers are committed; raw cells are not."""
     assert sum(path.stat().st_size for path in (ROOT / "benchmarks" / "results").glob("*.json")) <= 300_000

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # inspect_ai leaves streams 
 EPOCHS = 16
 
 
-def make_streams(questions: int = 12) -> dict[str, list[str]]:
+def make_streams(questions=12):
     """Return the answers of each question, epoch by epoch: from nearly unanimous ones to even races."""
     draw = random.Random(0)
     shares = [0.99 - 0.5 * q / questions for q in range(questions)]
@@ -28,27 +28,27 @@ def make_streams(questions: int = 12) -> dict[str, list[str]]:
     }
 
 
-def make_task(name: str = "one", scorers: tuple[str, ...] = ("match",)) -> SimpleNamespace:
+def make_task(name="one", scorers=("match",)):
     return SimpleNamespace(
         task_id=name, model="mockllm/model", scorers=[SimpleNamespace(name=each) for each in scorers]
     )
 
 
-def make_score(answer: str | None) -> dict:
+def make_score(answer):
     return {"match": SimpleNamespace(score=SimpleNamespace(answer=answer))}
 
 
-def started(manager: VoteStopping, ids: list, epochs: int = EPOCHS) -> VoteStopping:
+def started(manager, ids, epochs=EPOCHS):
     asyncio.run(manager.start_task(make_task(), [SimpleNamespace(id=each) for each in ids], epochs))
     return manager
 
 
-def complete(manager: VoteStopping, id: str, answers: dict[int, str | None]) -> None:
+def complete(manager, id, answers):
     for epoch, answer in answers.items():
         asyncio.run(manager.complete_sample(id, epoch, make_score(answer)))
 
 
-def summary(manager: VoteStopping) -> dict:
+def summary(manager):
     return asyncio.run(manager.complete_task())
 
 

@@ -3,10 +3,6 @@
 Checkpoints are tested where they are loaded, in tests/lab, tests/trl and tests/verl.
 """
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from apportion.config import ConfigError, load
@@ -25,7 +21,7 @@ DEEP = b"[" * 200_000
 MANY_DIGITS = b'{"p": ' + b"9" * 5000 + b"}"
 
 
-def read_step(path: Path) -> None:
+def read_step(path):
     read_log(path.parent)
 
 
@@ -40,7 +36,7 @@ LOADERS = {
 }
 
 
-def refused(path: Path, loader: str) -> None:
+def refused(path, loader):
     _, read, error = LOADERS[loader]
     with pytest.raises(error) as caught:
         read(path)
@@ -48,11 +44,11 @@ def refused(path: Path, loader: str) -> None:
 
 
 @pytest.mark.parametrize("loader", LOADERS)
-def test_a_foreign_file_is_refused_in_one_line_and_runs_no_code(tmp_path: Path, loader: str) -> None:
+def test_a_foreign_file_is_refused_in_one_line_and_runs_no_code(tmp_path, loader):
     path = tmp_path / "loaded" / LOADERS[loader][0]
     path.parent.mkdir()
 
-    def check(name: str) -> None:
+    def check(name):
         path.write_bytes(FILES[name](tmp_path / MARKER))
         refused(path, loader)
         assert not (tmp_path / MARKER).exists()
@@ -60,7 +56,7 @@ def test_a_foreign_file_is_refused_in_one_line_and_runs_no_code(tmp_path: Path, 
     check_all(check, [(name,) for name in sorted(FILES.keys() - {"nothing"})])
 
 
-def test_text_made_to_exhaust_a_parser_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_text_made_to_exhaust_a_parser_is_refused_in_one_line(tmp_path):
     cases = [
         ("jsonl", DEEP),
         ("jsonl", MANY_DIGITS),
@@ -70,7 +66,7 @@ def test_text_made_to_exhaust_a_parser_is_refused_in_one_line(tmp_path: Path) ->
         ("answers", b'{"id": "a", "votes": "evil"}\n'),
     ]
 
-    def check(loader: str, content: bytes) -> None:
+    def check(loader, content):
         path = tmp_path / LOADERS[loader][0]
         path.write_bytes(content)
         refused(path, loader)
@@ -78,7 +74,7 @@ def test_text_made_to_exhaust_a_parser_is_refused_in_one_line(tmp_path: Path) ->
     check_all(check, cases)
 
 
-def test_an_answer_whose_values_have_other_types_is_refused(tmp_path: Path) -> None:
+def test_an_answer_whose_values_have_other_types_is_refused(tmp_path):
     numbers = dict.fromkeys(("failed", "unparsed", "cancelled", "waves", "texts"), 0)
     good = Ballot(
         id="a", question_hash="h", answer="4", gold=None, correct=None, votes={"4": 3}, samples=3, stopped="rule",

@@ -1,12 +1,8 @@
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion.messages import Messages, chat_messages, make_messages, prompt_hash, prompt_text
+from apportion.messages import chat_messages, make_messages, prompt_hash, prompt_text
 from apportion.types import prompt_id
 from tests.cases import check_refused
 
@@ -14,11 +10,11 @@ USER = {"role": "user", "content": "6 x 7?"}
 SYSTEM = {"role": "system", "content": "Be brief."}
 
 
-def test_messages_of_parquet_have_fields_that_are_none() -> None:
+def test_messages_of_parquet_have_fields_that_are_none():
     assert make_messages([SYSTEM | {"name": None}, USER]) == (SYSTEM, USER)
 
 
-def test_what_is_not_chat_messages_is_refused() -> None:
+def test_what_is_not_chat_messages_is_refused():
     cases = [
         ([], "chat messages must be a list of 1 to 10,000, got"),
         ("6 x 7?", "chat messages must be a list"),
@@ -34,7 +30,7 @@ def test_what_is_not_chat_messages_is_refused() -> None:
     check_refused(ValueError, make_messages, cases)
 
 
-def test_the_system_prompt_comes_first_and_only_once() -> None:
+def test_the_system_prompt_comes_first_and_only_once():
     assert chat_messages((USER,), "Be brief.") == [SYSTEM, USER]
     assert chat_messages((SYSTEM, USER)) == [SYSTEM, USER]
     with pytest.raises(
@@ -43,7 +39,7 @@ def test_the_system_prompt_comes_first_and_only_once() -> None:
         chat_messages((SYSTEM, USER), "Be long.")
 
 
-def test_the_hash_depends_on_the_content_only() -> None:
+def test_the_hash_depends_on_the_content_only():
     assert prompt_hash("6 x 7?") == prompt_id("6 x 7?")
     assert prompt_hash((USER,)) == prompt_hash((dict(reversed(USER.items())),)) == "7a8c44dd66f199bbb2a9316ef32cb6bf"
     assert len({prompt_hash(each) for each in ("6 x 7?", (USER,), (SYSTEM, USER), (USER, SYSTEM))}) == 4
@@ -56,9 +52,9 @@ values = st.recursive(
 
 
 @given(values | st.lists(st.fixed_dictionaries({"role": st.just("user"), "content": values})))
-def test_any_value_is_messages_or_a_value_error(value: Any) -> None:
+def test_any_value_is_messages_or_a_value_error(value):
     try:
-        made: Messages = make_messages(value)
+        made = make_messages(value)
     except ValueError:
         return
     assert prompt_text(made).strip() and make_messages(made) == made and prompt_hash(made)

@@ -1,7 +1,5 @@
 """Tests of what a package index and a person who cites see: version, files, README, extras and citation."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

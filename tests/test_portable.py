@@ -3,8 +3,6 @@
 CI runs on Linux. These tests stand in for other systems as far as imports and encodings go.
 """
 
-from __future__ import annotations
-
 import ast
 import tomllib
 
@@ -68,13 +66,13 @@ def test_every_text_file_is_opened_as_utf_8():
     assert not missing, "give encoding='utf-8'"
 
 
-def says_encoding(call: ast.Call) -> bool:
+def says_encoding(call):
     """Return whether the encoding is given, by name or as text."""
     given = {value.value for value in call.args if isinstance(value, ast.Constant)}
     return "encoding" in {keyword.arg for keyword in call.keywords} or bool(given & {"utf-8", "utf-8-sig"})
 
 
-def opens_text(call: ast.Call) -> bool:
+def opens_text(call):
     """Return whether this reads or writes text: a file that is not opened with "b", or a process with text=True."""
     name = getattr(call.func, "attr", getattr(call.func, "id", ""))
     if name in ("read_text", "write_text"):

@@ -1,5 +1,4 @@
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
@@ -45,7 +44,7 @@ def test_rollouts_granted_by_low_diminish_what_later_ones_add():
     ],
     ids=itertools.count(),
 )
-def test_numbers_beyond_all_use_are_refused_in_one_short_line(arguments: dict[str, Any], problem: str) -> None:
+def test_numbers_beyond_all_use_are_refused_in_one_short_line(arguments, problem):
     with pytest.raises(ValueError, match=problem) as refused:
         solve(**arguments)
     assert len(str(refused.value)) < 500
@@ -58,13 +57,13 @@ def test_numbers_beyond_all_use_are_refused_in_one_short_line(arguments: dict[st
         {"success": None, "method": "hora", "successes": [0, 1], "trials": [2, 2]},
     ],
 )
-def test_a_table_of_gains_that_does_not_fit_in_memory_is_refused_before_it_is_made(arguments: dict[str, Any]) -> None:
+def test_a_table_of_gains_that_does_not_fit_in_memory_is_refused_before_it_is_made(arguments):
     """A billion rollouts for three prompts once took 140 seconds and 8 GB."""
     with pytest.raises(ValueError, match=r"at most 134,217,728, which take 1 GiB, got \d x .*; lower high"):
         solve(**arguments, budget=10**9, high=10**9)
 
 
-def test_a_large_bound_costs_nothing_if_few_rollouts_are_spent() -> None:
+def test_a_large_bound_costs_nothing_if_few_rollouts_are_spent():
     success = np.random.default_rng(0).random(100_000)
     large, small = (solve(success, 800_000, high=high) for high in (10**9, 2_000))
     assert np.array_equal(large.counts, small.counts)

@@ -1,7 +1,5 @@
 """A stream of rollouts: it plans as batches do behind a barrier, keeps its bounds, and loses nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 from collections import Counter
@@ -9,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from apportion import HORA, VIP, Group, Knapsack, Neyman, Prompt, Rollout, Uniform, collect
+from apportion import HORA, VIP, Knapsack, Neyman, Prompt, Rollout, Uniform, collect
 from apportion.allocators import ALLOCATORS
 from apportion.predictors import MeanLengths
 from apportion.selection import Mixed, ShuffledEpochs
@@ -33,12 +31,12 @@ PRICED = {
 class InOrder(ShuffledEpochs):
     """A selection that takes the prompts as they are."""
 
-    def _next_place(self) -> int:
+    def _next_place(self):
         self._drawn += 1
         return (self._drawn - 1) % len(self._ids)
 
 
-def outcome(prompt: Prompt, rollout: int, seed: int = 0) -> Rollout | None:
+def outcome(prompt, rollout, seed=0):
     """The same outcome for the same rollout of the same prompt, in any order and any driver."""
     place = int(prompt.id.strip("p") or 0) if prompt.id.strip("p").isdigit() else sum(prompt.text.encode())
     rng = np.random.default_rng([seed, place, rollout])
@@ -47,7 +45,7 @@ def outcome(prompt: Prompt, rollout: int, seed: int = 0) -> Rollout | None:
     return Rollout(bool(rng.random() < (place % 7) / 6), answer=str(rng.integers(2)), tokens=int(rng.integers(1, 90)))
 
 
-def in_one_go(stream: Stream, updates: int, slots: int = 5, seed: int = 0, fails: bool = True) -> list[list[Group]]:
+def in_one_go(stream, updates, slots=5, seed=0, fails=True):
     """Run ``stream`` with results in random order, and return the groups of each update."""
     rng, running, found = np.random.default_rng(seed), [], []
     for now in range(200_000):
@@ -69,9 +67,9 @@ def in_one_go(stream: Stream, updates: int, slots: int = 5, seed: int = 0, fails
 
 
 @pytest.mark.parametrize("name", ALLOCATORS)
-def test_a_full_barrier_gives_the_groups_of_a_batch(name: str) -> None:
+def test_a_full_barrier_gives_the_groups_of_a_batch(name):
     prompts, batch = make_prompts(28), 7
-    rows: list[int] = [batch]
+    rows = [batch]
 
     def sample(asked, counts):
         done = seen[0] if seen else Counter()
@@ -92,7 +90,7 @@ def test_a_full_barrier_gives_the_groups_of_a_batch(name: str) -> None:
     whole = collect(rule, prompts[:batch], sample, source=source)
     kept = rule.groups(whole)
     stream = Stream(MAKE[name](), prompts, rows_an_update=1, age_bound=0, batch=batch, selection=InOrder(), attempts=1)
-    asked: Counter[str] = Counter()
+    asked = Counter()
     for now in range(2_000):
         decision = stream.decide(3, float(now))
         if decision.update or not decision.requests:
@@ -105,7 +103,7 @@ def test_a_full_barrier_gives_the_groups_of_a_batch(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(name for name, rule in ALLOCATORS.items() if rule.separable))
-def test_a_separable_rule_gives_the_groups_of_each_prompt_alone(name: str) -> None:
+def test_a_separable_rule_gives_the_groups_of_each_prompt_alone(name):
     prompts = make_prompts(12)
     stream = Stream(MAKE[name](), prompts, rows_an_update=8, attempts=1)
     groups = {group.prompt.id: group for update in in_one_go(stream, updates=3) for group in update}
@@ -129,13 +127,13 @@ BOTH = [case(name, own, suite=(name in MIXED) == own) for name in [*PRICED, "uni
 
 
 @pytest.mark.parametrize(("name", "selection"), BOTH[:-2])
-def test_the_budget_is_kept_within_its_slack_at_any_time(name: str, selection: bool) -> None:
+def test_the_budget_is_kept_within_its_slack_at_any_time(name, selection):
     rule = PRICED[name]()
     slack = 40.0 * (1 if rule.lengths is None else rule.lengths.initial)
     stream = Stream(rule, make_prompts(90), rows_an_update=96, selection=Mixed() if selection else None, slack=slack)
-    granted: Counter[int] = Counter()
-    spent: Counter[int] = Counter()
-    running: list = []
+    granted = Counter()
+    spent = Counter()
+    running = []
     rng = np.random.default_rng(0)
     for now in range(5_000):
         decision = stream.decide(24 - len(running), float(now))
@@ -163,7 +161,7 @@ def test_the_budget_is_kept_within_its_slack_at_any_time(name: str, selection: b
     assert rule.least <= min(done) and max(done) <= rule.high
 
 
-def test_equal_gains_are_shared_by_the_carry() -> None:
+def test_equal_gains_are_shared_by_the_carry():
     stream = Stream(VIP(rollouts_per_prompt=4.25), make_prompts(80), rows_an_update=340)
     tickets = stream.decide(170, 0.0).requests
     counts = Counter(ticket.unit for ticket in tickets)
@@ -171,7 +169,7 @@ def test_equal_gains_are_shared_by_the_carry() -> None:
     assert abs(stream.carry) <= 0.5
 
 
-def test_an_old_prompt_gets_its_last_rollouts_before_a_new_one_opens() -> None:
+def test_an_old_prompt_gets_its_last_rollouts_before_a_new_one_opens():
     stream = Stream(HORA(rollouts_per_prompt=4, pre_rollouts=2), make_prompts(9), rows_an_update=64)
     first = stream.decide(4, 0.0).requests
     for ticket in first[:2]:
@@ -180,7 +178,7 @@ def test_an_old_prompt_gets_its_last_rollouts_before_a_new_one_opens() -> None:
 
 
 @pytest.mark.parametrize("age_bound", [0, 1, 3])
-def test_no_group_is_older_than_the_bound_and_every_prompt_opened_is_trained(age_bound: int) -> None:
+def test_no_group_is_older_than_the_bound_and_every_prompt_opened_is_trained(age_bound):
     stream = Stream(small("hora"), make_prompts(40), rows_an_update=36, age_bound=age_bound, attempts=1, seed=1)
     found = in_one_go(stream, updates=20, slots=30)
     assert len(found) == 20
@@ -189,13 +187,13 @@ def test_no_group_is_older_than_the_bound_and_every_prompt_opened_is_trained(age
     assert all(36 <= sum(len(group.rollouts) for group in update) <= 2 * 36 for update in found[1:])
 
 
-def fault(seed: int) -> None:
+def fault(seed):
     """Run a stream under every fault at once, and beside it one that is saved and loaded at random events."""
     rng = np.random.default_rng(seed)
     names = [*PRICED, "uniform", "dars", "reinforce_ada"]
     name = names[seed % len(names)]
 
-    def make() -> Stream:
+    def make():
         rule = PRICED[name]() if name in PRICED else small(name)
         selection = Mixed() if seed % 3 == 0 else None
         return Stream(
@@ -250,19 +248,19 @@ def fault(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [case(seed, suite=seed < 12) for seed in range(100)])
-def test_faults_lose_nothing_and_train_nothing_twice(seed: int) -> None:
+def test_faults_lose_nothing_and_train_nothing_twice(seed):
     fault(seed)
 
 
 @pytest.mark.parametrize(("name", "selection"), BOTH)
-def test_saved_and_loaded_at_any_event_the_same_decisions_follow(name: str, selection: bool) -> None:
-    def make() -> Stream:
+def test_saved_and_loaded_at_any_event_the_same_decisions_follow(name, selection):
+    def make():
         rule = PRICED[name]() if name in PRICED else Uniform(4)
         own = Mixed() if selection else None
         return Stream(rule, make_prompts(40), rows_an_update=48, selection=own)
 
     whole, again = make(), make()
-    running: list = []
+    running = []
     rng = np.random.default_rng(1)
     for now in range(500):
         if now % 7 == 0:
@@ -283,7 +281,7 @@ def test_saved_and_loaded_at_any_event_the_same_decisions_follow(name: str, sele
     assert whole.version > 3
 
 
-def test_a_request_without_an_answer_is_cancelled_and_made_again() -> None:
+def test_a_request_without_an_answer_is_cancelled_and_made_again():
     stream = Stream(Uniform(2), make_prompts(3), rows_an_update=2, patience=10.0, attempts=2)
     first, other = stream.decide(2, 0.0).requests
     stream.arrived(other, Rollout(True))
@@ -299,7 +297,7 @@ def test_a_request_without_an_answer_is_cancelled_and_made_again() -> None:
     assert stream.counts["failed"] == 1
 
 
-def test_a_worker_that_lies_about_its_version_changes_nothing_but_a_count() -> None:
+def test_a_worker_that_lies_about_its_version_changes_nothing_but_a_count():
     streams = [Stream(Uniform(2), make_prompts(9), rows_an_update=4, seed=3) for _ in range(2)]
     for now in range(40):
         decisions = [stream.decide(3, float(now)) for stream in streams]
@@ -312,7 +310,7 @@ def test_a_worker_that_lies_about_its_version_changes_nothing_but_a_count() -> N
     assert streams[0].counts["wrong_version"] == 0 < streams[1].counts["wrong_version"]
 
 
-def test_a_dead_engine_ends_the_run_in_one_line_and_the_saved_state_goes_on() -> None:
+def test_a_dead_engine_ends_the_run_in_one_line_and_the_saved_state_goes_on():
     """Without an end its prompts would be opened, given up and trained on as empty updates for ever."""
     stream, answered, error = Stream(Uniform(4), make_prompts(50), rows_an_update=16), 0, ""
     for now in range(2_000):
@@ -334,12 +332,12 @@ def test_a_dead_engine_ends_the_run_in_one_line_and_the_saved_state_goes_on() ->
     assert tickets and all(again.arrived(ticket, Rollout(True)) for ticket in tickets)
 
 
-def test_a_data_set_that_is_smaller_than_an_update_gives_short_updates() -> None:
+def test_a_data_set_that_is_smaller_than_an_update_gives_short_updates():
     stream = Stream(Uniform(2), make_prompts(3), rows_an_update=100)
     assert [len(update) for update in in_one_go(stream, updates=4, fails=False)] == [3, 3, 3, 3]
 
 
-def test_wrong_settings_are_refused() -> None:
+def test_wrong_settings_are_refused():
     given = {"rule": Uniform(2), "prompts": make_prompts(3), "rows_an_update": 4}
     assert_refused(
         lambda settings: Stream(**given | settings),
@@ -355,7 +353,7 @@ def test_wrong_settings_are_refused() -> None:
     )
 
 
-def test_a_damaged_state_and_a_wrong_version_are_refused() -> None:
+def test_a_damaged_state_and_a_wrong_version_are_refused():
     stream = Stream(Uniform(2), make_prompts(3), rows_an_update=4)
     ticket = stream.decide(1, 0.0).requests[0]
     for damaged in ({}, stream.state_dict() | {"units": [{"number": 0}]}, stream.state_dict() | {"queue": 7}):
@@ -366,10 +364,10 @@ def test_a_damaged_state_and_a_wrong_version_are_refused() -> None:
     with pytest.raises(ValueError, match="version must be that of the update"):
         stream.trained(1)
     with pytest.raises(ValueError, match="a result must be a Rollout"):
-        stream.arrived(ticket, [Rollout(True)])  # type: ignore[arg-type]
+        stream.arrived(ticket, [Rollout(True)])
 
 
-def test_asyncio_runs_a_stream_and_ends_hanging_calls() -> None:
+def test_asyncio_runs_a_stream_and_ends_hanging_calls():
     running, most, hung = Counter(), [0], []
 
     async def sample(ticket):
@@ -402,7 +400,7 @@ def test_asyncio_runs_a_stream_and_ends_hanging_calls() -> None:
     assert len(hung) == 1 and stream.counts["cancelled"] == 1
 
 
-def test_asyncio_raises_what_a_call_raises_and_cancels_the_others() -> None:
+def test_asyncio_raises_what_a_call_raises_and_cancels_the_others():
     ended = []
 
     async def sample(ticket):

@@ -1,10 +1,5 @@
-from __future__ import annotations
-
 import json
 import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +12,7 @@ from tests.test_untrusted import ENDLESS, make_sparse
 ROWS = [{"id": "a", "success": 0.5, "trials": 4}, {"id": "b", "success": 0.25, "trials": 2}]
 
 
-def write(folder: Path, suffix: str, rows: list[dict[str, Any]] = ROWS) -> Path:
+def write(folder, suffix, rows=ROWS):
     path = folder / f"prompts{suffix}"
     if suffix == ".parquet":
         pyarrow = pytest.importorskip("pyarrow")
@@ -31,7 +26,7 @@ def write(folder: Path, suffix: str, rows: list[dict[str, Any]] = ROWS) -> Path:
     return path
 
 
-def refused(path: Path, problem: str, columns: Sequence[str] = ("success",)) -> str:
+def refused(path, problem, columns=("success",)):
     """Check that reading the numbers of ``path`` is refused with this problem, in one line; return it."""
     with pytest.raises(TableError, match=problem) as caught:
         read_columns(path, columns).numbers(columns[0])
@@ -39,10 +34,10 @@ def refused(path: Path, problem: str, columns: Sequence[str] = ("success",)) -> 
     return str(caught.value)
 
 
-def refuse_all(folder: Path, cases: Sequence[tuple[str, bytes, str]]) -> None:
+def refuse_all(folder, cases):
     """Check that each file, given by its name and content, is refused with its problem."""
 
-    def check(name: str, content: bytes, problem: str) -> None:
+    def check(name, content, problem):
         (folder / name).write_bytes(content)
         refused(folder / name, problem)
 
@@ -50,7 +45,7 @@ def refuse_all(folder: Path, cases: Sequence[tuple[str, bytes, str]]) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
-def test_every_format_gives_the_same_columns_and_names_what_is_missing(tmp_path: Path, suffix: str) -> None:
+def test_every_format_gives_the_same_columns_and_names_what_is_missing(tmp_path, suffix):
     path = write(tmp_path, suffix)
     table = read_columns(path, ["success"], ["id", "absent"])
     assert table.numbers("success").tolist() == [0.5, 0.25]
@@ -60,7 +55,7 @@ def test_every_format_gives_the_same_columns_and_names_what_is_missing(tmp_path:
     refused(tmp_path / f"absent{suffix}", "must be readable")
 
 
-def test_a_cell_that_is_no_number_is_named_with_its_line(tmp_path: Path) -> None:
+def test_a_cell_that_is_no_number_is_named_with_its_line(tmp_path):
     cases = """
         a.csv   => success\\n0.5\\nhalf\\n => got 'half' in .*a.csv line 3
         a.csv   => success\\n0.5\\n\\nnan\\n => got 'nan' in .*a.csv line 4
@@ -83,7 +78,7 @@ def test_a_cell_that_is_no_number_is_named_with_its_line(tmp_path: Path) -> None
     refused(write(tmp_path, ".parquet", [{"success": 0.5}, {"success": None}]), "got nothing in .* row 2")
 
 
-def test_a_file_that_is_not_a_table_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_table_is_refused(tmp_path):
     pytest.importorskip("pyarrow")
     cases = [
         ("a.csv", b"", "at least one row, got none"),
@@ -109,18 +104,18 @@ def test_a_file_that_is_not_a_table_is_refused(tmp_path: Path) -> None:
     refuse_all(tmp_path, cases)
 
 
-def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "a.parquet").touch()
     refused(tmp_path / "a.parquet", r"pip install 'apportion\[report\]'")
 
 
-def test_a_byte_order_mark_is_not_part_of_the_first_column(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_not_part_of_the_first_column(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbfsuccess\r\n0.5\r\n")
     assert read_columns(tmp_path / "a.csv", ["success"]).numbers("success").tolist() == [0.5]
 
 
-def test_written_counts_are_read_back(tmp_path: Path) -> None:
+def test_written_counts_are_read_back(tmp_path):
     write_counts(tmp_path / "a.csv", np.array([3, 5]), ["x, y", "z"])
     table = read_columns(tmp_path / "a.csv", ["id", "count"])
     assert table.cells["id"] == ("x, y", "z") and table.numbers("count").tolist() == [3, 5]
@@ -128,7 +123,7 @@ def test_written_counts_are_read_back(tmp_path: Path) -> None:
     assert (tmp_path / "b.csv").read_text().splitlines() == ["prompt,count", "0,3"]
 
 
-def test_counts_that_cannot_be_written_are_an_error(tmp_path: Path) -> None:
+def test_counts_that_cannot_be_written_are_an_error(tmp_path):
     with pytest.raises(TableError, match=r"written as .csv"):
         write_counts(tmp_path / "a.json", np.array([3]))
     with pytest.raises(TableError, match="cannot be written"):
@@ -136,7 +131,7 @@ def test_counts_that_cannot_be_written_are_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
-def test_a_table_is_a_file_and_no_pipe_device_or_endless_line(tmp_path: Path, suffix: str) -> None:
+def test_a_table_is_a_file_and_no_pipe_device_or_endless_line(tmp_path, suffix):
     for name, make in ENDLESS.items():
         make(tmp_path / f"{name}{suffix}")
         refused(tmp_path / f"{name}{suffix}", r"a file must be readable, got .*; check its path")
@@ -145,12 +140,12 @@ def test_a_table_is_a_file_and_no_pipe_device_or_endless_line(tmp_path: Path, su
         refused(tmp_path / f"a{suffix}", r"a line of 16,777,216 (characters|bytes) or more")
 
 
-def varint(number: int) -> bytes:
+def varint(number):
     low, rest = number % 128, number // 128
     return bytes([low + 128]) + varint(rest) if rest else bytes([low])
 
 
-def test_parquet_that_claims_a_trillion_rows_is_refused(tmp_path: Path) -> None:
+def test_parquet_that_claims_a_trillion_rows_is_refused(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     path = write(tmp_path, ".parquet", [{"success": 0.5}] * 77)
     content = path.read_bytes()
@@ -161,7 +156,7 @@ def test_parquet_that_claims_a_trillion_rows_is_refused(tmp_path: Path) -> None:
     refused(path, "at most 100,000,000 rows, got 1,000,000,000,000")
 
 
-def test_parquet_that_unpacks_to_far_more_is_refused(tmp_path: Path) -> None:
+def test_parquet_that_unpacks_to_far_more_is_refused(tmp_path):
     pyarrow, write_table = arrow()
     once = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 10_000, pyarrow.int32()), ["x" * 1_000_000])
     write_table(pyarrow.table({"id": once}), tmp_path / "a.parquet", store_schema=False)
@@ -169,7 +164,7 @@ def test_parquet_that_unpacks_to_far_more_is_refused(tmp_path: Path) -> None:
         read_columns(tmp_path / "a.parquet", ["id"])
 
 
-def test_truncated_parquet_is_refused(tmp_path: Path) -> None:
+def test_truncated_parquet_is_refused(tmp_path):
     pytest.importorskip("pyarrow")
     path = write(tmp_path, ".parquet", [{"success": 0.5}] * 50)
     whole = path.read_bytes()
@@ -178,7 +173,7 @@ def test_truncated_parquet_is_refused(tmp_path: Path) -> None:
         refused(path, "must be Parquet, got other or damaged content")
 
 
-def test_parquet_of_another_type_is_refused(tmp_path: Path) -> None:
+def test_parquet_of_another_type_is_refused(tmp_path):
     pyarrow, write_table = arrow()
     cells = [(pyarrow.timestamp("us"), 2**62), (pyarrow.binary(), b"\xff"), (pyarrow.list_(pyarrow.int64()), [1])]
     for kind, cell in cells:

@@ -1,9 +1,6 @@
-from __future__ import annotations
-
 import json
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,22 +19,22 @@ values = st.recursive(
 
 
 @given(st.dictionaries(st.text(), values, max_size=4))
-def test_any_table_survives_a_round_trip_through_toml(table: dict[str, Any]) -> None:
+def test_any_table_survives_a_round_trip_through_toml(table):
     assert tomllib.loads(to_toml(table)) == table
 
 
-def test_settings_after_a_table_stay_at_their_level() -> None:
+def test_settings_after_a_table_stay_at_their_level():
     table = {"inner": {"a": 1}, "outer": 2}
     assert tomllib.loads(to_toml(table)) == table
 
 
-def test_none_is_left_out_of_tables_and_refused_in_lists() -> None:
+def test_none_is_left_out_of_tables_and_refused_in_lists():
     assert tomllib.loads(to_toml({"a": None, "b": [{"c": None}]})) == {"b": [{}]}
     with pytest.raises(ConfigError, match="got None"):
         to_toml({"a": [None]})
 
 
-def test_overrides() -> None:
+def test_overrides():
     table = """
         a=3            => {"a": 3}
         a = 0.5        => {"a": 0.5}
@@ -58,14 +55,14 @@ def test_overrides() -> None:
     assert load(None, ["a=1\nb=2"]) == {"a": "1\nb=2"}
 
 
-def test_overrides_replace_values_of_the_file(tmp_path: Path) -> None:
+def test_overrides_replace_values_of_the_file(tmp_path):
     path = tmp_path / "job.toml"
     path.write_text('steps = 3\n[arms.main]\nname = "vip"\n')
     assert load(path, ["steps=4", "arms.main.low=5"]) == {"steps": 4, "arms": {"main": {"name": "vip", "low": 5}}}
     assert load(path)["steps"] == 3
 
 
-def refused(overrides: list[str]) -> str:
+def refused(overrides):
     with pytest.raises(ConfigError) as caught:
         load(None, overrides)
     told = str(caught.value)
@@ -73,7 +70,7 @@ def refused(overrides: list[str]) -> str:
     return told
 
 
-def test_an_invalid_or_hostile_override_is_one_short_config_error() -> None:
+def test_an_invalid_or_hostile_override_is_one_short_config_error():
     table = """
         a        => must be key=value, got 'a'
         a=       => must be key=value
@@ -87,7 +84,7 @@ def test_an_invalid_or_hostile_override_is_one_short_config_error() -> None:
         a=3 && a.b.c=1 => a must be a table to set a.b.c, got 3
     """
 
-    def check(overrides: str, problem: str) -> None:
+    def check(overrides, problem):
         assert problem in refused(overrides.split(" && "))
 
     check_all(check, lines(table))
@@ -95,7 +92,7 @@ def test_an_invalid_or_hostile_override_is_one_short_config_error() -> None:
     check_all(lambda override: refused([override]), [(override,) for override in hostile])
 
 
-def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"missing.toml \(No such file"):
         load(tmp_path / "missing.toml")
     with pytest.raises(ConfigError, match="directory"):
@@ -109,10 +106,10 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         load(path)
 
 
-def test_a_hostile_file_is_one_config_error(tmp_path: Path) -> None:
+def test_a_hostile_file_is_one_config_error(tmp_path):
     path = tmp_path / "a.toml"
 
-    def check(content: bytes, problem: str) -> None:
+    def check(content, problem):
         path.write_bytes(content)
         with pytest.raises(ConfigError, match=problem) as refused:
             load(path)
@@ -139,19 +136,19 @@ def test_a_hostile_file_is_one_config_error(tmp_path: Path) -> None:
         path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
-def test_a_byte_order_mark_and_windows_line_ends_are_read(tmp_path: Path) -> None:
+def test_a_byte_order_mark_and_windows_line_ends_are_read(tmp_path):
     (tmp_path / "a.toml").write_bytes(b"\xef\xbb\xbfx = 1\r\ny = 2\r\n")
     assert load(tmp_path / "a.toml") == {"x": 1, "y": 2}
 
 
-def test_dots_in_text_and_numbers_are_no_long_key(tmp_path: Path) -> None:
+def test_dots_in_text_and_numbers_are_no_long_key(tmp_path):
     (tmp_path / "a.toml").write_text(
         f'x = "{"a." * 500}"\ny = {[0.5] * 500}\n# {"a." * 500}\nz = """\n{"a." * 500}"""\n'
     )
     assert load(tmp_path / "a.toml")["y"] == [0.5] * 500
 
 
-def test_a_name_that_is_no_plain_folder_is_refused() -> None:
+def test_a_name_that_is_no_plain_folder_is_refused():
     told = r"plain folder name of at most 200 bytes, got .*; results go to"
     names = ["", ".", "..", "a/b", "/", "n" * 300, "a\x1b[31m", "a\0b"]
     check_refused(ConfigError, lambda name: check_folder_name(name, Path("runs")), [(name, told) for name in names])

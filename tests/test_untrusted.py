@@ -1,9 +1,5 @@
-from __future__ import annotations
-
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,22 +7,22 @@ from apportion.untrusted import CONFIG_BYTES, ERROR, MAX_DEPTH, QUOTED, check_fi
 from tests.cases import check_refused
 
 
-def nested(depth: int) -> list[Any]:
-    value: list[Any] = []
+def nested(depth):
+    value = []
     for _ in range(depth - 1):
         value = [value]
     return value
 
 
-def make_pipe(path: Path) -> None:
+def make_pipe(path):
     os.mkfifo(path)
 
 
-def link_to(device: str) -> Callable[[Path], None]:
+def link_to(device):
     return lambda path: path.symlink_to(device)
 
 
-def make_sparse(path: Path) -> None:
+def make_sparse(path):
     """Make a file of 10 GB that takes no room."""
     with path.open("wb") as file:
         file.truncate(10 * 2**30)
@@ -41,7 +37,7 @@ ENDLESS = {
 """Things that are no files: a test that opens one would not end."""
 
 
-def test_json_that_cannot_be_used_is_one_value_error() -> None:
+def test_json_that_cannot_be_used_is_one_value_error():
     cases = [
         ("[" * 5000 + "]" * 5000, "levels of nesting"),
         ("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), "levels of nesting"),
@@ -58,7 +54,7 @@ def test_json_that_cannot_be_used_is_one_value_error() -> None:
     check_refused(ValueError, parse_json, cases)
 
 
-def test_ordinary_json_is_read_as_ever() -> None:
+def test_ordinary_json_is_read_as_ever():
     deepest = "[" * MAX_DEPTH + "]" * MAX_DEPTH
     assert parse_json(deepest) == nested(MAX_DEPTH)
     assert parse_json(r'{"a": "\ud83d\ude00", "b": [1, 2.5, null]}') == {"a": "😀", "b": [1, 2.5, None]}
@@ -74,18 +70,18 @@ LARGE = {
 }
 
 
-def test_a_quoted_value_is_one_short_line() -> None:
+def test_a_quoted_value_is_one_short_line():
     for name, value in LARGE.items():
         assert len(shown(value)) <= QUOTED and shown(value).isprintable(), name
 
 
-def test_an_error_line_is_bounded_and_keeps_its_remedy() -> None:
+def test_an_error_line_is_bounded_and_keeps_its_remedy():
     line = one_line("a key\n" + "\x1b[31m" * 10**5 + "; remove it")
     assert line.isprintable() and len(line) <= 5 * ERROR
     assert line.startswith("a key ") and line.endswith("; remove it")
 
 
-def test_what_is_no_file_or_too_long_is_refused_before_it_is_read(tmp_path: Path) -> None:
+def test_what_is_no_file_or_too_long_is_refused_before_it_is_read(tmp_path):
     for name, make in {**ENDLESS, "sparse": make_sparse}.items():
         make(tmp_path / name)
         with pytest.raises(OSError, match=r"it is a|10,737,418,240 bytes"):

@@ -1,7 +1,5 @@
 """Tests of the benchmark of the calibrated rule: its curves against replays, and its tables on a few questions."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np
@@ -17,7 +15,7 @@ M = 12
 
 
 @pytest.fixture(scope="module")
-def prefixes() -> Prefixes:
+def prefixes():
     rows = read_datasets(benchmarks.calibrated.QUICK / "nowhere")["game24_standard"]
     return Prefixes(Streams.draw(rows[:8], 5, 0), M)
 

@@ -72,7 +72,7 @@ def test_only_the_first_line_counts():
     assert right([" 7\n", "7", " 7\n12", " 71\n", "", "\n7"], ["7"] * 6) == [1, 1, 1, 0, 0, 0]
 
 
-def sampled(correlated: bool, prompts: int = 200, n: int = 16):
+def sampled(correlated, prompts=200, n=16):
     """Return rewards and norms. Correlated ones are 4 times as large for wrong completions."""
     rng = np.random.default_rng(0)
     rewards = (rng.random((prompts, n)) < rng.uniform(0.2, 0.8, (prompts, 1))).astype(float)

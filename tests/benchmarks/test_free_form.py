@@ -1,7 +1,5 @@
 """Tests of the benchmark of free-form answers: its data, and what it measures."""
 
-from __future__ import annotations
-
 import asyncio
 
 import numpy as np
@@ -13,22 +11,21 @@ from benchmarks.free_form_measured import (
     SAMPLES,
     Found,
     KnownClasses,
-    Worded,
     hand_written,
     measure,
 )
 
 
 @pytest.fixture(scope="module")
-def words() -> list[Worded]:
+def words():
     return hand_written(orders=2, seed=0)
 
 
-def run(questions, make) -> list[Found]:
+def run(questions, make):
     return asyncio.run(measure(questions, make))
 
 
-def make_found(**changes) -> Found:
+def make_found(**changes):
     names = Found.__dataclass_fields__
     return Found(**dict.fromkeys(names, 0.0) | changes)
 

@@ -1,7 +1,5 @@
 """Tests of the benchmark of damaged input: its mutations, its judges, its bounds, and a small run."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

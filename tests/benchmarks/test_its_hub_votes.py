@@ -1,7 +1,5 @@
 """Tests of the comparison with its_hub: its replay of recorded answers, ties, and its own votes if it is installed."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

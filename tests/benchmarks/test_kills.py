@@ -1,7 +1,5 @@
 """Tests of the benchmarks of killed studies and full disks, each by a small run."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

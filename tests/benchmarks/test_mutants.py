@@ -1,10 +1,6 @@
 """Tests of the mutants: which places are broken and how, and that a broken copy is restored."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
-from benchmarks.mutants import LEFT_OUT, Mutant, drawn, files_of, mutants_of, rooms, suite_of
+from benchmarks.mutants import LEFT_OUT, drawn, files_of, mutants_of, rooms, suite_of
 
 SOURCE = '''"""Text 1 + 1."""
 LIMIT = 8
@@ -17,13 +13,13 @@ def kept(a: int, b: int = 2) -> int:
 '''
 
 
-def broken(tmp_path: Path) -> dict[str, str]:
+def broken(tmp_path):
     path = tmp_path / "one.py"
     path.write_text(SOURCE, encoding="utf-8")
     return {mutant.old: mutant.new for mutant in mutants_of("one", path, tmp_path)}
 
 
-def test_conditions_operators_numbers_raises_and_returns_are_broken_and_words_are_not(tmp_path: Path) -> None:
+def test_conditions_operators_numbers_raises_and_returns_are_broken_and_words_are_not(tmp_path):
     assert broken(tmp_path) == {
         "a < b and ready(a)": "(a < b or ready(a))",
         "a < b": "(a >= b)",
@@ -35,7 +31,7 @@ def test_conditions_operators_numbers_raises_and_returns_are_broken_and_words_ar
     }
 
 
-def test_a_mutant_is_put_where_it_was_found(tmp_path: Path) -> None:
+def test_a_mutant_is_put_where_it_was_found(tmp_path):
     path = tmp_path / "one.py"
     path.write_text("# é\n" + SOURCE, encoding="utf-8")
     (mutant,) = [each for each in mutants_of("one", path, tmp_path) if each.old == "a - b"]
@@ -43,11 +39,11 @@ def test_a_mutant_is_put_where_it_was_found(tmp_path: Path) -> None:
     assert mutant.place == "one.py:9"
 
 
-def test_the_same_seed_draws_the_same_places_and_another_seed_others() -> None:
-    first: list[Mutant] = drawn("allocators", 5, 0)
+def test_the_same_seed_draws_the_same_places_and_another_seed_others():
+    first = drawn("allocators", 5, 0)
     assert first == drawn("allocators", 5, 0) != drawn("allocators", 5, 1)
 
 
-def test_every_room_has_tests_that_exist() -> None:
+def test_every_room_has_tests_that_exist():
     for room in rooms():
         assert room not in LEFT_OUT and files_of(room) and suite_of(room), room

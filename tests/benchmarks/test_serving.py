@@ -1,7 +1,5 @@
 """Tests of the benchmark of votes on a served model: its arithmetic, and a small run."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

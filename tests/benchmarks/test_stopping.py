@@ -1,7 +1,5 @@
 """Tests of the stopping benchmark: its data and their licence notice, the replays, the intervals and the tables."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 
@@ -30,7 +28,7 @@ NOWHERE = Path("nowhere") / "votes.parquet"
 
 
 @pytest.fixture(scope="module")
-def questions() -> list[Question]:
+def questions():
     return read_datasets(NOWHERE)["game24_cot"]
 
 

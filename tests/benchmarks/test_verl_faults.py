@@ -1,7 +1,5 @@
 """Tests of the benchmark of faults in verl: its table, how it tells outcomes apart, and what it calls a wrong row."""
 
-from __future__ import annotations
-
 import os
 from importlib.util import find_spec
 

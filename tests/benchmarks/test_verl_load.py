@@ -1,7 +1,5 @@
 """Tests of the benchmark of the coordinator's load: its draws, its counts, and a small run."""
 
-from __future__ import annotations
-
 from collections import Counter
 from importlib.util import find_spec
 

@@ -1,7 +1,5 @@
 """Tests of the look at weighted votes: its winners, its placebo and its rule of decision, on made answers."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np
@@ -12,7 +10,7 @@ from benchmarks.stopping_measured import Estimate
 from benchmarks.weighted_votes import compare, holds, winners
 
 
-def make_question(answers: str, tokens: list[int], gold: str = "a") -> Question:
+def make_question(answers, tokens, gold="a"):
     return Question(tuple(answers), {answer: answer == gold for answer in answers}, tuple(tokens))
 
 

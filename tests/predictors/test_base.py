@@ -1,7 +1,5 @@
 """Contract tests of the predictor protocol, over the registry."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np
@@ -11,7 +9,6 @@ from apportion.predictors import (
     PREDICTORS,
     EmpiricalBayes,
     MovingAverage,
-    Predictor,
     Ridge,
     Shuffled,
 )
@@ -22,12 +19,12 @@ PROMPTS = make_prompts(30)
 EMBEDDER = embedder_of(PROMPTS, np.random.default_rng(0).normal(size=(30, 4)))
 
 
-def make(name: str) -> Predictor:
+def make(name):
     kind = PREDICTORS[name]
     return kind(embedder=EMBEDDER) if name in EMBEDDING else kind()
 
 
-def told(predictor: Predictor, prompts: list[Prompt]) -> np.ndarray:
+def told(predictor, prompts):
     """Return mean and variance of the belief, [2, P], because some predictors learn means and some variances."""
     belief = predictor.predict(prompts)
     return np.stack([belief.mean, belief.variance])
@@ -38,7 +35,7 @@ CONTROLS = {"shuffled"}  # assigns beliefs to random prompts on purpose; see tes
 
 
 @pytest.fixture(params=sorted(PREDICTORS.keys() - CONTROLS))
-def predictor(request: pytest.FixtureRequest) -> Predictor:
+def predictor(request):
     return make(request.param)
 
 

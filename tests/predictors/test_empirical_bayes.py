@@ -1,7 +1,5 @@
 """Tests of the empirical Bayes predictor: what it adds to counts, and what it must never lose against them."""
 
-from __future__ import annotations
-
 import pickle
 import time
 import tracemalloc
@@ -10,7 +8,7 @@ import numpy as np
 import pytest
 
 from apportion.baselines import Predicted
-from apportion.predictors import DiscountedCounts, EmpiricalBayes, Predictor
+from apportion.predictors import DiscountedCounts, EmpiricalBayes
 from apportion.types import Batch, Belief, Plan, Prompt, Rollout
 from tests.predictors.builders import embedder_of, graded_batch, make_batch, make_prompts
 from tests.soak import case
@@ -18,11 +16,11 @@ from tests.soak import case
 ROLLOUTS = 8
 
 
-def draw(rng: np.random.Generator, p: np.ndarray, some: np.ndarray, prompts: list[Prompt]) -> Batch:
+def draw(rng, p, some, prompts):
     return make_batch([prompts[q] for q in some], rng.binomial(ROLLOUTS, p[some]).tolist(), [ROLLOUTS] * len(some))
 
 
-def errors(predictor: Predictor, success: list[np.ndarray], seed: int, size: int = 32) -> np.ndarray:
+def errors(predictor, success, seed, size=32):
     """Return the mean squared error of predicted success in each epoch; ``success`` [epochs][Q] are the true ones."""
     rng, prompts, found = np.random.default_rng(seed), make_prompts(len(success[0])), []
     predictor.prepare(prompts)
@@ -36,7 +34,7 @@ def errors(predictor: Predictor, success: list[np.ndarray], seed: int, size: int
     return np.array(found)
 
 
-def logistic(latent: np.ndarray) -> np.ndarray:
+def logistic(latent):
     return 1 / (1 + np.exp(-latent))
 
 
@@ -189,7 +187,7 @@ def test_verdicts_with_rewards_of_their_own_are_predicted_by_these():
     np.testing.assert_allclose(signed.expected_rewards(prompts), 2 * plain.expected_rewards(prompts) - 1)
 
 
-def seconds_and_mib(prompts: int) -> tuple[float, float]:
+def seconds_and_mib(prompts):
     """Return the least processor seconds and peak memory of an update of 128, once all ``prompts`` have been seen."""
     rng, everything = np.random.default_rng(12), make_prompts(prompts)
     x = rng.normal(size=(prompts, 384)).astype(np.float32)

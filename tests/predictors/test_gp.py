@@ -1,7 +1,5 @@
 """The Gaussian process against Algorithm 1 of arXiv 2602.01601 as printed, with its Q x Q kernel."""
 
-from __future__ import annotations
-
 import time
 import tracemalloc
 

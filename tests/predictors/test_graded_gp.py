@@ -1,7 +1,5 @@
 """The graded Gaussian process against Appendix E.2 of arXiv 2602.01601 as printed, with its Q x Q kernel."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

