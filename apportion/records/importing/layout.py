@@ -289,6 +289,10 @@ def layout_of(
         others = [column for column in further if format == "trl" or column.lower().partition(".")[0] in usual]
         if {"reward", "correct"} <= columns.keys():
             others.insert(0, columns.pop("correct"))
+        if format == "trl" and "reward" not in found:  # a reward function may have any name
+            others = [columns.pop(role) for role in ("reward", "correct") if role in columns] + others
+        if {"reward", "correct"} & columns.keys():
+            others = others[:MOST_OTHERS]
     for role, other in (("reward", "correct"), ("correct", "reward")):
         if rewards or (role in named and not counts):
             columns.pop(other, None)
@@ -296,7 +300,7 @@ def layout_of(
         format,
         columns,
         dict(rewards),
-        tuple(dict.fromkeys(others))[:MOST_OTHERS],
+        tuple(dict.fromkeys(others)),
         frozenset({*renamed} | ({"reward"} if rewards else set())),
     )
     for role, column in renamed.items():

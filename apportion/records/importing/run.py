@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from apportion.records.doubts import doubts_of, gold_answers, two_valued
 from apportion.records.importing.assembly import Assembled, RunAssembly
 from apportion.records.importing.blocks import Unsure
 from apportion.records.importing.files import files_of, repeats, step_in_name
-from apportion.records.importing.layout import NAMES, Layout, detect, layout_of, weights_of
+from apportion.records.importing.layout import MOST_OTHERS, NAMES, Layout, detect, layout_of, weights_of
 from apportion.records.importing.prime_rl import step_of
 from apportion.records.importing.source import HEAD, LATER_HEAD, Source
 from apportion.records.importing.visits import read_visits
@@ -25,8 +26,10 @@ from apportion.untrusted import shown
 NO_STEP = "no column is a step"
 ONE_STEP = f"{NO_STEP}: all rows are one step; --column step=COLUMN names one"
 NAMED_STEP = f"{NO_STEP}: the number in the name of a file is that of its rows"
-LEAST_LIKENESS = 0.9
-"""The least correlation of advantages with those of the reward that trained."""
+MISFIT = 1e-6
+"""The share of the squared deviations of the reward that its recorded advantages may leave unexplained."""
+SLIGHT = 1e-5
+"""Squared advantages of a group that are rounding, as a share of those of another."""
 TURNS = ("turn", "turn_idx", "turn_index", "turn_id")
 """Columns of logs that have a row for each turn of a rollout."""
 MOST_LISTED = 12
@@ -173,7 +176,10 @@ def _decided(
         )
     if no_step:
         doubts.insert(0, no_step)
-    doubts += doubts_of(record, other_rewards=others, reward=called, lists=lists) + found.doubts
+    doubts += (
+        doubts_of(record, other_rewards=dict(islice(others.items(), MOST_OTHERS)), reward=called, lists=lists)
+        + found.doubts
+    )
     doubts += [
         f"{name} is not read: if a rollout has a row a turn, no figure here is that of the run; give one row a rollout"
         for name in ignored
@@ -193,9 +199,8 @@ def _decided(
 def chosen_reward(record: RunRecord, candidates: Mapping[str, Floats], advantage: Floats) -> tuple[str, Floats, str]:
     """Return what the reward is made of, its values [R], and what to say of that.
 
-    It is the one column that differs within groups. If several do, it is that of them, or the sum of all, whose
-    deviations from the mean of the group are the recorded ``advantage`` [R] up to a scale. Raises RecordError if none
-    is.
+    It is the one column that differs within groups. If several do, it is their weighted sum whose deviations from the
+    mean of the group are the recorded ``advantage`` [R], up to a scale of each group. Raises RecordError if none is.
     """
     varying = {name: values for name, values in candidates.items() if replace(record, reward=values).mixed.any()}
     if len(varying) <= 1:
@@ -204,28 +209,55 @@ def chosen_reward(record: RunRecord, candidates: Mapping[str, Floats], advantage
         said = f"the reward is {name}" if constant or "." in name else ""
         said += f"; equal in every group: {', '.join(constant)}" if constant else ""
         return name, candidates[name], said
-    values = np.stack(list(varying.values()))
-    total = np.where(np.isnan(values).all(0), np.nan, np.nansum(values, axis=0))
-    tried = {**varying, " + ".join(varying): total}
-    fits = {name: _likeness(replace(record, reward=each), advantage) for name, each in tried.items()}
-    best = max(fits, key=lambda name: fits[name])
-    if not fits[best] >= LEAST_LIKENESS:
+    weights = _weights(record, varying, advantage)
+    if weights is None:
         raise RecordError(
-            f"several columns may be the reward, and the advantages are those of none, got {', '.join(varying)}; name "
-            "one by --reward NAME, or give a weight to each by --reward NAME=WEIGHT, as TRL's reward_weights"
+            "several columns may be the reward, and the advantages are those of no sum of them, got "
+            f"{', '.join(varying)}; name one by --reward NAME, or give a weight to each by --reward NAME=WEIGHT, as "
+            "TRL's reward_weights"
         )
+    used = {name: weight for name, weight in zip(varying, weights.tolist(), strict=True) if weight}
+    best = " + ".join(name if weight == 1 else f"{weight:g} * {name}" for name, weight in used.items())
+    parts = np.stack([weight * varying[name] for name, weight in used.items()])
     said = f"the reward is {best}, whose advantages were recorded; --reward NAME=WEIGHT for each says otherwise"
-    return best, tried[best], said
+    return best, np.where(np.isnan(parts).all(0), np.nan, np.nansum(parts, 0)), said
 
 
-def _likeness(record: RunRecord, advantage: Floats) -> float:
-    """Return the correlation of ``advantage`` [R] with the rewards, each less its group's mean and over its spread."""
-    own, its = (_standard(replace(record, reward=values)) for values in (record.reward, advantage))
-    known = np.isfinite(own) & np.isfinite(its)
-    return float(np.corrcoef(own[known], its[known])[0, 1]) if known.any() else 0.0
+def _weights(record: RunRecord, columns: Mapping[str, Floats], advantage: Floats) -> Floats | None:
+    """Return the weights [n] of ``columns`` in the reward, of which the largest is 1; None if nothing fits.
 
-
-def _standard(record: RunRecord) -> Floats:
-    of = np.repeat(np.arange(len(record.step)), np.diff(record.first))
-    spread = np.where(record.mixed, np.sqrt(record.variances), np.nan)[of]
-    return np.asarray((record.reward - record.shares[of]) / spread)
+    The deviations of the reward from the mean of a group are a multiple of the advantages, another one in each group.
+    Weights of 0 and 1 are tried first, then those that leave the least unexplained, if only one such sum does. Groups
+    of another size than most are left out: they may be several in one.
+    """
+    sizes, number = np.diff(record.first), len(columns)
+    usual = int(np.bincount(sizes).argmax())
+    part = replace(record, components={**columns, "": advantage}).of_groups(sizes == usual)
+    values = np.stack(list(part.components.values())).reshape(number + 1, -1, usual)
+    values = np.nan_to_num(values[:, np.isfinite(values[-1]).all(axis=1)])
+    spread = values - values.mean(axis=2, keepdims=True)
+    spread, wanted = spread[:-1], spread[-1]
+    norm = (wanted**2).sum(axis=1)
+    taught = norm > SLIGHT * norm.max(initial=0)
+    factor = np.divide((spread * wanted).sum(axis=2), norm, out=np.zeros((number, len(norm))), where=taught)
+    left = (spread - factor[..., None] * wanted).reshape(number, -1)
+    whole, rest = (each @ each.T for each in (spread.reshape(number, -1), left))
+    tried = [*np.eye(number), np.ones(number)]
+    units = np.sqrt(np.diag(whole))
+    if units.all():
+        strengths, directions = np.linalg.eigh(whole / np.outer(units, units))
+        kept = strengths > MISFIT
+        white = directions[:, kept] / np.sqrt(strengths[kept]) / units[:, None]
+        misfits, solved = np.linalg.eigh(white.T @ rest @ white)
+        if len(misfits) == 1 or misfits[1] > 100 * MISFIT:
+            found = white @ solved[:, 0]
+            found *= np.sign(found @ factor.sum(axis=1)) / np.abs(found).max()
+            tried.append(np.round(found, 4))
+    for weights in tried:
+        if (
+            weights @ rest @ weights <= MISFIT * (weights @ whole @ weights)
+            and (weights @ factor > 0)[taught].all()
+            and taught.any()
+        ):
+            return np.asarray(weights)
+    return None

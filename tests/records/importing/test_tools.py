@@ -51,25 +51,50 @@ def test_several_rewards_of_trl_are_named_or_weighed(tmp_path):
         open_run(tmp_path, rewards=["speed"])
 
 
-@pytest.mark.parametrize(("weights", "scaled"), [((1, 1), True), ((1, 1), False), ((1, 0), True), ((0, 1), False)])
-def test_the_advantages_of_trl_say_which_rewards_trained(tmp_path, weights, scaled):
-    rng = np.random.default_rng(0)
-    parts = rng.random((12, 4, 2)).round(3)
-    total = (parts * weights).sum(axis=2)
-    advantage = total - total.mean(axis=1, keepdims=True)
-    advantage = advantage / advantage.std(axis=1, keepdims=True) if scaled else advantage
-    rows = [
-        {"step": 1, "prompt": f"q{q}", "completion": "so", "right": a, "short": b, "advantage": advantage[q, k]}
-        for q, own in enumerate(parts.tolist())
-        for k, (a, b) in enumerate(own)
-    ]
+WEIGHTS = {
+    "a + b": ([1, 1], True),
+    "a": ([1, 0], True),
+    "b": ([0, 1], False),
+    "a + 0.2 * b": ([1, 0.2], True),
+    "a + -0.3 * b": ([1, -0.3], False),
+    "0.5 * a + c": ([0.5, 0, 1], True),
+    "a + b + c + d + e + f": ([1] * 6, True),
+}
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_the_advantages_of_trl_say_which_rewards_trained(tmp_path, name):
+    weights, scaled = WEIGHTS[name]
+    parts = np.random.default_rng(0).random((12, 8, len(weights))).round(3)
+    parts[:6, :, 0] = np.round(parts[:6, :1, 0])  # equal within half of the groups
+    rows, total = rows_of_trl(parts, weights, scaled)
     run = open_run(parquet(tmp_path / "completions_00001.parquet", rows))
     np.testing.assert_allclose(run.reward, total.reshape(-1), atol=1e-6)
-    name = {(1, 1): "right + short", (1, 0): "right", (0, 1): "short"}[weights]
     assert run.doubts[0].startswith(f"the reward is {name}, whose advantages were recorded")
     other = [row | {"advantage": float(k % 2)} for k, row in enumerate(rows)]
-    with pytest.raises(RecordError, match=r"several columns may be the reward, .* got right, short; name one by"):
+    with pytest.raises(RecordError, match=r"several columns may be the reward, .* got a, b.*; name one by"):
         open_run(parquet(tmp_path / "other" / "completions_00001.parquet", other))
+
+
+def test_a_reward_of_some_tasks_alone_is_not_taken_for_the_whole(tmp_path):
+    parts = np.random.default_rng(0).integers(2, size=(12, 8, 2)).astype(float)
+    parts[::2, :, 0] = parts[1::2, :, 1] = np.nan
+    rows, total = rows_of_trl(parts, [1, 1])
+    run = open_run(parquet(tmp_path / "completions_00001.parquet", rows))
+    assert run.reward.tolist() == total.reshape(-1).tolist() and run.doubts[0].startswith("the reward is a + b")
+
+
+def rows_of_trl(parts, weights, scaled=True):
+    """Return a table of TRL with reward functions a, b, ..., whose values are ``parts`` [P, G, n], and the reward."""
+    total = np.nansum(parts * weights, axis=2)
+    advantage = total - total.mean(axis=1, keepdims=True)
+    advantage = advantage / (total.std(axis=1, keepdims=True) + 1e-4) if scaled else advantage
+    rows = [
+        {"step": 1, "prompt": f"q{q}", "completion": "so", **dict(zip("abcdef", each, strict=False)), "advantage": a}
+        for q, own in enumerate(zip(parts.tolist(), advantage.tolist(), strict=True))
+        for each, a in zip(*own, strict=True)
+    ]
+    return rows, total
 
 
 def test_rewards_that_trl_leaves_out_are_missing(tmp_path):
