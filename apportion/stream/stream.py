@@ -263,7 +263,7 @@ class Stream:
                 prompt = units[unit].batch.prompts[place]
                 outstanding[number] = Ticket(number, unit, prompt, place, rollout, attempt, version), float(asked)
             queue = [tuple(map(int, entry)) for entry in state["queue"]]
-            finished = {number: self._rows(units[number]) for number in state["finished"]}
+            finished = {number: int(units[number].reserved) for number in state["finished"]}
             training = [units[number].number for number in state["training"]]
             chosen, postponed = ([int(place) for place in state[key]] for key in ("chosen", "postponed"))
             counts = Counter(state["counts"])
@@ -298,7 +298,7 @@ class Stream:
         for ticket, _ in self._outstanding.values():
             self._push(self._units[ticket.unit], ticket.place, ticket.rollout, ticket.attempt)
         self._outstanding, self._now = {}, -math.inf
-        self._finished = {number: self._rows(self._units[number]) for number in self._training} | self._finished
+        self._finished = {number: int(self._units[number].reserved) for number in self._training} | self._finished
         self._training, self._ready = [], sum(self._finished.values())
 
     def _next(self) -> Ticket | None:

@@ -1,11 +1,15 @@
 """Statistics of a batch by prompt: success counts of verified rollouts, and the variance of graded rewards."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
 from apportion.predictors.saved import LARGEST, SavedValues
 from apportion.types import Batch, Floats, Prompt
+
+EXTREME = 0.05
+"""Share of the first batch's rewards that do not set the range, at either end."""
 
 
 class Observation(NamedTuple):
@@ -61,13 +65,20 @@ class Range(NamedTuple):
 def widened(earlier: Range | None, rewards: Floats) -> Range:
     """Return the range after a batch with ``rewards`` [N], N at least 1. ``earlier`` is None before the first batch.
 
-    The first batch sets it. Each later one adds its width to either end at most, so one reward far out of range is
-    clipped, and does not make all others look equal for ever.
+    The first batch sets it, without its extreme rewards: 5% at either end, and one at least if there are three or more.
+    Each batch, the first one too, adds its width to either end at most. So one reward far out of range is clipped, and
+    does not make all others look equal for ever.
+
+    >>> widened(None, np.array([1.0, 0.0, 1e6, -3.0, 0.5]))
+    Range(low=-1.0, high=2.0)
     """
-    low, high = earlier or Range()
-    room = high - low if earlier else np.inf
-    lowest, highest = float(rewards.min()), float(rewards.max())
-    return Range(min(low, max(lowest, low - room)), max(high, min(highest, high + room)))
+    ordered = np.sort(rewards)
+    if earlier is None:
+        out = min(math.ceil(EXTREME * len(ordered)), (len(ordered) - 1) // 2)
+        earlier = Range(min(0.0, float(ordered[out])), max(1.0, float(ordered[-1 - out])))
+    low, high = earlier
+    room = high - low
+    return Range(min(low, max(float(ordered[0]), low - room)), max(high, min(float(ordered[-1]), high + room)))
 
 
 def rewards_by_prompt(batch: Batch) -> dict[str, tuple[Prompt, Floats]]:
