@@ -20,18 +20,11 @@ from apportion.untrusted import MAX_DEPTH
 Records = Sequence[type[Any]]
 NameOf = Callable[[Any], str | None]
 """Returns the name of a value that is kept elsewhere, and None for one that is not."""
+PartNamed = Callable[[str], Any]
+"""Returns a value that is kept elsewhere by its name, or raises ValueError."""
 
 
-def _keep_nothing_elsewhere(value: Any) -> None:
-    return None
-
-
-def find_nothing(name: str) -> Any:
-    """Raise ValueError: no value is kept elsewhere."""
-    raise ValueError(f"it must have its values itself, got the part {name!r:.40}")
-
-
-def encode(value: Any, tensors: list[Tensor], name_of: NameOf = _keep_nothing_elsewhere, depth: int = 0) -> Any:
+def encode(value: Any, tensors: list[Tensor], name_of: NameOf | None = None, depth: int = 0) -> Any:
     """Return ``value`` as JSON. Its tensors and arrays are appended to ``tensors``, as copies on the CPU.
 
     A dataclass with a name, by ``name_of``, is left out but for that name.
@@ -47,9 +40,12 @@ def encode(value: Any, tensors: list[Tensor], name_of: NameOf = _keep_nothing_el
     def inner(part: Any) -> Any:
         return encode(part, tensors, name_of, depth + 1)
 
+    def kept(kind: str, tensor: Tensor) -> dict[str, int]:
+        tensors.append(tensor)
+        return {kind: len(tensors) - 1}
+
     if isinstance(value, np.generic):
-        tensors.append(torch.tensor(value))
-        return {"scalar": len(tensors) - 1}
+        return kept("scalar", torch.tensor(value))
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list):
@@ -61,13 +57,11 @@ def encode(value: Any, tensors: list[Tensor], name_of: NameOf = _keep_nothing_el
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
     if isinstance(value, Tensor):
-        tensors.append(value.detach().cpu().clone(memory_format=torch.contiguous_format))
-        return {"tensor": len(tensors) - 1}
+        return kept("tensor", value.detach().cpu().clone(memory_format=torch.contiguous_format))
     if isinstance(value, np.ndarray):
-        tensors.append(torch.tensor(value).contiguous())  # raises TypeError for text and objects
-        return {"array": len(tensors) - 1}
+        return kept("array", torch.tensor(value).contiguous())  # raises TypeError for text and objects
     if is_dataclass(value) and not isinstance(value, type):
-        if (name := name_of(value)) is not None:
+        if name_of is not None and (name := name_of(value)) is not None:
             return {"part": name}
         own = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
         return {"record": [type(value).__name__, inner(own)]}
@@ -81,13 +75,13 @@ def decode(
     value: Any,
     tensors: dict[int, Tensor],
     records: Records = (),
-    part_named: Callable[[str], Any] = find_nothing,
+    part_named: PartNamed | None = None,
     depth: int = 0,
 ) -> Any:
     """Return what ``encode`` was given. Raise ValueError for JSON that it cannot have written.
 
     ``tensors`` are taken out by number, so that each is used once. A record must be of one of ``records``, and its
-    fields must have the types that its class declares. ``part_named`` returns a part by name, or raises ValueError.
+    fields must have the types that its class declares. Without ``part_named`` it must have no parts.
     """
     if depth > MAX_DEPTH:
         raise ValueError(f"it must have at most {MAX_DEPTH} levels, got more")
@@ -119,7 +113,7 @@ def decode(
     if kind == "record":
         name, own = _pair(content)
         return _record(name, inner(own), {record.__name__: record for record in records})
-    if kind == "part" and isinstance(content, str):
+    if kind == "part" and isinstance(content, str) and part_named is not None:
         return part_named(content)
     raise ValueError(f"an object must say what it is, got {kind!r:.40}")
 

@@ -22,7 +22,7 @@ from uuid import uuid4
 from torch import Tensor
 
 from apportion.engines.plain_data import Records, encode
-from apportion.engines.saved_state import CHECKSUM_BYTES, checksum_of, pack, restoring, unpack
+from apportion.engines.saved_state import CHECKSUM_BYTES, checksum_of, pack, packed, read_saved, restoring, unpack
 from apportion.runs.whole_files import UNFINISHED, is_file, write_whole
 
 logger = logging.getLogger(__name__)
@@ -47,8 +47,8 @@ class SharedParts:
     def adopt(self, path: Path, kind: str) -> bool:
         """Use those files of the state at ``path`` that are whole. Return False if the state cannot be read."""
         try:
-            packed = unpack(path.read_bytes(), kind)
-            own = {_file_beside(path, name): parts for name, parts in packed.files.items()}
+            whole = unpack(path.read_bytes(), kind)
+            own = {_file_beside(path, name): parts for name, parts in whole.files.items()}
             self._files = {file: parts for file, parts in own.items() if _is_whole(file, parts)}
         except (OSError, ValueError) as error:
             logger.info("The parts of %s are not used again: %s", path, error)
@@ -85,10 +85,10 @@ class SharedParts:
             elif _link(file, target, sum(sizes.values())):
                 found[target] = sizes
                 left -= sizes.keys()
-        for packed in _batches(parts, sorted(left)):
-            target = path.with_name(f"{path.stem}.{sha256(''.join(packed).encode()).hexdigest()[:16]}{SUFFIX}")
-            write_whole(target, b"".join(packed.values()))
-            found[target] = {name: len(content) for name, content in packed.items()}
+        for batch in _batches(parts, sorted(left)):
+            target = path.with_name(f"{path.stem}.{sha256(''.join(batch).encode()).hexdigest()[:16]}{SUFFIX}")
+            write_whole(target, b"".join(batch.values()))
+            found[target] = {name: len(content) for name, content in batch.items()}
         return found
 
 
@@ -108,7 +108,7 @@ class _Parts:
             return None
         found = self.known.get(id(value)) or self.names.get(id(value))
         if found is None:
-            content = _pack_part(value)
+            content = packed(PART, value)
             found = value, content[-CHECKSUM_BYTES:].hex()
             self._packed[found[1]] = content
         self.names[id(value)] = found  # with the value, so that no other gets its id
@@ -118,7 +118,7 @@ class _Parts:
     def pack(self, name: str) -> bytes:
         """Return the bytes of a part."""
         if name not in self._packed:
-            self._packed[name] = _pack_part(self.values[name])
+            self._packed[name] = packed(PART, self.values[name])
         return self._packed[name]
 
 
@@ -129,8 +129,8 @@ def load_with_parts(path: Path, kind: str, *, remedy: str, records: Records = ()
     if one cannot be read.
     """
     with restoring(path, remedy):
-        packed = unpack(path.read_bytes(), kind)
-        files = [_read_parts(_file_beside(path, file), sizes) for file, sizes in packed.files.items()]
+        whole = unpack(read_saved(path), kind)
+        files = [_read_parts(_file_beside(path, file), sizes) for file, sizes in whole.files.items()]
         contents = {name: part for file in files for name, part in file.items()}
         decoded: dict[str, Any] = {}
 
@@ -141,7 +141,7 @@ def load_with_parts(path: Path, kind: str, *, remedy: str, records: Records = ()
                 decoded[name] = unpack(contents.pop(name), PART).decode(records)
             return decoded[name]
 
-        return packed.decode(records, part_named)
+        return whole.decode(records, part_named)
 
 
 def _read_parts(file: Path, sizes: Mapping[str, int]) -> dict[str, bytes]:
@@ -170,11 +170,6 @@ def _file_beside(path: Path, name: str) -> Path:
     if not re.fullmatch(rf"{re.escape(path.stem)}\.[0-9a-f]{{16}}{re.escape(SUFFIX)}", name):
         raise ValueError(f"a file of parts must have its own kind of name, got {name!r:.80}")
     return path.with_name(name)
-
-
-def _pack_part(value: Any) -> bytes:
-    tensors: list[Tensor] = []
-    return pack(PART, encode(value, tensors), tensors)
 
 
 def _batches(parts: _Parts, names: Sequence[str]) -> Iterator[dict[str, bytes]]:

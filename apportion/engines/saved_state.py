@@ -7,7 +7,7 @@ by ``plain_data``. Loading a file builds these values and nothing else. It never
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -20,9 +20,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from apportion.engines.plain_data import Records, decode, encode, find_nothing
+from apportion.engines.plain_data import PartNamed, Records, decode, encode
 from apportion.runs.declared_types import fits
-from apportion.runs.whole_files import write_whole
+from apportion.runs.whole_files import is_file, write_whole
 
 VERSION = 2
 """Version of all files; 1 were pickles."""
@@ -40,17 +40,23 @@ def save_state(path: Path, kind: str, state: Any) -> None:
 
     Raises TypeError if a value is neither plain data, a tensor, an array nor a dataclass of these.
     """
-    tensors: list[Tensor] = []
-    write_whole(path, pack(kind, encode(state, tensors), tensors))
+    write_whole(path, packed(kind, state))
 
 
 def load_state(path: Path, kind: str, *, remedy: str, records: Records = ()) -> Any:
     """Return the state of ``kind`` that ``save_state`` wrote to ``path``. Dataclasses in it must be among ``records``.
 
-    Raises SavedStateError, which ends with ``remedy``, for any other file, and OSError if it cannot be read.
+    Raises SavedStateError, which ends with ``remedy``, for any other file or none, and OSError if it cannot be read.
     """
     with restoring(path, remedy):
-        return unpack(path.read_bytes(), kind).decode(records)
+        return unpack(read_saved(path), kind).decode(records)
+
+
+def read_saved(path: Path) -> bytes:
+    """Return the content of a file of a checkpoint. Raise ValueError if there is none."""
+    if not is_file(path):
+        raise ValueError("a checkpoint must hold the state of its run, got no such file")
+    return path.read_bytes()
 
 
 @contextmanager
@@ -76,12 +82,18 @@ class PackedState:
     tensors: dict[int, Tensor]
     files: Mapping[str, Mapping[str, int]]
 
-    def decode(self, records: Records, part_named: Callable[[str], Any] = find_nothing) -> Any:
+    def decode(self, records: Records, part_named: PartNamed | None = None) -> Any:
         """Return the state. Raise ValueError if it is damaged."""
         try:
             return decode(self.state, self.tensors, records, part_named)
         except ValueError as error:
             raise ValueError(f"{self.what}, got one that is damaged ({error})") from error
+
+
+def packed(kind: str, state: Any) -> bytes:
+    """Return the content of a file with a ``state`` of ``kind`` that is complete by itself."""
+    tensors: list[Tensor] = []
+    return pack(kind, encode(state, tensors), tensors)
 
 
 def pack(

@@ -7,7 +7,7 @@ from typing import Any
 
 from tinker_cookbook.checkpoint_utils import get_last_checkpoint, load_checkpoints_file
 
-from apportion.engines.saved_state import SavedStateError, load_state, restoring, save_state
+from apportion.engines.saved_state import load_state, restoring, save_state
 from apportion.predictors.saved import SavedValues
 from apportion.tinker.rewards import EarlierEpisode
 
@@ -51,8 +51,6 @@ class StateFiles:
     def restore(self, step: int, names: list[str], load: Callable[[SavedValues], None]) -> None:
         """Have ``load`` take the state after ``step`` steps, which has these ``names``. Raises SavedStateError."""
         path = self._path(step)
-        if not path.exists():
-            raise SavedStateError(f"{path}: a checkpoint must have the allocator's state, got no such file; {REMEDY}")
         state = load_state(path, KIND, remedy=REMEDY, records=(EarlierEpisode,))
         with restoring(path, REMEDY):
             load(SavedValues(state, KIND, names))

@@ -26,7 +26,6 @@ from apportion.engines.saved_parts import SharedParts, load_with_parts
 from apportion.engines.saved_settings import check_same_settings
 from apportion.engines.saved_state import SavedStateError, restoring
 from apportion.predictors.saved import OtherSettingsError
-from apportion.runs.whole_files import is_file
 from apportion.types import Batch, Belief, Prompt, Rollout
 from apportion.untrusted import shown
 from apportion.verl.coordinator.messages import WrittenRollout
@@ -100,7 +99,9 @@ def resumed_file(config: DictConfig, *, strict: bool = False) -> Path | None:
         )
     path = Path(folder).absolute() / FILE
     if strict and not path.exists():
-        raise ValueError(_missing(path))
+        raise ValueError(
+            f"a checkpoint must hold the allocator's state, got {path.parent} without {path.name}; {REMEDY}"
+        )
     return path
 
 
@@ -139,10 +140,6 @@ def load_into(coordinator: Coordinator, path: Path) -> None:
 
 def _load(coordinator: Coordinator, path: Path) -> None:
     """Have ``coordinator`` continue from ``path``. Raises SavedStateError, OtherSettingsError or OSError."""
-    with restoring(path, REMEDY):
-        found = is_file(path)
-    if not found:
-        raise SavedStateError(_missing(path))
     saved = load_with_parts(path, KIND, remedy=REMEDY, records=RECORDS)
     try:
         with restoring(path, REMEDY):
@@ -212,10 +209,6 @@ def _latest(folder: Path) -> str | None:
             "step to latest_checkpointed_iteration.txt, or set trainer.resume_mode=resume_path"
         ) from error
     return found
-
-
-def _missing(path: Path) -> str:
-    return f"a checkpoint must hold the allocator's state, got {path.parent} without {path.name}; {REMEDY}"
 
 
 def _warn(path: Path, what: str, faults: list[str]) -> None:

@@ -224,7 +224,7 @@ def test_a_part_that_no_file_has_is_refused(tmp_path):
     path.write_bytes(saved_parts.pack(KIND, {"part": "ab"}, []))
     with pytest.raises(SavedStateError, match="no file has the part 'ab'"):
         loaded(path)
-    with pytest.raises(SavedStateError, match="it must have its values itself, got the part 'ab'"):
+    with pytest.raises(SavedStateError, match="an object must say what it is, got 'part'"):
         load_state(path, KIND, remedy=REMEDY)
 
 

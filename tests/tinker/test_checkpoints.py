@@ -89,7 +89,9 @@ def test_the_state_of_another_allocation_is_refused(configured, run, allocator, 
 
 def test_a_run_that_was_begun_without_an_allocator_is_refused(configured, run, tmp_path):
     run(configured(max_steps=1))
-    with pytest.raises(SavedStateError, match=r"000001.state: a checkpoint must have the allocator's state"):
+    with pytest.raises(
+        SavedStateError, match=r"000001.state: a checkpoint must hold the state of its run, got no such file"
+    ):
         run(allocated(configured(), Uniform(2)))
 
 
