@@ -11,12 +11,14 @@ from typing import Any
 
 from apportion.engines.contract import EngineGroups, differ
 from apportion.engines.decisions import TrainerAllocation
-from apportion.engines.prompts import prompt_of
-from apportion.engines.saved_state import load_state, save_state
+from apportion.engines.prompts import distinct_prompts
+from apportion.engines.saved_state import save_state
 from apportion.predictors.score_norms import sampled_score_norm
 from apportion.types import Rollout
 
-KIND = "AReaL run"
+FILE, KIND = "apportion.safetensors", "AReaL run"
+READ = ("rewards", "loss_mask", "logprobs")
+"""What is read of a trajectory."""
 
 
 def allocated(
@@ -41,10 +43,7 @@ def allocated(
         raise ValueError(
             f"rows must have {prompt_key!r}, row {missing[0]} has none; name the column of the prompt as prompt_key"
         )
-    known: dict[str, Mapping[str, Any]] = {}
-    for row in rows:
-        known.setdefault(prompt_of({"prompt": row[prompt_key]}).id, row)
-    prompts = [prompt_of({"prompt": row[prompt_key]}) for row in known.values()]
+    prompts = distinct_prompts(rows, lambda row: {**row, "prompt": row[prompt_key]})
 
     class Allocated(RolloutWorkflow):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -53,19 +52,19 @@ def allocated(
         async def arun_episode(self, engine: Any, data: Any) -> Any:
             """Return the trajectories of the next group; None if all of them failed."""
             opened = self.groups.next()
-            row, more, found, rollouts = known[opened.prompt.id], opened.count, [], list[Rollout]()
-            while more:
-                calls = [workflow.arun_episode(engine, dict(row)) for _ in range(more)]
-                try:
+            more, found, rollouts = opened.count, [], list[Rollout]()
+            try:
+                while more:
+                    calls = [workflow.arun_episode(engine, dict(opened.prompt.data)) for _ in range(more)]
                     results = await asyncio.gather(*calls)
-                except BaseException:
-                    while self.groups.observe(opened.key, []):  # all its rounds have failed
-                        continue
-                    raise
-                read = [None if one is None else _rollout(one, self.groups) for one in results]
-                more = self.groups.observe(opened.key, read)
-                found += [one for one, rollout in zip(results, read, strict=True) if rollout is not None]
-                rollouts += [rollout for rollout in read if rollout is not None]
+                    read = [None if one is None else _rollout(one, self.groups) for one in results]
+                    more = self.groups.observe(opened.key, read)
+                    found += [one for one, rollout in zip(results, read, strict=True) if rollout is not None]
+                    rollouts += [rollout for rollout in read if rollout is not None]
+            except BaseException:
+                while self.groups.observe(opened.key, []):  # all its rounds have failed
+                    continue
+                raise
             if not found:
                 return None
             if allocation.estimator is not None:
@@ -75,12 +74,11 @@ def allocated(
 
         def save(self, folder: str | Path) -> None:
             """Save the groups in ``folder``, that of AReaL's checkpoint."""
-            save_state(Path(folder) / "apportion.safetensors", KIND, self.groups.state_dict())
+            save_state(Path(folder) / FILE, KIND, self.groups.state_dict())
 
         def load(self, folder: str | Path) -> None:
             """Restore what ``save`` wrote. Raise SavedStateError for anything else."""
-            remedy = "start a new run from the weights of the checkpoint"
-            self.groups.load_state_dict(load_state(Path(folder) / "apportion.safetensors", KIND, remedy=remedy))
+            self.groups.load(Path(folder) / FILE, KIND)
 
     return Allocated()
 
@@ -91,7 +89,14 @@ def informative(trajectory: Mapping[str, Any]) -> bool:
 
 
 def _rollout(trajectory: Mapping[str, Any], groups: EngineGroups) -> Rollout | None:
-    """Return the rollout of a trajectory of batch size 1."""
+    """Return the rollout of a trajectory of batch size 1. Raise ValueError for anything else."""
+    missing = [name for name in READ if name not in trajectory]
+    if missing or trajectory["rewards"].shape[:1] != (1,):
+        got = f"no {missing[0]}" if missing else f"rewards of shape {list(trajectory['rewards'].shape)}"
+        raise ValueError(
+            f"an episode of the workflow must be one trajectory with {', '.join(READ)}, got {got}; let it sample once, "
+            "as with n_samples=1, and return tensors of batch size 1"
+        )
     sampled = trajectory["loss_mask"].bool()
     return groups.rollout(
         trajectory["rewards"].sum().item(),

@@ -7,37 +7,27 @@ decisions are those of a ``Stream`` that learns from each group as it ends, and 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from itertools import groupby, zip_longest
+from pathlib import Path
 from threading import RLock
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from apportion.advantages import advantages_of, loss_weights
+from apportion.advantages import advantages_of, loss_weights, needs
 from apportion.engines.decisions import TrainerAllocation
 from apportion.engines.outcomes import are_verdicts, read_reward
 from apportion.engines.saved_settings import check_same_settings
+from apportion.engines.saved_state import load_state, restoring
 from apportion.predictors.saved import SavedValues
 from apportion.stream import Stream, Ticket
 from apportion.types import Floats, Group, Prompt, Rollout
 
 NEVER_DUE = 2**31
 """An age bound, in groups, that no group reaches: the engine decides what it trains on."""
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def _alone(method: Method) -> Method:
-    """Return ``method`` for one thread at a time. Engines sample, train and save in several."""
-
-    @wraps(method)
-    def locked(self: Any, *given: Any, **named: Any) -> Any:
-        with self._lock:
-            return method(self, *given, **named)
-
-    return locked  # type: ignore[return-value]
+REMEDY = "start a new run from the weights of the checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +67,9 @@ class EngineGroups:
         seed: int = 0,
         lost_after: int = 4096,
     ) -> None:
-        self.decisions, needs, self._lock = decisions, decisions.needs, RLock()
+        self.decisions, self._lock = decisions, RLock()  # engines sample, train and save in several threads
         rule = decisions.allocator if group_size is None else decisions.allocator.with_budget(group_size)
-        if decisions.label_free or needs.reused_rollouts:
+        if decisions.label_free or decisions.needs.reused_rollouts:
             raise ValueError(
                 f"allocator must learn from fresh rollouts with rewards in this engine, got {rule.name}; use uniform"
             )
@@ -87,6 +77,11 @@ class EngineGroups:
             raise ValueError(
                 f"allocator must give each prompt {group_size} rollouts, because the engine samples groups of one "
                 f"size, got {rule.name}; use uniform"
+            )
+        if decisions.estimator is not None and "rounds" in needs(decisions.estimator) and not rule.one_round:
+            raise ValueError(
+                f"estimator must not compare rounds, which engines do not tell apart, got {decisions.estimator} with "
+                f"{rule.name}; use reinforce with a baseline, or a rule of one round"
             )
         self._stream = Stream(
             rule, prompts, rows_an_update=1, age_bound=NEVER_DUE, selection=decisions.selection, seed=seed, attempts=1,
@@ -117,78 +112,86 @@ class EngineGroups:
         return Rollout(verdict, reward=found.reward, tokens=tokens, score_norm=score_norm)
 
     @property
-    @_alone
     def in_flight(self) -> list[Opened]:
         """The groups that were opened and not finished, oldest first."""
-        return [Opened(key, tickets[0].prompt, len(tickets)) for key, tickets in self._flying.items()]
+        with self._lock:
+            return [Opened(key, tickets[0].prompt, len(tickets)) for key, tickets in self._flying.items()]
 
-    @_alone
     def next(self) -> Opened:
         """Open the next group. Raises ValueError if every prompt is in flight."""
-        self._clock += 1
-        self._requests(0)  # gives up what was lost
-        self._again += _by_unit(self._requests(self._stream.pending))
-        tickets = self._again.pop(0) if self._again else self._requests(1)
-        if not tickets:
-            raise ValueError(
-                f"a prompt must be free to be sampled, got all {len(self._prompts)} in flight; use a data set with "
-                "more prompts than the engine has groups in flight, or lower lost_after if the engine drops groups"
-            )
-        tickets += self._requests(self._stream.pending)
-        prompt, baseline = tickets[0].prompt, self.decisions.baseline
-        key = f"{prompt.id}#{tickets[0].unit}"
-        self._flying[key] = tickets
-        if baseline is not None:
-            self._values[key] = float(baseline.predict([prompt])[0])
-            for old in list(self._values)[: -self._kept]:
-                del self._values[old]
-        self.counts["opened"] += 1
-        return Opened(key, prompt, len(tickets))
+        with self._lock:
+            self._clock += 1
+            self._requests(0)  # gives up what was lost
+            self._again += _by_unit(self._requests(self._stream.pending))
+            tickets = self._again.pop(0) if self._again else self._requests(1)
+            if not tickets:
+                raise ValueError(
+                    f"a prompt must be free to be sampled, got all {len(self._prompts)} in flight; use a data set with "
+                    "more prompts than the engine has groups in flight, or lower lost_after if the engine drops groups"
+                )
+            tickets += self._requests(self._stream.pending)
+            prompt, baseline = tickets[0].prompt, self.decisions.baseline
+            key = f"{prompt.id}#{tickets[0].unit}"
+            self._flying[key] = tickets
+            if baseline is not None:
+                self._values[key] = float(baseline.predict([prompt])[0])
+                for old in list(self._values)[: -self._kept]:
+                    del self._values[old]
+            self.counts["opened"] += 1
+            return Opened(key, prompt, len(tickets))
 
-    @_alone
     def observe(self, name: str, rollouts: Sequence[Rollout | None]) -> int:
         """Take the rollouts of a group, None for each that failed. Return how many more of its prompt to sample.
 
         ``name`` is the key of the group, or the id of its prompt in engines that pass no more on. A group that is not
         in flight is counted and ignored. Rollouts that are missing have failed. Raises ValueError for too many.
         """
-        key = name if name in self._flying else next((k for k in self._flying if k.rpartition("#")[0] == name), "")
-        tickets = self._flying.get(key, ())
-        if not tickets:
-            self.counts["ignored"] += 1
-            return 0
-        if len(rollouts) > len(tickets):
-            raise ValueError(
-                f"a group must have at most the {len(tickets)} rollouts that were asked for, got {len(rollouts)} of "
-                f"{name!r:.80}; set rollouts_per_prompt to the engine's own number"
-            )
-        for ticket, rollout in zip_longest(tickets, rollouts):
-            self._stream.arrived(ticket, rollout)
-        if more := self._requests(self._stream.pending):
-            self._flying[key] = more
-        else:
-            del self._flying[key]
-        return len(more)
+        with self._lock:
+            key = name if name in self._flying else next((k for k in self._flying if k.rpartition("#")[0] == name), "")
+            tickets = self._flying.get(key, ())
+            if not tickets:
+                self.counts["ignored"] += 1
+                return 0
+            if len(rollouts) > len(tickets):
+                raise ValueError(
+                    f"a group must have at most the {len(tickets)} rollouts that were asked for, got {len(rollouts)} "
+                    f"of {name!r:.80}; set rollouts_per_prompt to the engine's own number"
+                )
+            for ticket, rollout in zip_longest(tickets, rollouts):
+                self._stream.arrived(ticket, rollout)
+            if more := self._requests(self._stream.pending):
+                self._flying[key] = more
+            else:
+                del self._flying[key]
+            return len(more)
 
-    @_alone
-    def advantages(self, keys: Sequence[str], rollouts: Sequence[Rollout]) -> Floats:
+    def advantages(self, keys: Sequence[str], rollouts: Sequence[Rollout | None]) -> Floats:
         """Return the weighted advantage [N] of each rollout, whose group has the key [N]. The order is free.
 
-        Weights are those of the loss and of the selection. They have a mean of about 1.
+        Weights are those of the loss and of the selection. They have a mean of about 1. A rollout that failed is None:
+        it has advantage 0, and no other is compared with it. Raises ValueError for a key that is not known any more.
         """
-        decisions, rows = self.decisions, defaultdict[str, list[int]](list)
-        for row, key in enumerate(keys):
-            rows[key].append(row)
-        prompts = [self._prompts[key.rpartition("#")[0]] for key in rows]
-        groups = [Group(p, tuple(rollouts[row] for row in own)) for p, own in zip(prompts, rows.values(), strict=True)]
-        baseline = None if decisions.baseline is None else [self._values[key] for key in rows]
-        importance = None if decisions.selection is None else decisions.selection.weights(prompts)
-        weights = loss_weights(groups, decisions.loss_weighting, importance)
-        found = np.zeros(len(keys))
-        found[[row for own in rows.values() for row in own]] = weights * advantages_of(
-            groups, decisions.estimator or "rloo", baseline=baseline
-        )
-        return found
+        with self._lock:
+            decisions, rows = self.decisions, defaultdict[str, dict[int, Rollout]](dict)
+            for row, (key, rollout) in enumerate(zip(keys, rollouts, strict=True)):
+                if rollout is not None:
+                    rows[key][row] = rollout
+            try:
+                prompts = [self._prompts[key.rpartition("#")[0]] for key in rows]
+                baseline = None if decisions.baseline is None else [self._values[key] for key in rows]
+            except KeyError as error:
+                raise ValueError(
+                    f"a group that is trained on must be one of the latest {self._kept} that were opened, got {error}; "
+                    "raise lost_after"
+                ) from error
+            groups = [Group(p, tuple(own.values())) for p, own in zip(prompts, rows.values(), strict=True)]
+            importance = None if decisions.selection is None else decisions.selection.weights(prompts)
+            weights = loss_weights(groups, decisions.loss_weighting, importance)
+            found = np.zeros(len(keys))
+            found[[row for own in rows.values() for row in own]] = weights * advantages_of(
+                groups, decisions.estimator or "rloo", baseline=baseline
+            )
+            return found
 
     def metrics(self) -> dict[str, float]:
         """Return counts since the start: groups opened, reported but unknown, and given up; and those in flight."""
@@ -196,28 +199,36 @@ class EngineGroups:
             "in_flight": float(len(self._flying))
         }
 
-    @_alone
     def state_dict(self) -> dict[str, Any]:
         """Return everything, with the states of the rule, the baseline and the selection, as plain values."""
-        baseline = self.decisions.baseline
-        return {
-            "stream": self._stream.state_dict(), "settings": self._settings, "clock": self._clock,
-            "values": dict(self._values), "baseline": None if baseline is None else baseline.state_dict(),
-            "counts": dict(self.counts),
-        }  # fmt: skip
+        with self._lock:
+            baseline = self.decisions.baseline
+            return {
+                "stream": self._stream.state_dict(), "settings": self._settings, "clock": self._clock,
+                "values": dict(self._values), "baseline": None if baseline is None else baseline.state_dict(),
+                "counts": dict(self.counts),
+            }  # fmt: skip
 
-    @_alone
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what ``state_dict`` returned. Groups that were in flight are opened first. Raise ValueError else."""
-        saved = SavedValues(state, "the groups of an engine", list(self.state_dict()))
-        check_same_settings(saved.state("settings"), self._settings)
-        clock, values, counts = saved.count("clock"), saved.state("values"), saved.state("counts")
-        self._stream.load_state_dict(saved.state("stream"))
-        if self.decisions.baseline is not None:
-            self.decisions.baseline.load_state_dict(saved.state("baseline"))
-        self._clock, self._values, self.counts, self._flying = clock, dict(values), Counter(counts), {}
-        self._stream.restarted()
-        self._again = _by_unit(self._requests(self._stream.pending))
+        with self._lock:
+            saved = SavedValues(state, "the groups of an engine", list(self.state_dict()))
+            check_same_settings(saved.state("settings"), self._settings)
+            clock, values, counts = saved.count("clock"), saved.state("values"), saved.state("counts")
+            self._stream.load_state_dict(saved.state("stream"))
+            if self.decisions.baseline is not None:
+                self.decisions.baseline.load_state_dict(saved.state("baseline"))
+            self._clock, self._values, self.counts, self._flying = clock, dict(values), Counter(counts), {}
+            self._stream.restarted()
+            self._again = _by_unit(self._requests(self._stream.pending))
+
+    def load(self, path: Path, kind: str) -> None:
+        """Restore the state that was saved at ``path`` by ``save_state`` as that of a ``kind``.
+
+        Raises SavedStateError if there is none, or one of something else.
+        """
+        with restoring(path, REMEDY):
+            self.load_state_dict(load_state(path, kind, remedy=REMEDY))
 
     def _requests(self, free: int) -> tuple[Ticket, ...]:
         """Return up to ``free`` requests. Learn from the groups that ended."""

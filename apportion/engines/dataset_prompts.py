@@ -1,15 +1,13 @@
 """The prompts of a whole data set, read without holding its rows in memory."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any
 
 from datasets import Dataset
 
-from apportion.engines.prompts import prompt_of, text_of
+from apportion.engines.prompts import digest, prompt_of, text_of
 from apportion.types import Prompt
 
 
@@ -47,8 +45,8 @@ def read_prompts(dataset: Any, id_column: str | None = None, rate_column: str | 
         counts, first = Counter(prompt.id for prompt in every), dict[str, bytes]()
         repeated = [place for place, prompt in enumerate(every) if counts[prompt.id] > 1]
         for place, row in zip(repeated, _rows_at(dataset, repeated), strict=True):
-            digest = _digest(row)
-            differing += first.setdefault(every[place].id, digest) != digest
+            content = digest(row)
+            differing += first.setdefault(every[place].id, content) != content
     return DatasetPrompts(every, list(distinct.values()), differing)
 
 
@@ -66,12 +64,3 @@ def _rows_at(dataset: Any, places: Sequence[int]) -> Iterator[Mapping[str, Any]]
     else:
         for place in places:
             yield dataset[place]
-
-
-def _digest(row: Mapping[str, Any]) -> bytes:
-    return blake2b(json.dumps(dict(row), sort_keys=True, default=_plain).encode(), digest_size=16).digest()
-
-
-def _plain(value: Any) -> Any:
-    """Return an array or tensor as a list, and another object as its text."""
-    return value.tolist() if hasattr(value, "tolist") else str(value)

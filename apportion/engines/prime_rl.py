@@ -10,6 +10,7 @@ from typing import Any
 from apportion.allocators import Uniform
 from apportion.engines.contract import EngineGroups, differ
 from apportion.engines.decisions import TrainerAllocation
+from apportion.engines.outcomes import read_reward
 from apportion.selection import Selector
 from apportion.types import Prompt
 
@@ -121,9 +122,9 @@ def allocate(
 
 
 def _rewards(group: Sequence[Any]) -> list[float | None]:
-    """Return the mean reward of each episode's traces that train; None for an episode without any."""
+    """Return the mean reward of each episode's traces that train; None without any, and if it is no finite number."""
     found: list[float | None] = []
     for episode in group:
         rewards = [trace.reward for trace in episode.traces if trace.agent.trainable and not trace.has_error]
-        found.append(sum(rewards) / len(rewards) if rewards else None)
+        found.append(read_reward(sum(rewards) / len(rewards)).reward if rewards else None)
     return found

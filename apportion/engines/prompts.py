@@ -1,7 +1,9 @@
 """Prompts from rows of a data set, with ids that are the same in every epoch and run, and texts of completions."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from hashlib import blake2b
 from typing import Any
 
 from apportion.allocators import Allocator
@@ -27,6 +29,32 @@ def prompt_of(row: Mapping[str, Any], id_column: str | None = None, rate_column:
     text = text_of(row.get("prompt", "")) or json.dumps(dict(row), sort_keys=True, default=str)
     rate = None if rate_column is None else row[rate_column]
     return Prompt(text, id="" if id_column is None else str(row[id_column]), rate=rate)
+
+
+def distinct_prompts(rows: Iterable[Any], columns: Callable[[Any], Mapping[str, Any]]) -> list[Prompt]:
+    """Return a prompt for each of ``rows`` that differs from those before it. Its ``data`` is the row.
+
+    ``columns`` returns what tells rows apart, ``prompt`` among it. Rows with equal prompts may be different questions,
+    for example about different images. From the second on their ids are numbered.
+
+    >>> rows = [{"prompt": "Which?", "image": 1}, {"prompt": "Which?", "image": 2}, {"prompt": "Which?", "image": 1}]
+    >>> [(prompt.text, prompt.data["image"]) for prompt in distinct_prompts(rows, dict)]
+    [('Which?', 1), ('Which?', 2)]
+    """
+    found, seen = dict[str, Prompt](), set[bytes]()
+    for row in rows:
+        own = columns(row)
+        if (content := digest(own)) not in seen:
+            seen.add(content)
+            prompt = prompt_of(own)
+            id = f"{prompt.id}:{len(seen)}" if prompt.id in found else prompt.id
+            found[id] = replace(prompt, data=row, id=id)
+    return list(found.values())
+
+
+def digest(row: Mapping[str, Any]) -> bytes:
+    """Return a digest of 16 bytes of ``row``. Arrays and tensors count by their values, other objects by their text."""
+    return blake2b(json.dumps(dict(row), sort_keys=True, default=_plain).encode(), digest_size=16).digest()
 
 
 def reads_rates(allocator: Allocator, baseline: Baseline | None, selection: Selector | None) -> bool:
@@ -59,6 +87,10 @@ def last_text(completion: Any) -> str:
     if isinstance(completion, str):
         return completion
     return _content_text(completion[-1].get("content")) if completion else ""
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def _content_text(content: Any) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from apportion.engines.contract import EngineGroups
 from apportion.engines.decisions import TrainerAllocation
 from apportion.engines.prompts import prompt_of
-from apportion.engines.saved_state import load_state, save_state
+from apportion.engines.saved_state import save_state
 from apportion.predictors.score_norms import sampled_score_norm
 from apportion.types import Rollout
 
@@ -72,8 +72,7 @@ def allocated(base: type) -> type:
             """Load the groups. Raise SavedStateError if the checkpoint has none."""
             found: tuple[Any, ...] = super().load_checkpoints()
             if found[0] > 0:
-                remedy = "start a new run from the weights of the checkpoint"
-                self.allocated_groups.load_state_dict(load_state(Path(found[1]) / FILE, KIND, remedy=remedy))
+                self.allocated_groups.load(Path(found[1]) / FILE, KIND)
             return found
 
     Allocated.__name__ = Allocated.__qualname__ = f"Allocated{base.__name__}"
@@ -130,10 +129,10 @@ class _Generator:
         count = next((each.count for each in self.groups.in_flight if each.key == key), 0)
         if not count:
             return await self.inner.generate(input_batch, **named)
-        outputs: list[Any] = []
+        outputs, asked = list[Any](), 0
         while count:
-            start = sum(len(_rollout_rows(output)) for output in outputs)
-            outputs.append(await self.inner.generate(_resized(input_batch, start, count), **named))
+            outputs.append(await self.inner.generate(_resized(input_batch, asked, count), **named))
+            asked += count
             count = self.groups.observe(str(key), _rollouts(outputs[-1], self.groups))
         if len(outputs) == 1:
             return outputs[0]
@@ -150,15 +149,11 @@ def _resized(batch: Mapping[str, Any], start: int, count: int) -> dict[str, Any]
     return resized
 
 
-def _rollout_rows(output: Mapping[str, Any]) -> list[int]:
-    """Return the row of each rollout's last step."""
-    last = output.get("is_last_step") or [True] * len(output["response_ids"])
-    return [row for row, ends in enumerate(last) if ends]
-
-
 def _rollouts(output: Mapping[str, Any], groups: EngineGroups) -> list[Rollout | None]:
+    """Return the rollouts of ``output``, each by its last step."""
     logprobs, found = output.get("rollout_logprobs"), []
-    for row in _rollout_rows(output):
+    last = output.get("is_last_step") or [True] * len(output["response_ids"])
+    for row in np.flatnonzero(last).tolist():
         reward = output["rewards"][row]
         total = float(np.sum(reward)) if isinstance(reward, list) else reward
         norm = None if logprobs is None else sampled_score_norm(np.array(logprobs[row], np.float64))
@@ -180,7 +175,7 @@ def _advantages(data: Any, groups: EngineGroups) -> Any:
         norm = None
         if data["rollout_logprobs"] is not None:
             norm = sampled_score_norm(data["rollout_logprobs"][row][mask[row]].double().numpy())
-        rollouts.append(Rollout(reward=totals[row], tokens=int(lengths[owner[row]]), score_norm=norm))
+        rollouts.append(groups.rollout(totals[row], int(lengths[owner[row]]), norm))
     found = np.zeros(int(owner[-1]) + 1)
     found[owner[known]] = groups.advantages([keys[row] for row in known], rollouts)
     return data["rewards"].new_tensor(found[owner]).unsqueeze(-1)

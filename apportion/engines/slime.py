@@ -15,8 +15,10 @@ from typing import Any
 from apportion.allocators import Uniform
 from apportion.engines.contract import EngineGroups, Opened, differ
 from apportion.engines.decisions import TrainerAllocation
-from apportion.engines.prompts import prompt_of
-from apportion.engines.saved_state import load_state, save_state
+from apportion.engines.outcomes import read_reward
+from apportion.engines.prompts import distinct_prompts
+from apportion.engines.saved_state import save_state
+from apportion.predictors.score_norms import sampled_score_norm
 from apportion.types import Rollout
 
 KEY = "apportion"
@@ -28,7 +30,7 @@ _current: list[EngineGroups] = []
 
 
 def chosen_prompts(args: Any) -> Any:
-    """Return a data source that chooses prompts by what was observed of them. Of equal prompts the first row stands.
+    """Return a data source that chooses prompts by what was observed of them. Of equal rows the first stands.
 
     Raises ValueError for settings that do not fit.
     """
@@ -42,13 +44,10 @@ def chosen_prompts(args: Any) -> Any:
                     "slime must have a data set to choose from, got none; set --prompt-data and leave "
                     "--disable-rollout-global-dataset out"
                 )
-            self.samples: dict[str, Any] = {}
-            for sample in self.dataset.origin_samples:
-                self.samples.setdefault(prompt_of({"prompt": sample.prompt}).id, sample)
             usual: dict[str, Any] = {"selection": "mixed", "baseline": None, "estimator": "grpo"}
             chosen = {name: getattr(args, f"apportion_{name}", value) for name, value in usual.items()}
             allocation = TrainerAllocation(allocator=Uniform(), **chosen)
-            prompts = [prompt_of({"prompt": sample.prompt}) for sample in self.samples.values()]
+            prompts = distinct_prompts(self.dataset.origin_samples, _columns)
             size, seed = args.n_samples_per_prompt, args.rollout_seed
             lost_after = getattr(args, "apportion_lost_after", 4096)  # slime drops what it has sampled too much
             self.groups = EngineGroups(allocation, prompts, group_size=size, seed=seed, lost_after=lost_after)
@@ -68,11 +67,10 @@ def chosen_prompts(args: Any) -> Any:
             """Restore the groups. A run that is not resumed has none."""
             super().load(rollout_id)
             if args.load is not None and rollout_id is not None and rollout_id >= 0:
-                remedy = "start a new run from the weights of the checkpoint"
-                self.groups.load_state_dict(load_state(_file(args.load, rollout_id), KIND, remedy=remedy))
+                self.groups.load(_file(args.load, rollout_id), KIND)
 
         def _group(self, opened: Opened) -> list[Any]:
-            group = [copy.deepcopy(self.samples[opened.prompt.id]) for _ in range(opened.count)]
+            group = [copy.deepcopy(opened.prompt.data) for _ in range(opened.count)]
             for sample in group:
                 sample.group_index, sample.index = self.sample_group_index, self.sample_index
                 sample.metadata = {**(sample.metadata or {}), KEY: opened.key}
@@ -89,28 +87,51 @@ def keep_informative(args: Any, samples: list[Any], **unused: Any) -> bool:
 
 
 def advantages(args: Any, samples: list[Any]) -> tuple[list[float], list[float]]:
-    """Return the rewards of ``samples``, and their advantages. Learn from groups that no filter has seen."""
-    groups, keys = _groups(), [sample.metadata[KEY] for sample in samples]
+    """Return the rewards of ``samples``, and their advantages. Learn from groups that no filter has seen.
+
+    A sample that failed has advantage 0, and reward 0 if it has none.
+    """
+    groups, keys = _groups(), [_key(sample) for sample in samples]
     flying = {group.key for group in groups.in_flight}
     for key in dict.fromkeys(keys):
         if key in flying:
-            _observe(args, [sample for sample in samples if sample.metadata[KEY] == key])
-    rewards = [float(sample.get_reward_value(args)) for sample in samples]
-    rollouts = [
-        Rollout(reward=reward, tokens=sample.response_length) for sample, reward in zip(samples, rewards, strict=True)
-    ]
-    return rewards, groups.advantages(keys, rollouts).tolist()
+            _observe(args, [sample for sample, own in zip(samples, keys, strict=True) if own == key])
+    rewards = [read_reward(_reward(args, sample)).reward or 0.0 for sample in samples]
+    return rewards, groups.advantages(keys, [_rollout(args, sample) for sample in samples]).tolist()
 
 
 def _observe(args: Any, samples: list[Any]) -> list[float]:
     """Report a group, and return the rewards of its samples that did not fail."""
-    groups, first = _groups(), [one[0] if isinstance(one, list) else one for one in samples]
-    rollouts = [
-        None if sample.status.value in ("aborted", "failed") else groups.rollout(sample.get_reward_value(args))
-        for sample in first
-    ]
-    groups.observe(first[0].metadata[KEY], rollouts)
-    return [float(rollout.reward or 0.0) for rollout in rollouts if rollout is not None]
+    first = [one[0] if isinstance(one, list) else one for one in samples]
+    rollouts = [_rollout(args, sample) for sample in first]
+    _groups().observe(_key(first[0]), rollouts)
+    return [rollout.reward or 0.0 for rollout in rollouts if rollout is not None]
+
+
+def _rollout(args: Any, sample: Any) -> Rollout | None:
+    """Return the rollout of ``sample``; None if it failed."""
+    if sample.status.value in ("aborted", "failed"):
+        return None
+    norm = sampled_score_norm(sample.rollout_log_probs) if sample.rollout_log_probs else None
+    return _groups().rollout(_reward(args, sample), sample.response_length, norm)
+
+
+def _reward(args: Any, sample: Any) -> object:
+    return None if sample.reward is None else sample.get_reward_value(args)
+
+
+def _key(sample: Any) -> str:
+    if KEY not in (sample.metadata or {}):
+        raise ValueError(
+            f"a sample must keep the metadata {KEY!r} of its group, got {sample.metadata!r:.80}; have the generate "
+            "function add to sample.metadata, not replace it"
+        )
+    return str(sample.metadata[KEY])
+
+
+def _columns(sample: Any) -> dict[str, Any]:
+    """Return what tells a row of slime's data set from others."""
+    return {name: getattr(sample, name) for name in ("prompt", "label", "metadata", "multimodal_inputs")}
 
 
 def _groups() -> EngineGroups:

@@ -1,0 +1,205 @@
+"""What users of engines meet: rewards that fail, samples of wrong shapes, rows that look alike, files that are missing.
+
+An engine's own types are plain objects here, with the fields that are read. The tests beside this one run the engines.
+"""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from apportion import Prompt
+from apportion.engines import areal, prime_rl, skyrl, slime
+from apportion.engines.contract import EngineGroups
+from apportion.engines.decisions import TrainerAllocation
+from apportion.engines.prompts import distinct_prompts
+from apportion.engines.saved_state import SavedStateError, save_state
+
+NAN = float("nan")
+LOGPROBS = [-0.1, -0.2]
+
+
+def make(size=4, prompts=8, **settings):
+    own = {"allocator": "uniform", "estimator": "rloo"} | settings
+    return EngineGroups(TrainerAllocation(**own), [Prompt(str(q)) for q in range(prompts)], group_size=size)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_steps_in_which_every_reward_fails_teach_nothing_and_train_nothing(size):
+    groups = make(selection="mixed", baseline="spo", estimator="reinforce")
+    for step in range(6):
+        opened = [groups.next() for _ in range(size)]
+        rewards = [NAN, None, "yes", NAN] if step < 3 else [1.0, NAN, 0.0, None]
+        rollouts = [groups.rollout(reward) for reward in rewards]
+        for each in opened:
+            assert groups.observe(each.key, rollouts) == 0
+        found = groups.advantages([each.key for each in opened for _ in rollouts], rollouts * size).reshape(size, 4)
+        assert not found[:, [1, 3]].any() and (step < 3) == (not found.any())
+        assert step < 3 or ((found[:, 0] > 0).all() and (found[:, 2] < 0).all())
+    assert groups.metrics() == {"opened": 6 * size, "ignored": 0, "given_up": 0, "in_flight": 0}
+
+
+def test_a_failed_rollout_is_no_rollout_of_its_group_in_any_order():
+    groups = make()
+    one, other = groups.next().key, groups.next().key
+    won, lost = groups.rollout(1.0), groups.rollout(0.0)
+    found = groups.advantages([one, other, one, other, one], [won, None, lost, won, None])
+    alone = groups.advantages([one, one, other], [won, lost, won])
+    assert found.tolist() == [alone[0], 0.0, alone[1], alone[2], 0.0] and alone[0] > 0
+
+
+def sample(reward, key="", status="completed"):
+    value = lambda args: reward if args.reward_key is None else reward[args.reward_key]  # noqa: E731
+    return SimpleNamespace(
+        reward=reward, metadata={slime.KEY: key} if key else {}, status=SimpleNamespace(value=status),
+        response_length=2, rollout_log_probs=LOGPROBS, get_reward_value=value,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def slime_groups(monkeypatch):
+    groups = make()
+    monkeypatch.setattr(slime, "_current", [groups])
+    return groups
+
+
+ARGS = SimpleNamespace(reward_key=None)
+
+
+@pytest.mark.parametrize("failed", [(None, "aborted"), (0.0, "failed"), (NAN, "completed"), (None, "completed")])
+@pytest.mark.parametrize("filtered", [True, False])
+def test_a_failed_sample_of_slime_is_not_trained_on_and_moves_no_other(slime_groups, failed, filtered):
+    key = slime_groups.next().key
+    samples = [sample(1.0, key), sample(failed[0], key, failed[1]), sample(0.0, key), sample(0.0, key)]
+    if filtered:
+        assert slime.keep_informative(ARGS, samples)
+    rewards, advantages = slime.advantages(ARGS, samples)
+    assert rewards == [1.0, 0.0, 0.0, 0.0] and not slime_groups.in_flight and slime_groups.counts["ignored"] == 0
+    assert advantages[0] > 0 == advantages[1] > advantages[2] == advantages[3]
+
+
+def test_a_sample_of_slime_without_its_group_and_rewards_by_name(monkeypatch):
+    groups = make(baseline="optimal", estimator="reinforce")  # it reads log-probabilities
+    monkeypatch.setattr(slime, "_current", [groups])
+    key = groups.next().key
+    with pytest.raises(ValueError, match=r"keep the metadata 'apportion' of its group, got \{\}; have the generate"):
+        slime.keep_informative(ARGS, [sample(1.0), sample(0.0)])
+    by_name = SimpleNamespace(reward_key="score")
+    samples = [sample({"score": 1.0}, key), sample(None, key, "aborted"), sample({"score": 0.0}, key)]
+    assert slime.keep_informative(by_name, samples)
+
+
+def output(rewards, **own):
+    ids = [[1, 2] for _ in rewards]
+    return {"rewards": rewards, "response_ids": ids, "rollout_logprobs": [LOGPROBS for _ in rewards]} | own
+
+
+def test_rewards_of_skyrl_that_fail_are_seen_and_trained_on_as_failed():
+    groups = make()
+    opened = groups.next()
+    rewards = [1.0, NAN, [0.0, 0.0], [0.5, 0.5]]
+    read = skyrl._rollouts(output(rewards), groups)
+    assert [None if one is None else one.reward for one in read] == [1.0, None, 0.0, 1.0]
+    steps = output([9.0, 1.0], is_last_step=[False, True], rollout_logprobs=None)
+    assert [one.reward for one in skyrl._rollouts(steps, groups)] == [1.0] and skyrl._rollouts(output([]), groups) == []
+
+    class Batch(dict):
+        """Columns, and what is known of each row."""
+
+    data = Batch(
+        rewards=torch.tensor([[0.0, 1.0], [0.0, NAN], [0.0, 0.0], [0.5, 0.5], [0.0, 0.0]]),
+        response_mask=torch.ones(5, 2), rollout_logprobs=None,
+    )  # fmt: skip
+    data.metadata = {"uids": [*[opened.key] * 4, "pad"]}
+    found = skyrl._advantages(data, groups).flatten().tolist()
+    assert found[1] == found[4] == 0 and found[0] == found[3] > 0 > found[2]
+
+
+def trajectory(**own):
+    found = {
+        "rewards": torch.tensor([1.0]), "loss_mask": torch.tensor([[0, 1, 1]]),
+        "logprobs": torch.tensor([[0.0, *LOGPROBS]]),
+    }  # fmt: skip
+    return {name: value for name, value in (found | own).items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    ("own", "got"),
+    [
+        ({"rewards": torch.tensor([1.0, 0.0])}, r"rewards of shape \[2\]; let it sample once, as with n_samples=1"),
+        ({"rewards": torch.tensor(1.0)}, r"rewards of shape \[\]"),
+        ({"rewards": None}, "no rewards"),
+        ({"logprobs": None}, "no logprobs"),
+        ({"loss_mask": None}, "no loss_mask"),
+    ],
+)
+def test_an_episode_of_areal_that_is_not_one_trajectory_is_refused(own, got):
+    with pytest.raises(ValueError, match=f"must be one trajectory with rewards, loss_mask, logprobs, got {got}"):
+        areal._rollout(trajectory(**own), make())
+    read = areal._rollout(trajectory(), make())
+    assert (read.reward, read.tokens) == (1.0, 2) and areal._rollout(
+        trajectory(rewards=torch.tensor([NAN])), make()
+    ) is None
+
+
+def episode(*rewards, key="a"):
+    agent = SimpleNamespace(trainable=True)
+    traces = [SimpleNamespace(reward=reward, agent=agent, has_error=False) for reward in rewards]
+    return SimpleNamespace(traces=traces, task=SimpleNamespace(key=key))
+
+
+def test_a_reward_of_prime_rl_that_is_no_number_is_a_failed_episode_for_sampler_and_gate():
+    tasks = prime_rl.ChosenTasks([SimpleNamespace(key=key) for key in "abcd"], 4)
+    key, gate = next(tasks).key, prime_rl.DeadGroups()
+    group = [episode(1.0, key=key), episode(NAN, key=key), episode(key=key), episode(1.0, NAN, key=key)]
+    tasks.observe(group)
+    assert tasks.metrics()["in_flight"] == 0 and gate.admit(group) and not gate.admit([*group, episode(1.0)])
+
+
+@pytest.mark.parametrize("engine", [areal, skyrl, slime])
+def test_a_checkpoint_without_the_state_of_the_groups_is_refused_in_one_line(engine, tmp_path):
+    path = tmp_path / "apportion.safetensors"
+    with pytest.raises(SavedStateError, match="must hold the state of its run, got no such file; start a new run"):
+        make().load(path, engine.KIND)
+    save_state(path, "lab run", make().state_dict())
+    with pytest.raises(
+        SavedStateError, match=f"must be the saved state of a {engine.KIND}, got that of a 'lab run'; st"
+    ):
+        make().load(path, engine.KIND)
+    save_state(path, engine.KIND, make(prompts=9).state_dict())
+    with pytest.raises(
+        SavedStateError, match=r"restored with its own 9 prompts in their order, got 8; .*; start a new"
+    ):
+        make().load(path, engine.KIND)
+    path.write_bytes(b"")
+    with pytest.raises(SavedStateError, match="got a file that is damaged"):
+        make().load(path, engine.KIND)
+
+
+def test_rows_that_look_alike_are_all_trained_on():
+    """Questions about different images, and rows whose environment brings the prompt."""
+    images = [np.zeros(2000), np.zeros(2000)]
+    images[1][1000] = 1
+    rows = [{"messages": text, "image": image} for text in ("Which?", "") for image in (*images, images[0])]
+    found = distinct_prompts(rows, lambda row: {**row, "prompt": row["messages"]})
+    assert [prompt.data is row for prompt, row in zip(found, [rows[0], rows[1], rows[3], rows[4]], strict=True)] == [
+        True
+    ] * 4
+    assert len({prompt.id for prompt in found}) == 4 and found[0].id == Prompt("Which?").id
+
+
+def test_what_the_groups_cannot_know_is_refused():
+    for rule in ("hora", "reinforce_ada"):
+        with pytest.raises(ValueError, match=f"must not compare rounds, .*, got sequential with {rule}; use reinforce"):
+            make(None, allocator=rule, estimator="sequential")
+    groups = make(estimator="sequential")
+    won = groups.rollout(1.0)
+    with pytest.raises(
+        ValueError, match="must be one of the latest 4096 that were opened, got 'other'; raise lost_after"
+    ):
+        groups.advantages(["other#1"], [won])
+    groups = make(baseline="spo", estimator="reinforce")
+    key = f"{Prompt('1').id}#7"
+    with pytest.raises(ValueError, match=f"got '{key}'; raise lost_after"):
+        groups.advantages([key], [won])
