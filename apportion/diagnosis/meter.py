@@ -37,8 +37,8 @@ class RolloutMeter:
     def add(self, prompts: Sequence[Prompt], rewards: Sequence[Sequence[float]]) -> dict[str, float]:
         """Return the metrics of a step with ``rewards`` [P][G] of ``prompts`` [P], without rewards that are not finite.
 
-        - ``mixed``: the share of groups with different rewards. ``mixed_expected``: what the belief expected of it.
-        - ``dead_rollouts``: the share of rollouts in groups of equal rewards.
+        - ``mixed``: the share of mixed groups. ``mixed_expected``: what the belief expected of it.
+        - ``dead_rollouts``: the share of rollouts in dead groups.
         - ``mixed_chosen``: the share of mixed groups in the half of the prompts with the largest believed P(mixed), or
           variance if rewards are graded. ``saved_chosen``: the rollouts that such a choice from twice as many prompts
           would have saved at equal mixed groups.
@@ -56,9 +56,10 @@ class RolloutMeter:
         groups, asked = [np.array(known[place]) for place in kept], [prompts[place] for place in kept]
         trials = np.array([len(group) for group in groups])
         variance = np.array([group.var(ddof=1) for group in groups])
-        mixed = np.array([bool((group != group[0]).any()) for group in groups])
         binary = all(bool(np.isin(group, (0, 1)).all()) for group in groups)
         belief, size = self.predictor.predict(asked), max(2, round(float(trials.mean())))
+        batch = _batch(asked, groups, belief, binary)
+        mixed = batch.spread > 0
         scores = mixed_probability(belief, size) if binary else belief.variance
         best = np.argsort(-scores, kind="stable")[: len(groups) // 2]
         counts = trials
@@ -68,7 +69,7 @@ class RolloutMeter:
         columns += [gradient_noise(variance, number).sum() for number in (counts, trials)]
         columns += [(number * variance).sum() for number in (counts, trials)]
         self._sums.append(np.array(columns, np.float64))
-        self.predictor.update(_batch(asked, groups, belief, binary))
+        self.predictor.update(batch)
         found = {"mixed": float(mixed.mean()), "dead_rollouts": float(trials[~mixed].sum() / trials.sum())}
         return found | ({"mixed_expected": float(scores.mean())} if binary else {}) | self._ratios()
 
