@@ -168,6 +168,8 @@ def csv_cells(path: Path, skipinitialspace: bool = False) -> Iterator[tuple[int,
                 raise TableError(
                     f"columns must have different names, got {', '.join(names)[:200]} in {path}; rename one"
                 )
+            if len(names) == 1 and (";" in names[0] or "\t" in names[0]):
+                raise TableError(f"{path} must have commas between its cells, got {names[0]}; save it with commas")
             yield reader.line_num, names
             for cells in reader:
                 if len(cells) not in (0, len(names)):

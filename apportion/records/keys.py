@@ -16,8 +16,8 @@ others a group is that two of them have."""
 
 
 Named = Mapping[str, tuple[Counts, Sequence[str]]]
-"""What names prompts: of "id", "prompt" and "gold", or of "group" alone, the code of each row's text [R], -1 for none,
-and the texts."""
+"""What names prompts, of "id", "prompt" and "gold", or of "group" alone, and what names the "run": the code of each
+row's text [R], -1 for none, and the texts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,24 @@ def keys_of(step: Counts, group: Counts, named: Named, files: Counts, column: st
     if column is None and _sizes(step, keys.prompt).max() > _sizes(step, keys.prompt, keys.group).max() == 1:
         said = "the column of groups differs in every row of a prompt: not read; --column group=COLUMN reads it"
         keys = replace(keys, group=np.zeros_like(keys.group), doubts=[*keys.doubts, said])
-    return keys if column == "" else _with_runs(step, keys, files)
+    if column == "":
+        return keys
+    return _with_runs(step, _by_run(step, keys, named["run"][0]) if "run" in named else keys, files)
+
+
+def _by_run(step: Counts, keys: Keys, run: Counts) -> Keys:
+    """Return the keys with the groups of several runs or models apart, unless that tears groups."""
+    before, after = (_sizes(step, keys.prompt, keys.group, *more) for more in ((), (run,)))
+    if len(before) == len(after):
+        return keys
+    if _tears(before, after):
+        said = "the run or model differs within groups of one prompt and step: not read"
+        return replace(keys, doubts=[*keys.doubts, said])
+    said = (
+        f"rows of {len(np.unique(run))} runs or models: each has groups of its own, {len(after):,} in all; --column "
+        f"run= joins them to {len(before):,}"
+    )
+    return replace(keys, group=numbered_pairs(keys.group, run)[0], doubts=[*keys.doubts, said])
 
 
 def _by_id(group: Counts, named: Named, doubts: list[str]) -> Keys:
@@ -142,7 +159,8 @@ def _with_runs(step: Counts, keys: Keys, files: Counts) -> Keys:
     that both have is larger than the others. If all have all groups, that cannot be seen: then files that were given
     together are one run, and a file with all steps again is several.
     """
-    falls = np.flatnonzero(np.diff(step) < 0) + 1
+    one_step = step.min() == step.max()
+    falls = files[files > 0] if one_step else np.flatnonzero(np.diff(step) < 0) + 1
     if not len(falls) or len(step) < LEAST_ROWS * (len(falls) + 1):
         return keys
     run = np.zeros(len(step), np.int64)
@@ -155,7 +173,7 @@ def _with_runs(step: Counts, keys: Keys, files: Counts) -> Keys:
     if not again.any():
         return keys
     times = f"the step goes back {len(falls)} time{'s' * (len(falls) > 1)}, first from {step[falls[0] - 1]} to "
-    times += f"{step[falls[0]]}"
+    times = f"{len(files)} files of one step" if one_step else f"{times}{step[falls[0]]}"
     if not again.all():
         if whole[again].mean() < LARGER * whole[~again].mean():
             return keys  # rows came late

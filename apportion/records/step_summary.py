@@ -48,6 +48,7 @@ def summaries(record: RunRecord) -> Iterator[StepSummary]:
 def _summary(step: int, part: RunRecord) -> StepSummary:
     some, shares = part.trials > 0, part.shares
     tokens, written = part.tokens.sum(), part.written.max()
+    least, largest = part.extremes
 
     def asked(chosen: Mask) -> float | None:
         return float(part.asked[chosen].mean()) if chosen.any() else None
@@ -58,8 +59,8 @@ def _summary(step: int, part: RunRecord) -> StepSummary:
         rollouts=int(part.asked.sum()),
         tokens=None if np.isnan(tokens) else int(tokens),
         success=float(np.nanmean(part.reward)) if some.any() else None,
-        all_right=int((part.totals[some] == part.trials[some]).sum()),
-        all_wrong=int((part.totals[some] == 0).sum()),
+        all_right=int(((least == 1) & (largest == 1)).sum()),
+        all_wrong=int(((least == 0) & (largest == 0)).sum()),
         mixed=float(part.mixed[some].mean()) if some.any() else None,
         hard=asked(some & (shares < HARD)),
         middle=asked(some & (shares >= HARD) & (shares <= EASY)),

@@ -36,6 +36,11 @@ def test_rewards_that_differ_by_rounding_are_a_dead_group(record):
     assert [step.mixed for step in summaries(found)] == [0, 1]
 
 
+def test_rewards_whose_sum_is_that_of_right_or_wrong_ones_are_mixed(record):
+    (found,) = summaries(replace(record.of_groups([0, 1]), reward=np.r_[[-1.0, 1.0] * 4, [0.5, 1.5] * 4]))
+    assert (found.all_right, found.all_wrong, found.mixed) == (0, 0, 1)
+
+
 def test_a_part_of_a_record_has_the_rollouts_of_its_groups(record):
     part = record.of_groups(record.trials - record.totals == 4)
     assert part.step.tolist() == [0] and part.totals.tolist() == [4] and len(part.reward) == 8

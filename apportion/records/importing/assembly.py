@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from apportion.records.importing.blocks import Block, Unsure, coded
+from apportion.records.importing.layout import EVALUATION
 from apportion.records.keys import by_appearance, keys_of, numbered_pairs
 from apportion.records.rollout_log import RecordError
 from apportion.records.run_record import PER_ROLLOUT, RunRecord
@@ -25,12 +26,9 @@ from apportion.types import Counts, Floats
 SHARE_ERROR = 1e-3
 """By which a share of correct rollouts may be rounded, times the rollouts."""
 
-NAMING = ("id", "prompt", "gold", "group")
+NAMING = ("id", "prompt", "gold", "run", "group")
 KEPT = {"step", "trials", "tokens", "score_norm", "predicted", "asked", "time", "advantage"}
 """Texts that are held as codes, and numbers that are held as they are."""
-
-EVALUATIONS = ("val", "eval", "test", "dev", "true")
-"""How the cells of a column of splits begin in rows of an evaluation."""
 
 _WHOLE = re.compile(r"(-?[0-9]+)\.0+")
 
@@ -55,22 +53,22 @@ class RunAssembly:
         self._files: list[int] = []
         self.rows = 0
 
-    def add(self, blocks: Iterable[Block], step: int | None = None) -> None:
+    def add(self, blocks: Iterable[Block], step: int | None = None, evaluation: bool = False) -> None:
         """Add the rows of a file, or none of them if it ends with Unsure. Raise RecordError if there are too many.
 
-        ``step`` is that of all rows, if no column is.
+        ``step`` is that of all rows, if no column is. ``evaluation`` says that all are of one.
         """
         before = len(self._blocks), self.rows
         try:
             for block in blocks:
-                self._add(block, step)
+                self._add(block, step, evaluation)
             self._files.append(before[0])
         except Unsure:
             del self._blocks[before[0] :]
             self.rows = before[1]
             raise
 
-    def _add(self, block: Block, step: int | None) -> None:
+    def _add(self, block: Block, step: int | None, evaluation: bool) -> None:
         self.rows += block.rows
         if self.rows > MOST_ROWS:
             raise RecordError(f"a run must have at most {MOST_ROWS:,} rows, got more; import a part of it")
@@ -85,9 +83,11 @@ class RunAssembly:
             if name in NAMING:
                 columns[name] = coded((_key(name, text) for text in texts), codes, self._known[name]).astype(np.int32)
             elif name == "split":
-                columns[name] = np.array([*(text.lower().startswith(EVALUATIONS) for text in texts), False])[codes]
+                columns[name] = np.array([*(bool(EVALUATION.match(text.lower())) for text in texts), False])[codes]
             else:  # a hash of 64 bits that is not 0, which stands for no answer
                 columns[name] = np.asarray([*(hash(text) or 1 for text in texts), 0], np.int64)[codes]
+        if evaluation:
+            columns["split"] = np.ones(block.rows, bool)
         if self._blocks and ("id" in columns) != ("id" in self._blocks[0][1]):
             raise RecordError("all files of a run must have a column id, or none, got both; import them apart")
         self._blocks.append((block.rows, columns))
@@ -98,7 +98,7 @@ class RunAssembly:
         begins = np.r_[0, np.cumsum([rows for rows, _ in self._blocks])][self._files]
         given = dict.fromkeys(column for _, columns in self._blocks for column in columns)
         step, group = self._taken("step", 0).astype(np.int64), self._taken("group", 0)
-        named = {each: (self._taken(each, -1), list(self._known[each])) for each in NAMING[:3]}
+        named = {each: (self._taken(each, -1), list(self._known[each])) for each in NAMING[:4]}
         named = {each: own for each, own in named.items() if own[0].max(initial=-1) >= 0}
         if not {"id", "prompt"} & named.keys():
             named["group"] = group, list(self._known["group"])

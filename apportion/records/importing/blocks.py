@@ -20,7 +20,7 @@ import numpy as np
 
 from apportion.records.importing.layout import OPTIONAL, STEP, Layout
 from apportion.records.rollout_log import RecordError
-from apportion.rows import Rows, row_location
+from apportion.rows import Rows, kind_of, row_location
 from apportion.types import Counts, Floats
 from apportion.untrusted import check_depth, parse_number, shown
 
@@ -31,6 +31,9 @@ TRUTHS = {"true": 1.0, "false": 0.0}
 WORDS = TRUTHS | dict.fromkeys(("yes", "pass", "passed", "correct"), 1.0)
 WORDS |= dict.fromkeys(("no", "fail", "failed", "incorrect", "wrong"), 0.0)
 """Verdicts in words, of any case."""
+
+MISSING = ("nan", "na", "n/a", "none", "null")
+"""How programs write a number that is missing."""
 
 NO_NUMBER = -sys.float_info.max
 """Stands for a cell that holds something else than a number. It is outside the limits of every column."""
@@ -110,7 +113,7 @@ def exact_block(path: Path, layout: Layout, rows: Sequence[tuple[int, dict[str, 
             kind, place = f"a {'whole' if whole else 'finite'} number from {low:g} to {high:g}", int(wrong.argmax())
             at = row_location(path, rows[place][0])
             raise RecordError(
-                f"{column} must be {kind}, got {shown(cells[place])} in {at}; {_remedy(role, cells[place])}"
+                f"{column} must be {kind}, got {shown(cells[place])} in {at}; {_remedy(role, cells[place], path)}"
             )
     for role, column in layout.texts.items():
         codes: dict[str | None, int] = {None: -1}
@@ -123,13 +126,15 @@ def exact_block(path: Path, layout: Layout, rows: Sequence[tuple[int, dict[str, 
     return block
 
 
-def _remedy(role: str, cell: Any) -> str:
+def _remedy(role: str, cell: Any, path: Path) -> str:
     """Return what to do about a wrong number."""
+    if str(cell).strip().lower() in MISSING and role not in OPTIONAL:
+        return f"correct it, or {'leave it empty' if kind_of(path) == '.csv' else 'write null'} for a missing one"
     if role in OPTIONAL:
         return f"correct it, or leave the column out by --column {role}="
     if role == "correct":
         return "correct it, or name the number of rollouts by --column trials= or a score by --reward"
-    return "correct it, or write null for a missing one" if str(cell).lower() == "nan" else "correct it"
+    return "correct it"
 
 
 def coded(texts: Iterable[str], codes: Counts, known: dict[str, int]) -> Counts:

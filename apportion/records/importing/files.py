@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from apportion.records.importing.layout import STEP
+from apportion.records.importing.layout import EVALUATION, STEP
 from apportion.records.rollout_log import RecordError
 from apportion.rows import SUFFIXES, kind_of, open_bytes, parquet_errors, table_rows
 from apportion.untrusted import check_file, parse_json
@@ -128,11 +128,28 @@ def _same(one: Table, other: Table) -> bool:
     return True
 
 
-def step_in_name(path: Path) -> int | None:
-    """Return the step in the name of a file or of its folder, such as step_12, global_step-12 or 12; None without."""
-    names = path.name.partition(".")[0], path.parent.name
-    found = [match for name in names if (match := STEP.search(name))]
-    return int(found[0][1] or found[0][2]) if found else None
+def steps_in_names(files: Sequence[Path]) -> list[int] | None:
+    """Return the steps in the names of files or of their folders; None if not all have one, or all the same.
+
+    A name such as step_12 goes before a number alone, and the folder before its files, which may be its parts.
+    """
+    for kind in (1, 2):
+        for names in _names(files):
+            found = [int(match[kind]) for name in names if (match := STEP.search(name)) and match[kind]]
+            if len(found) == len(files) and len(set(found)) > 1:
+                return found
+    return None
+
+
+def _names(files: Sequence[Path]) -> tuple[list[str], list[str]]:
+    """Return the names of the folders of files, and their own without suffixes."""
+    return [path.parent.name for path in files], [path.name.partition(".")[0] for path in files]
+
+
+def evaluations_in_names(files: Sequence[Path]) -> list[bool]:
+    """Return which files, or their folders, are named as evaluations beside others that are not."""
+    found = ([bool(EVALUATION.match(name.lower())) for name in names] for names in _names(files))
+    return next((marks for marks in found if len(set(marks)) > 1), [False] * len(files))
 
 
 def _below(folder: Path) -> list[Path]:
@@ -140,7 +157,11 @@ def _below(folder: Path) -> list[Path]:
     tables = [
         each for each in folder.glob("*/*") if each.is_file() and kind_of(each) and kind_of(each) not in DOCUMENTS
     ]
-    return tables if all(step_in_name(each) is not None for each in tables) else []
+    return (
+        tables
+        if all(STEP.search(each.name.partition(".")[0]) or STEP.search(each.parent.name) for each in tables)
+        else []
+    )
 
 
 def _natural(path: Path) -> list[Any]:

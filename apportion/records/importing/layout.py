@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,9 @@ from apportion.untrusted import parse_number, shown
 
 STEP = re.compile(r"(?:step|iter|iteration)[_-]?([0-9]{1,15})(?![0-9])|^([0-9]{1,15})$")
 """How names of files and folders, and cells, give a step."""
+
+EVALUATION = re.compile(r"(?:eval\w*|val(?:id\w*|set)?|test(?:set|ing)?|dev(?:set)?|true)(?![a-z])")
+"""How cells of a column of splits, and names of files and folders, begin in an evaluation, in small letters."""
 
 NUMBERS = {
     "step": (0, 2**52, True),
@@ -35,10 +39,10 @@ NUMBERS = {
 OPTIONAL = ("tokens", "score_norm", "predicted", "asked", "time", "advantage")
 """Columns of numbers without which a run can be read."""
 
-TEXTS = ("prompt", "id", "answer", "group", "gold", "split")
+TEXTS = ("prompt", "id", "answer", "group", "gold", "split", "run")
 """Columns of texts. ``group`` names the group of a row, if one prompt may have several groups in a step. ``gold`` is
 the known answer of a problem, or its image: it tells apart problems that have the same text. ``split`` tells rows of
-an evaluation from those of training."""
+an evaluation from those of training, and ``run`` those of several runs or models from each other."""
 
 USUAL = {
     "step": ("global_step", "train_step", "training_step", "training_iteration", "iteration", "iter"),
@@ -67,7 +71,8 @@ USUAL = {
     ),
     "answer": ("pred", "prediction", "extracted_answer", "predicted_answer", "model_answer", "pred_answer"),
     "group": ("group_id", "group_idx", "group_index"),
-    "split": ("phase", "is_eval", "is_val", "is_validation", "is_test"),
+    "split": ("phase", "mode", "stage", "data_split", "dataset_split", "is_eval", "is_val", "is_validation", "is_test"),
+    "run": ("run_id", "run_name", "experiment", "model", "model_name"),
     "gold": (
         *("gts", "ground_truth", "gold", "gold_answer", "expected_answer", "target", "reference_answer", "solution"),
         *("image", "images"),
@@ -197,18 +202,31 @@ def detect(path: str, head: Sequence[Mapping[str, Any]], found: Collection[str],
 def _counts(head: Sequence[Mapping[str, Any]], found: Collection[str], renamed: Mapping[str, str]) -> bool:
     """Return whether a row is a group: how many of how many rollouts were correct.
 
-    A verdict beside a column such as ``n`` is one rollout, unless some values of it are above 1.
+    A verdict beside a column such as ``n`` is one rollout, unless some values of it are above 1. So is a share of 0 or
+    1 if a prompt comes several times at a step.
     """
     trials, counted = _resolved("trials", found, renamed), _resolved("correct", found, renamed, COUNTED)
     if trials is None or trials == counted:
         return False
     if counted is None:
         reads = {_resolved(role, found, renamed) for role in ("reward", "correct")}
-        return reads == {None} and _resolved("share", found, renamed) is not None
+        share = _resolved("share", found, renamed)
+        keys = [_resolved(role, found, renamed) for role in ("step", "id", "prompt")]
+        visits = {str([row.get(key or "") for key in keys]) for row in head}
+        whole = share is not None and {_value(row.get(share)) for row in head} <= {0.0, 1.0}
+        once = len(visits) == len(head) or "trials" in renamed or trials == "trials"
+        return reads == {None} and share is not None and (once or not whole)
     if trials == "trials" or "trials" in renamed or counted in COUNTED:
         return True
-    values = [row.get(counted) for row in head]
-    return any(isinstance(value, (int, float)) and value > 1 for value in values)
+    return any(_value(row.get(counted)) > 1 for row in head)
+
+
+def _value(cell: Any) -> float:
+    """Return the number in a cell, nan for anything else."""
+    try:
+        return float(cell)
+    except (TypeError, ValueError):
+        return math.nan
 
 
 def _resolved(
@@ -322,8 +340,6 @@ def _check_whole(source: str, layout: Layout, found: Sequence[str], listed: str)
     missing = {name: roles for name, roles in wanted.items() if not roles & layout.columns.keys()}
     if not missing:
         return
-    if len(found) == 1 and (";" in listed or "\t" in listed):
-        raise RecordError(f"{source} must have commas between its cells, got {listed}; save it with commas")
     roles = sorted({role for each in missing.values() for role in each})
     usual = dict.fromkeys(USUAL["share"], "reward") if "reward" in roles else {}
     usual |= {name: role for role in roles for name in (role, *USUAL.get(role, ()))}

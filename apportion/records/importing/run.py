@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -12,8 +13,8 @@ import numpy as np
 from apportion.records.doubts import doubts_of, gold_answers, two_valued
 from apportion.records.importing.assembly import Assembled, RunAssembly
 from apportion.records.importing.blocks import Unsure
-from apportion.records.importing.files import files_of, repeats, step_in_name
-from apportion.records.importing.layout import MOST_OTHERS, NAMES, Layout, detect, layout_of, weights_of
+from apportion.records.importing.files import evaluations_in_names, files_of, repeats, steps_in_names
+from apportion.records.importing.layout import MOST_OTHERS, NAMES, USUAL, Layout, detect, layout_of, weights_of
 from apportion.records.importing.prime_rl import step_of
 from apportion.records.importing.source import HEAD, LATER_HEAD, Source
 from apportion.records.importing.visits import read_visits
@@ -25,12 +26,12 @@ from apportion.untrusted import shown
 
 NO_STEP = "no column is a step"
 ONE_STEP = f"{NO_STEP}: all rows are one step; --column step=COLUMN names one"
-NAMED_STEP = f"{NO_STEP}: the number in the name of a file is that of its rows"
+NAMED_STEP = f"{NO_STEP}: the number in the name of a file or its folder is; --column step= reads one step"
 MISFIT = 1e-6
 """The share of the squared deviations of the reward that its recorded advantages may leave unexplained."""
 SLIGHT = 1e-5
 """Squared advantages of a group that are rounding, as a share of those of another."""
-TURNS = ("turn", "turn_idx", "turn_index", "turn_id")
+TURN = re.compile(r"(?:turn|(?:env|agent|episode|sub)_step)(?:_(?:idx|index|id|number|num|no))?|step_(?:idx|index|id)")
 """Columns of logs that have a row for each turn of a rollout."""
 MOST_LISTED = 12
 """Columns that were not read which are named."""
@@ -89,10 +90,11 @@ def import_run(
     files, left = files_of(paths)
     name = paths[0].resolve().name.partition(".")[0] or "run"
     assembly, record, chosen, repeated, stepped = RunAssembly(weights), None, "", 0, False
-    steps = [step_in_name(path) for path in files]
-    steps = steps if None not in steps and len(set(steps)) > 1 else [None] * len(files)
+    steps = None if renamed.get("step") == "" else steps_in_names(files)
+    evaluations = [False] * len(files) if "split" in renamed else evaluations_in_names(files)
     ignored: dict[str, None] = {}
     lists: dict[str, int] = {}
+    rivals: dict[str, None] = {}
     layouts: list[Layout] = []
     for place, path in enumerate(files):
         with reading(path, RecordError):
@@ -122,7 +124,11 @@ def import_run(
             while True:
                 layout = layout_of(str(path), own, source.columns, source.numeric, weights, renamed)
                 try:
-                    assembly.add(source.blocks(layout), None if "step" in layout.columns else steps[place])
+                    assembly.add(
+                        source.blocks(layout),
+                        None if "step" in layout.columns or steps is None else steps[place],
+                        evaluations[place],
+                    )
                     break
                 except Unsure as unsure:
                     source = source.without_haste(unsure.columns)
@@ -131,6 +137,8 @@ def import_run(
             stepped |= "step" in named
             ignored |= dict.fromkeys(layout.ignored(source.columns))
             lists |= source.list_lengths(ignored)
+            if "step" not in renamed:
+                rivals |= dict.fromkeys(_other_steps(source, layout.columns.get("step")))
     rows = assembly.rows
     if record is not None:
         rows = len(record.ids)
@@ -138,7 +146,11 @@ def import_run(
         raise RecordError(f"a run must have at least one row, got none in {files[0]}; check the file")
     else:
         found = assembly.record(name, NAMES[chosen], renamed.get("group"))
-        no_step = None if stepped else NAMED_STEP if steps[0] is not None else ONE_STEP
+        found.doubts.extend(
+            f"{layouts[0].columns['step']} is the step, and {other} differs from it: --column step={other} reads that"
+            for other in rivals
+        )
+        no_step = None if stepped else ONE_STEP if steps is None else NAMED_STEP
         record = _decided(found, layouts[0], no_step, ignored, lists)
         if np.isnan(record.reward).all():
             raise RecordError(f"a run must have rewards, got none in {rows:,} rows of {files[0]}; name the column")
@@ -154,6 +166,16 @@ def import_run(
         ignored=tuple(ignored),
         left=tuple(map(str, left)),
     )
+
+
+def _other_steps(source: Source, column: str | None) -> list[str]:
+    """Return the columns that may be the step in place of ``column``, and differ from it in the first rows."""
+    names = ("step", *USUAL["step"])
+    return [
+        name
+        for name in source.columns
+        if column is not None and name.lower() in names and any(row.get(name) != row.get(column) for row in source.head)
+    ]
 
 
 def _decided(
@@ -183,7 +205,7 @@ def _decided(
     doubts += [
         f"{name} is not read: if a rollout has a row a turn, no figure here is that of the run; give one row a rollout"
         for name in ignored
-        if name.lower() in TURNS
+        if TURN.fullmatch(name.lower())
     ]
     if layout.renamed:
         doubts.append(f"read as: {', '.join(layout.renamed)}")

@@ -12,8 +12,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from apportion.records.importing.blocks import may_be_number
 from apportion.records.importing.files import parsed
-from apportion.records.importing.layout import USUAL, verdict_names
+from apportion.records.importing.layout import EVALUATION, STEP, USUAL, verdict_names
 from apportion.records.rollout_log import RecordError
 from apportion.rows import Rows, row_location
 from apportion.untrusted import shown
@@ -23,7 +24,10 @@ Row = dict[str, Any]
 DEEPEST = 8
 """Levels of objects in which verdicts are looked for."""
 
-COMPLETIONS = ("completion", "output", "response", "generation")
+COMPLETIONS = (
+    *("completion", "output", "response", "generation", "output_response", "model_output", "generated_text"),
+    *("messages", "conversation", "conversations", "trajectory"),
+)
 """Columns of one completion. Beside it a list of numbers has the parts of one reward."""
 
 VALUES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
@@ -50,11 +54,12 @@ def is_folded(row: Mapping[str, Any], renamed: Mapping[str, str]) -> bool:
 def unfolded(rows: Rows, renamed: Mapping[str, str], path: Path) -> Rows:
     """Yield one row a rollout, each with the number of the row that it came from. Raises RecordError."""
     names, groups, harnesses = verdict_names(renamed), count(1), HARNESSES | {"lm-eval": _Filter().rows}
+    lengths: dict[str, int] = {}
     for number, row in rows:
         at = row_location(path, number)
         harness = _harness(row)
         found = harnesses[harness](row, at) if harness else _leaves(row, {}, names, groups, at, 0)
-        yield from ((number, _with_parts(each, names)) for each in found)
+        yield from ((number, _with_parts(each, names, lengths, at)) for each in found)
 
 
 def rows_in(document: Any, renamed: Mapping[str, str], path: Path) -> Rows:
@@ -62,6 +67,7 @@ def rows_in(document: Any, renamed: Mapping[str, str], path: Path) -> Rows:
     rows = document
     if isinstance(document, dict) and "log_history" not in document:
         rows = _table_rows(document)
+        rows = _keyed_rows(document) if rows is None else rows
         if rows is None and (_harness(document) or _holds(document, verdict_names(renamed))):
             rows = [document]
         if rows is None:
@@ -76,7 +82,11 @@ def rows_in(document: Any, renamed: Mapping[str, str], path: Path) -> Rows:
 
 
 def _table_rows(document: Mapping[str, Any]) -> list[Row] | None:
-    """Return the rows of a table that was written column by column, as lists or as pandas writes it by default."""
+    """Return the rows of a table: columns as lists, as pandas writes it by default or split, or as W&B writes one."""
+    names, lines = document.get("columns"), document.get("data")
+    if isinstance(names, list) and isinstance(lines, list):
+        same = all(isinstance(line, list) and len(line) == len(names) for line in lines)
+        return [dict(zip(map(str, names), line, strict=True)) for line in lines] if same else None
     columns = list(document.values())
     kind, keys = (
         (type(columns[0]), list(columns[0])) if columns and isinstance(columns[0], (list, dict)) else (None, [])
@@ -89,6 +99,22 @@ def _table_rows(document: Mapping[str, Any]) -> list[Row] | None:
     if numbered and all(list(each) == keys for each in columns):
         return [{name: column[key] for name, column in document.items()} for key in keys]
     return None
+
+
+def _keyed_rows(document: Mapping[str, Any]) -> list[Row] | None:
+    """Return the rows of several lists, each with its key: the prompt if the rows have none, a step or a split."""
+    lists = [value for value in document.values() if value and _is_list_of_objects(value)]
+    if len(lists) < max(2, len(document)):
+        return None
+    if not KEYS & lists[0][0].keys():
+        role = "id"
+    elif all(STEP.search(key) for key in document):
+        role = "step"
+    elif any(EVALUATION.match(key.lower()) for key in document):
+        role = "split"
+    else:
+        return None
+    return [{role: key, **row} for key, rows in document.items() for row in rows]
 
 
 def _harness(row: Mapping[str, Any]) -> str | None:
@@ -221,10 +247,11 @@ def _leaves(
                 yield from _leaves(child, own, names, groups, at, depth + 1, its_group)
 
 
-def _with_parts(row: Row, names: set[str]) -> Row:
+def _with_parts(row: Row, names: set[str], lengths: dict[str, int], at: str) -> Row:
     """Return the row with parts of its reward, in an object or a list, as columns such as rewards.format.
 
-    A part that is called as a verdict, or total, is the reward, if the row has no such column.
+    A part that is called as a verdict, or total, is the reward, if the row has no such column. Raises RecordError if a
+    list has not the length of the earlier ones in its column, which ``lengths`` remembers.
     """
     made: Row = {}
     for key, cell in row.items():
@@ -232,6 +259,11 @@ def _with_parts(row: Row, names: set[str]) -> Row:
         if key not in names or not isinstance(parts, dict):
             made[key] = cell
             continue
+        if isinstance(cell, list) and len(cell) != lengths.setdefault(key, len(cell)):
+            raise RecordError(
+                f"{key} must have the same parts in every rollout, got lists of {lengths[key]} and {len(cell)} values "
+                f"in {at}, as of tokens or turns; give one number a rollout"
+            )
         for part, value in parts.items():
             whole = "reward" if part == "total" else part
             made[whole if whole in names and (whole == key or whole not in row) else f"{key}.{part}"] = value
@@ -253,7 +285,7 @@ def _listed(cell: Any) -> Any:
 def _is_completion(cell: Any) -> bool:
     """Return whether a cell is the text of one rollout, or its messages."""
     messages = isinstance(cell, list) and bool(cell) and all(isinstance(each, dict) and "role" in each for each in cell)
-    return messages or isinstance(cell, str)
+    return isinstance(cell, str) or (messages and cell[-1]["role"] not in ("user", "system"))
 
 
 def _holds(value: Any, names: set[str], depth: int = 0) -> bool:
@@ -267,7 +299,7 @@ def _has_verdict(value: Any, names: set[str]) -> bool:
 
 
 def _is_list_of_cells(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, (bool, int, float)) or each is None for each in value)
+    return isinstance(value, list) and all(isinstance(each, float) or may_be_number(each) for each in value)
 
 
 def _is_list_of_objects(value: Any) -> bool:

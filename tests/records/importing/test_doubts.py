@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from apportion.records import RecordError, open_run
+from apportion.records.importing import import_run
 from tests.records.importing.tables import jsonl, parquet, renamed, rollouts
 
 
@@ -129,6 +130,7 @@ SPREAD = {
         9,
         "",
     ),
+    "files of one step": ([rollouts(steps=1, size=8)] * 2, 3, "2 files of one step: rows of one prompt at one step"),
     "rows that came late": ([late(rollouts(size=8))], 9, ""),
     "sorted by prompt": ([sorted(rollouts(steps=6), key=lambda row: row["prompt"])], 18, ""),
     "random": ([[rollouts()[place] for place in np.random.default_rng(0).permutation(36)]], 9, ""),
@@ -141,7 +143,7 @@ def test_a_step_that_goes_back_is_a_run_again_only_if_its_groups_would_be_larger
     for place, rows in enumerate(files):
         jsonl(tmp_path / f"part{place}.jsonl", rows)
     run = open_run(tmp_path)
-    assert len(run.step) == groups and (said(run, "the step goes back", doubt) if doubt else run.doubts == ())
+    assert len(run.step) == groups and (said(run, "step", doubt) if doubt else run.doubts == ())
     joined = open_run(tmp_path, columns={"group": ""})
     assert len(joined.step) == len(set(zip(joined.step.tolist(), joined.prompt.tolist(), strict=True)))
 
@@ -153,8 +155,42 @@ def test_rows_that_were_logged_twice_are_said(tmp_path):
     assert open_run(jsonl(tmp_path / "even.jsonl", even)).doubts == ()
 
 
-def test_rows_of_an_evaluation_are_left_out_unless_all_are(tmp_path):
-    rows = [row | {"split": split} for split in ("train", "eval/sums") for row in rollouts()]
+def test_rows_of_several_models_have_groups_of_their_own(tmp_path):
+    rows = [row | {"model": name} for row in rollouts() for name in ("base", "tuned")]
+    run = open_run(jsonl(tmp_path / "run.jsonl", rows))
+    assert run.trials.tolist() == [4] * 18 and len(run.ids) == 3
+    assert said(run, "rows of 2 runs or models: each has groups of its own, 18 in all", "--column run= joins them to 9")
+    assert open_run(tmp_path / "run.jsonl", columns={"run": ""}).trials.tolist() == [8] * 9
+    torn = open_run(jsonl(tmp_path / "torn.jsonl", [row | {"run_id": k} for k, row in enumerate(rollouts())]))
+    assert torn.trials.tolist() == [4] * 9 and said(torn, "the run or model differs within groups", "not read")
+    one = open_run(jsonl(tmp_path / "one.jsonl", rollouts(model="base")))
+    assert one.doubts == ("read as: run=model",)
+
+
+def test_another_column_of_steps_is_said(tmp_path):
+    rows = [row | {"step": place % 3, "global_step": row["step"]} for place, row in enumerate(rollouts())]
+    run = open_run(jsonl(tmp_path / "run.jsonl", rows))
+    assert said(run, "step is the step, and global_step differs from it: --column step=global_step reads that")
+    named = open_run(tmp_path / "run.jsonl", columns={"step": "global_step"})
+    assert named.trials.tolist() == [4] * 9 and not said(named, "differs")
+    equal = open_run(jsonl(tmp_path / "equal.jsonl", [row | {"global_step": row["step"]} for row in rollouts()]))
+    assert not said(equal, "differs")
+
+
+@pytest.mark.parametrize("names", [("train.jsonl", "eval.jsonl"), ("rollout/1.jsonl", "validation/1.jsonl")])
+def test_files_of_an_evaluation_are_left_out_beside_others(tmp_path, names):
+    for name in names:
+        jsonl(tmp_path / name, rollouts())
+    files = [tmp_path / name for name in names]
+    run = import_run(files)[0]
+    assert run.trials.tolist() == [4] * 9 and said(run, "36 of 72 rows are of evaluations", "--column split=")
+    assert len(import_run(files, columns={"split": ""})[0].reward) == 72
+    assert len(import_run(files[1:])[0].reward) == 36
+
+
+@pytest.mark.parametrize("column", ["split", "mode"])
+def test_rows_of_an_evaluation_are_left_out_unless_all_are(tmp_path, column):
+    rows = [row | {column: split} for split in ("train", "eval/sums") for row in rollouts()]
     run = open_run(jsonl(tmp_path / "run.jsonl", rows))
     assert run.trials.tolist() == [4] * 9 and said(run, "36 of 72 rows are of evaluations and left out")
     assert len(open_run(tmp_path / "run.jsonl", columns={"split": ""}).reward) == 72
@@ -165,6 +201,7 @@ def test_rows_of_an_evaluation_are_left_out_unless_all_are(tmp_path):
     ("column", "doubt"),
     [
         ("turn", "turn is not read: if a rollout has a row a turn"),
+        ("turn_number", "turn_number is not read: if a rollout has a row a turn"),
         ("group_idx", "the column of groups differs in every"),
     ],
 )

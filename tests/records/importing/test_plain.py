@@ -194,7 +194,7 @@ def test_one_prompt_in_two_forms_is_one(tmp_path, name, form):
 
 
 @pytest.mark.parametrize(
-    "name", ["step_{}.jsonl", "{}.jsonl", "global_step_{}/rank_0.jsonl", "step-{}/part-0.jsonl.gz"]
+    "name", ["step_{}.jsonl", "{}.jsonl", "global_step_{}/rank_0.jsonl", "step-{}/part-0.jsonl.gz", "{0}/{0}7.jsonl"]
 )
 def test_a_step_is_in_the_name_of_the_file_if_no_column_is_one(tmp_path, name):
     for step in (9, 10):
@@ -202,6 +202,7 @@ def test_a_step_is_in_the_name_of_the_file_if_no_column_is_one(tmp_path, name):
         jsonl(tmp_path / name.format(step), rows)
     run = open_run(tmp_path)
     assert run.step.tolist() == [9] * 3 + [10] * 3 and "the number in the name of a file" in run.doubts[0]
+    assert set(open_run(tmp_path, columns={"step": ""}).step) == {0}
 
 
 def test_a_step_may_be_written_as_text(tmp_path):
@@ -224,6 +225,16 @@ def test_a_wrong_cell_has_a_remedy(tmp_path, cell, remedy):
     rows = [{key: value for key, value in (row | cell).items() if value is not None} for row in rollouts()]
     with pytest.raises(RecordError, match=remedy):
         open_run(jsonl(tmp_path / "run.jsonl", rows))
+
+
+@pytest.mark.parametrize("word", ["nan", "NA", "None", "null"])
+def test_a_word_for_a_missing_cell_of_csv_has_a_remedy_that_csv_has(tmp_path, word):
+    rows = rollouts()
+    with pytest.raises(
+        RecordError, match=f"got '{word}' in .* line 2; correct it, or leave it empty for a missing one"
+    ):
+        open_run(comma_separated(tmp_path / "run.csv", [rows[0] | {"reward": word}, *rows[1:]]))
+    assert open_run(comma_separated(tmp_path / "run.csv", [rows[0] | {"reward": ""}, *rows[1:]])).trials[0] == 3
 
 
 def test_rows_that_pyarrow_does_not_read_are_read_cell_by_cell(tmp_path):
@@ -280,7 +291,8 @@ def test_an_open_quote_of_csv_swallows_no_rows(tmp_path):
         open_run(tmp_path / "run.csv")
 
 
-def test_cells_between_semicolons_are_named(tmp_path):
-    (tmp_path / "run.csv").write_text("\ufeffstep;prompt;reward\n0;a;1\n", encoding="utf-8")
+@pytest.mark.parametrize("reward", ["1", "0,5"])
+def test_cells_between_semicolons_are_named(tmp_path, reward):
+    (tmp_path / "run.csv").write_text(f"\ufeffstep;prompt;reward\n0;a;{reward}\n", encoding="utf-8")
     with pytest.raises(RecordError, match="must have commas between its cells, got step;prompt;reward"):
         open_run(tmp_path / "run.csv")

@@ -75,6 +75,19 @@ def test_a_table_that_was_written_column_by_column_is_read(tmp_path):
     check(open_run(document(tmp_path / "lists.json", lists)))
     pandas = {name: {str(place): cell for place, cell in enumerate(cells)} for name, cells in lists.items()}
     check(open_run(document(tmp_path / "pandas.json", pandas)))
+    table = {"columns": list(rows[0]), "data": [list(row.values()) for row in rows]}  # of W&B, or of pandas by split
+    check(open_run(document(tmp_path / "table.json", table)))
+
+
+def test_lists_under_keys_of_one_document_are_told_apart(tmp_path):
+    rows = [{"problem": f"q{q}", "correct": each} for q, own in enumerate(RIGHT) for each in own]
+    steps = open_run(document(tmp_path / "steps.json", {f"step_{s}": rows for s in (3, 12)}))
+    assert steps.step.tolist() == [3] * 3 + [12] * 3 and steps.totals.tolist() == [3, 0, 4] * 2
+    splits = open_run(document(tmp_path / "splits.json", {"train": rows, "validation": rows[:4]}))
+    check(splits)
+    assert any("4 of 16 rows are of evaluations" in doubt for doubt in splits.doubts)
+    prompts = {f"q{q}": [{"correct": each} for each in own] for q, own in enumerate(RIGHT)}
+    check(open_run(document(tmp_path / "prompts.json", prompts)))
 
 
 def test_lists_of_rewards_and_groups_inside_steps_are_read(tmp_path):
@@ -120,9 +133,24 @@ def test_parts_of_which_none_is_the_whole_must_be_named(tmp_path):
     assert both.tolist() == [k % 2 + k % 3 / 2 for k in range(12)]
 
 
+@pytest.mark.parametrize("completion", [{"output_response": "so"}, {"messages": [{"role": "assistant"}]}])
+def test_rewards_of_tokens_or_turns_are_no_rollouts(tmp_path, completion):
+    rows = [{"prompt": f"q{q}"} | completion for q in range(3) for _ in range(4)]
+    right = [float(each) for own in RIGHT for each in own]
+    last = [row | {"rewards": [0.0] * 9 + [each]} for row, each in zip(rows, right, strict=True)]
+    run = open_run(jsonl(tmp_path / "last.jsonl", last))
+    check(run)
+    assert run.doubts[1].startswith("the reward is rewards.9; equal in every group: rewards.0")
+    longer = [row | {"rewards": [0.0] * (2 + place)} for place, row in enumerate(rows)]
+    with pytest.raises(RecordError, match=r"same parts in every rollout, got lists of 2 and 3 values in .* line 2"):
+        open_run(jsonl(tmp_path / "longer.jsonl", longer))
+
+
 def test_lists_that_were_saved_as_text_are_lists(tmp_path):
     rows = [{"prompt": f"q{q}", "answers": str(ANSWERS[q]), "correct": str(own)} for q, own in enumerate(RIGHT)]
     check(open_run(comma_separated(tmp_path / "run.csv", rows)))
+    words = [{"prompt": f"q{q}", "correct": [("no", "Yes")[each] for each in own]} for q, own in enumerate(RIGHT)]
+    check(open_run(jsonl(tmp_path / "words.jsonl", words)))
 
 
 def test_a_list_of_one_verdict_is_one_rollout(tmp_path):
@@ -194,6 +222,20 @@ def test_counts_and_shares_are_read_by_their_usual_names(tmp_path, names):
     rows = [{"task_id": f"t{q}", trials: 4, correct: share * sum(own)} for q, own in enumerate(RIGHT)]
     for run in (open_run(jsonl(tmp_path / "a.jsonl", rows)), open_run(comma_separated(tmp_path / "b.csv", rows))):
         assert run.totals.tolist() == [3, 0, 4] and run.trials.tolist() == [4] * 3 and not run.ordered
+
+
+@pytest.mark.parametrize("count", [lambda place: place % 4 + 1, lambda _: 4])
+def test_a_share_of_one_rollout_beside_a_number_is_no_group(tmp_path, count):
+    rows = [{"task_id": f"t{q}", "accuracy": int(each)} for q, own in enumerate(RIGHT) for each in own]
+    path = jsonl(tmp_path / "a.jsonl", [row | {"n": count(place)} for place, row in enumerate(rows)])
+    with pytest.raises(RecordError, match=r"a column reward or correct, .* as in reward=accuracy"):
+        open_run(path)
+    check(open_run(path, columns={"reward": "accuracy"}))
+
+
+def test_counts_in_csv_are_counts(tmp_path):
+    rows = [{"task_id": f"t{q}", "n": 4, "correct": sum(own)} for q, own in enumerate(RIGHT)]
+    assert open_run(comma_separated(tmp_path / "a.csv", rows)).totals.tolist() == [3, 0, 4]
 
 
 def test_a_share_that_is_no_number_of_rollouts_is_refused(tmp_path):
