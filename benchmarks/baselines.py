@@ -16,27 +16,25 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 
 from apportion.types import Floats
 from benchmarks.baselines_rules import (
-    FAMILIES,
     RLOO,
     SHIPPED,
     WEIGHTS,
     Samples,
     moments,
     ratio,
-    rules,
 )
 from benchmarks.common import spread, table, write
 
 DATA = Path(__file__).parent / "data"
 MODEL_SCORES, LAB_SCORES = DATA / "smollm2_scores.npz", DATA / "lab_scores.npz"
 SEED, SPLITS, RESAMPLES = 0, 200, 1000
-BINS = ((0.0, 0.2), (0.2, 0.5), (0.5, 0.8), (0.8, 1.0))
 
 
 def recorded() -> dict[str, Samples]:
@@ -81,18 +79,19 @@ def gains(data: Mapping[str, Samples]) -> Iterator[list[str]]:
             yield [*named(*name), *(quantiles(ratio(task[name], task[RLOO]), 0.05, 0.95) for task in found)]
 
 
-def stand_ins(data: Mapping[str, Samples]) -> Iterator[list[str]]:
-    """Yield a row for each family and stand-in: its second moment over that by parameter norms, for each task."""
-    split = [moments(each, SPLITS, seed=SEED) for each in data.values()]
-    resampled = [moments(each, RESAMPLES, resample=True, seed=SEED) for each in data.values()]
-    for family, (_, weights) in FAMILIES.items():
-        for weight in weights[1:]:
-            pairs = [
-                [ratio(found[family, weight], found[family, "parameters"]) for found in both]
-                for both in zip(split, resampled, strict=True)
-            ]
-            cells = (quantiles(drawn, 0.025, 0.975, middle=float(np.median(fixed))) for fixed, drawn in pairs)
-            yield [*named(f"{family} / by norms", weight), *cells]
+def stand_in(data: Mapping[str, Samples]) -> list[str]:
+    """Return the row of the stand-in: the second moment by it over that by parameter norms, for each task."""
+    cells = []
+    for each in data.values():
+        fixed, drawn = (
+            ratio(found["constant", "squared"], found["constant", "parameters"])
+            for found in (
+                moments(each, SPLITS, seed=SEED),
+                moments(each, RESAMPLES, resample=True, seed=SEED),
+            )
+        )
+        cells.append(quantiles(drawn, 0.025, 0.975, middle=float(np.median(fixed))))
+    return [*named("constant / by norms", "squared"), *cells]
 
 
 def lab_rows(data: Mapping[str, Sequence[Samples]]) -> Iterator[list[str]]:
@@ -102,11 +101,9 @@ def lab_rows(data: Mapping[str, Sequence[Samples]]) -> Iterator[list[str]]:
     def cells(name: tuple[str, str], base: tuple[str, str]) -> list[str]:
         return [spread([float(np.median(ratio(run[name], run[base]))) for run in runs], ".2f") for runs in found]
 
-    for family, weight in rules():
-        if weight in ("-", "parameters", "squared", "tokens", "equal") and (family, weight) != RLOO:
-            yield [*named(f"lab: {family}", weight), *cells((family, weight), RLOO)]
-    for family in FAMILIES:
-        yield [*named(f"lab: {family} / by norms", "squared"), *cells((family, "squared"), (family, "parameters"))]
+    for family, weight in (("b = 0", "-"), *product(("constant", "others of the group"), ("parameters", "squared"))):
+        yield [*named(f"lab: {family}", weight), *cells((family, weight), RLOO)]
+    yield [*named("lab: constant / by norms", "squared"), *cells(("constant", "squared"), ("constant", "parameters"))]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -120,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         np.savez_compressed(LAB_SCORES, **measure_lab())
     data, lab = recorded(), recorded_lab()
     first, beside = ["baseline", "weighted by"], ["over the same by parameter norms", "weighted by"]
-    gained, in_lab, over_norms = [*gains(data)], [*lab_rows(lab)], [*stand_ins(data)]
+    gained, in_lab = [*gains(data)], [*lab_rows(lab)]
     write(
         "baselines",
         "Baselines by score norms, on a language model and in the lab",
@@ -128,7 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         gained,
         [
             *NOTES["gains"],
-            table([*beside, *data], over_norms),
+            table([*beside, *data], [stand_in(data)]),
             NOTES["stand-ins"],
             "## In the lab, along training",
             table([*first, *lab], in_lab),

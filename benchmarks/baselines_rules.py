@@ -11,8 +11,6 @@ import numpy as np
 from apportion.baselines.optimal import Optimal, Scope
 from apportion.types import Batch, Belief, Counts, Floats, Plan, Prompt, Rollout
 
-STRENGTH, BANDWIDTH = 4.0, 1.0
-"""Rollouts that a pooled baseline weighs in a prompt's own, and a kernel's width in log-odds, as in ``Optimal``."""
 WEIGHTS = {
     "parameters": "parameter norm",
     "logits": "logit norm",
@@ -69,57 +67,13 @@ def constant(weight: str) -> Rule:
     return rule
 
 
-def curve(weight: str) -> Rule:
-    """A function of the success rate: the weighted mean reward of rollouts whose prompts had about that rate.
-
-    A rollout of the history is placed by the other rollouts of its prompt, so that its own reward does not place it.
-    """
-
-    def rule(history: Samples, present: Samples) -> Floats:
-        w, r = history.measures[weight], history.rewards
-        total, number = r.sum(axis=1, keepdims=True), r.shape[1]
-        known, placed = log_odds(total, number), log_odds(total - r, number - 1).ravel()
-        near = np.exp(-0.5 * ((known - placed) / BANDWIDTH) ** 2)
-        return (near @ (w * r).ravel() / (near @ w.ravel()))[:, None]
-
-    return rule
-
-
-def own(weight: str, pooled: Callable[[str], Rule] = constant) -> Rule:
-    """Each prompt's own weighted mean reward, shrunk to a pooled one as if by ``STRENGTH`` average rollouts."""
-
-    def rule(history: Samples, present: Samples) -> Floats:
-        w, r = history.measures[weight], history.rewards
-        prior = STRENGTH * w.mean()
-        products = (w * r).sum(axis=1, keepdims=True) + prior * pooled(weight)(history, present)
-        return products / (w.sum(axis=1, keepdims=True) + prior)
-
-    return rule
-
-
-def own_to_curve(weight: str) -> Rule:
-    """Each prompt's own weighted mean reward, shrunk to the curve."""
-    return own(weight, curve)
-
-
 def group(weight: str) -> Rule:
     """The weighted mean reward of the other rollouts of the group, without any history. RLOO's has equal weights."""
     return lambda history, present: leave_one_out(present.rewards, present.measures[weight], axis=1)
 
 
-def batch(weight: str) -> Rule:
-    """The weighted mean reward of the rollouts of all other prompts in the batch, without any history."""
-
-    def rule(history: Samples, present: Samples) -> Floats:
-        w = present.measures[weight]
-        sums = w.sum(axis=1, keepdims=True)
-        return leave_one_out((w * present.rewards).sum(axis=1, keepdims=True) / sums, sums, axis=0)
-
-    return rule
-
-
 def singles(weight: str) -> Rule:
-    """The same in a batch with one rollout a prompt: each column is a batch."""
+    """The weighted mean reward of the other prompts of a batch with one rollout each: a column, without any history."""
     return lambda history, present: leave_one_out(present.rewards, present.measures[weight], axis=0)
 
 
@@ -144,20 +98,10 @@ def leave_one_out(rewards: Floats, weights: Floats, axis: int) -> Floats:
     return np.divide(products, total, out=np.zeros_like(total), where=total > 0)
 
 
-def log_odds(successes: Floats, trials: int) -> Floats:
-    """Return the log-odds of success rates, as if two more rollouts had earned 0 and 1."""
-    return np.log(successes + 1) - np.log(trials - successes + 1)
-
-
-SOME = ("parameters", "logits", "squared", "tokens", "equal")
 FAMILIES: dict[str, tuple[Callable[[str], Rule], tuple[str, ...]]] = {
-    "constant": (constant, tuple(WEIGHTS)),
-    "curve over p": (curve, SOME),
-    "own, shrunk to constant": (own, SOME),
-    "own, shrunk to curve": (own_to_curve, SOME),
-    "others of the group": (group, tuple(WEIGHTS)),
-    "other prompts, groups": (batch, SOME),
-    "other prompts, singles": (singles, SOME),
+    "constant": (constant, ("parameters", "squared", "equal")),
+    "others of the group": (group, ("parameters", "squared", "tokens", "equal")),
+    "other prompts, singles": (singles, ("parameters", "squared")),
 }
 """Makers of baselines from a weight, and the weights that each is tried with, the parameter norm first."""
 
@@ -203,10 +147,3 @@ def moments(
 def ratio(one: Floats, other: Floats) -> Floats:
     """Return ``one`` over ``other`` where a draw has any second moment, that is, any right rollout."""
     return one[other > 0] / other[other > 0]
-
-
-def least(samples: Samples) -> float:
-    """Return the least second moment of a constant for each prompt, in sample, over that of its mean reward."""
-    g, r = samples.measures["parameters"], samples.rewards
-    best = (g * r).sum(axis=1, keepdims=True) / g.sum(axis=1, keepdims=True)
-    return samples.moment(best) / samples.moment(r.mean(axis=1, keepdims=True))

@@ -17,62 +17,43 @@ from collections.abc import Callable
 from apportion.predictors import (
     DiscountedCounts,
     EmpiricalBayes,
-    GaussianProcess,
     HiddenDual,
     HiddenOnline,
     HiddenStatic,
-    MovingAverage,
     PrecomputedEmbeddings,
     Predictor,
-    Ridge,
-    UniformPrior,
 )
-from apportion.replay.foresight import batches_of, foresee
 from benchmarks.common import write
+from benchmarks.real_run import BATCH, EPOCHS, SEEDS, replay
 from benchmarks.real_run_data import Recorded, grpo_run
-from benchmarks.real_run_tables import Replayed, interval, squared
+from benchmarks.real_run_tables import errors
 
-SEEDS = (0, 1, 2)
-BATCH = 128
-EPOCHS, SHOWN = 8, (0, 1, 4, 7)
-FIXED = "one half for all, Beta(1, 1)"
+SHOWN = (0, 1, 7)
 
 
 def predictors(data: Recorded) -> dict[str, Callable[[], Predictor]]:
     """Return the predictors by name, with the embeddings of ``data``."""
     embedder = PrecomputedEmbeddings.from_array(data.prompts, data.embeddings)
     return {
-        FIXED: UniformPrior,
         "counts": DiscountedCounts,
-        "moving average": MovingAverage,
-        "ridge": lambda: Ridge(embedder),
         "empirical Bayes": EmpiricalBayes,
-        "empirical Bayes, embeddings": lambda: EmpiricalBayes(embedder),
         "hidden_static": lambda: HiddenStatic(embedder),
-        "hidden_static, weight decay .01": lambda: HiddenStatic(embedder, weight_decay=0.01),
         "hidden_online": lambda: HiddenOnline(embedder),
         "hidden_dual": lambda: HiddenDual(embedder),
-        "gp": lambda: GaussianProcess(embedder),
-        "gp, prior mean -1": lambda: GaussianProcess(embedder, prior_mean=-1.0),
     }
-
-
-def replay(predictor: Predictor, data: Recorded, seed: int, epochs: int = EPOCHS) -> Replayed:
-    """Return what ``predictor`` says of each group before it sees it."""
-    record = data.record(epochs)
-    belief = foresee(predictor, record, batches_of(record, seed, BATCH))
-    return Replayed(belief.mean.reshape(epochs, -1))
 
 
 def main() -> None:
     data = grpo_run()
-    found = {name: [replay(make(), data, seed) for seed in SEEDS] for name, make in predictors(data).items()}
-    epochs = [f"epoch {epoch}" for epoch in SHOWN]
+    found = {
+        name: [replay(make(), data, EPOCHS, seed, allocate=False) for seed in SEEDS]
+        for name, make in predictors(data).items()
+    }
     write(
         "learned_priors",
         "HORA's learned priors along a real GRPO run",
-        ["predictor", *epochs],
-        [[name, *(interval(squared(runs, data.shares, e)) for e in SHOWN)] for name, runs in found.items()],
+        ["predictor", *(f"epoch {epoch}" for epoch in SHOWN)],
+        errors(found, data.shares, SHOWN),
         [NOTE],
         seeds=SEEDS,
     )

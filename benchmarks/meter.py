@@ -23,7 +23,7 @@ from apportion.types import Prompt
 from benchmarks.common import write
 from tests.trl.tiny import Judge, made, make_policy, make_questions
 
-SIZES = ((1, 256), (2, 256), (4, 1_209), (64, 1_209), (64, 100_000), (1_024, 100_000), (64, 1_000_000))
+SIZES = ((64, 1_209), (1_024, 100_000), (64, 1_000_000))
 SIZE, STEPS, SEED, REAL = 8, 200, 0, 12
 
 
@@ -72,14 +72,12 @@ def main() -> None:
     rows: list[list[object]] = []
     for prompts, held in SIZES:
         own = 1e3 * np.array(seconds(prompts, held))
-        rows.append(
-            [f"{prompts:,}", f"{held:,}", f"{np.median(own):.2f}", f"{np.quantile(own, 0.95):.2f}", f"{own.max():.2f}"]
-        )
+        rows.append([f"{prompts:,}", f"{held:,}", f"{np.median(own):.2f}", f"{np.quantile(own, 0.95):.2f}"])
     step, meter = real()
     write(
         "meter",
         "What the meter of a stock trainer costs",
-        ["prompts a step", "prompts in the data set", "ms a step, median", "95%", "largest"],
+        ["prompts a step", "prompts in the data set", "ms a step, median", "95%"],
         rows,
         [
             f"{STEPS} steps of groups of {SIZE}. A step of TRL's GRPO trainer with 64 prompts of 8 completions, the "

@@ -22,24 +22,22 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from apportion.config import load
 from apportion.evaluation import bootstrap_interval
-from apportion.lab.command import run
 from apportion.lab.policy.recipes import task_of
 from apportion.lab.report.measures import Arm, summarise
 from apportion.lab.report.picture import COLOURS
-from apportion.lab.report.results import BANDS, Run, SeedInterval
+from apportion.lab.report.results import Run, SeedInterval
 from apportion.lab.report.with_labels import MEASURES
 from apportion.lab.study.design import Study, read_study
 from apportion.lab.study.worker import is_finished, run_directory
 from benchmarks.common import table, write
+from benchmarks.studies import Runs, runs_of, trained
 
 RATES = {
     "methods": ("5e-4", "1e-3", "2e-3"),
@@ -58,13 +56,10 @@ FORKS = (
 )
 """What the factorial changes on the second task: its base and its usual length, and seeds that no other study used."""
 SWEEP_SEEDS = (100,)
-LEVELS = (0.8, 0.9)
+LEVEL = 0.8
 FACTORS = ("single", "pairs", "fours", "eights"), ("rloo", "zero", "global", "prompt")
 """The shapes and the baselines of a factorial."""
-COLUMNS = (
-    "method, rate, success, pass@32, area, area - baseline, over tokens, rollouts to .8, to .9, informative, "
-    "no correct, rollouts/prompt, updates, tokens, CPU s"
-)
+COLUMNS = ("method", "success", "area - baseline", "over tokens", "rollouts to .8", "rollouts/prompt")
 TOKENS = (
     " `over tokens` is the same difference of the curves over tokens, up to the fewest that any method took with that "
     "seed."
@@ -84,8 +79,11 @@ def main(which: str = "", part: str = "all") -> None:
     best = {arm: max(rates, key=lambda rate: areas[rate][arm]) if areas else rates[0] for arm in arms}
     overrides = [*changes, *(f"trainings.{arm}.learning_rate={rate}" for arm, rate in best.items())]
     planned = read_study(config, overrides, name, resume=False)
-    study = finished_part(planned) if part == "finished" else _train(config, name, overrides)
-    runs = {arm: [Run.read(run_directory(study.directory, arm, seed)) for seed in study.seeds] for arm in arms}
+    if part == "finished":
+        study = finished_part(planned)
+        runs = runs_of(study)
+    else:
+        study, runs = trained(config, overrides, name)
     summary = summarise(MEASURES, runs, study.baseline)
     forked = task_of(study.training.base) == "forks"
     write(
@@ -96,11 +94,8 @@ def main(which: str = "", part: str = "all") -> None:
             else "Every method at equal rollouts and at equal tokens"
         )
         + f": {study.training.base} base",
-        [*COLUMNS.split(", "), *(["solutions"] if forked else [])],
-        [
-            [*_row(arm, best[arm.name], runs, study), *([_solutions(study, arm.name)] if forked else [])]
-            for arm in summary
-        ],
+        [*COLUMNS, *(["solutions"] if forked else [])],
+        [[*_row(arm, runs, study), *([_solutions(runs[arm.name])] if forked else [])] for arm in summary],
         [
             f"{study.training.rollouts:,} rollouts a run on the {study.training.base} base; success is exact on "
             f"{study.training.held_out} held-out prompts"
@@ -117,16 +112,7 @@ def main(which: str = "", part: str = "all") -> None:
                 else []
             ),
         ],
-        more=[] if factorial else ["Rollouts a prompt by its exact success when sampled:\n\n" + _bands(summary)],
         seeds=list(study.seeds),
-        cells={
-            "sweep": areas,
-            "rates": best,
-            "curves": {
-                arm: [[list(map(float, axis)) for axis in (r.rollouts, r.tokens, r.success)] for r in mine]
-                for arm, mine in runs.items()
-            },
-        },
     )
     if not factorial:
         _draw(runs, summary, study, PICTURES / f"{name}.png")
@@ -155,52 +141,30 @@ def _how_chosen(best: dict[str, str], rates: Sequence[str]) -> str:
 def _sweep(config: Path, name: str, rate: str, changes: Sequence[str]) -> dict[str, float]:
     """Return the mean area of every arm at one learning rate."""
     overrides = [*changes, f"training.learning_rate={rate}", f"seeds={list(SWEEP_SEEDS)}"]
-    study = _train(config, f"{name}-{rate}", overrides)
-    summary = json.loads((study.directory / "summary.json").read_text(encoding="utf-8"))
-    return {arm["name"]: arm["area"]["mean"] for arm in summary}
+    _, runs = trained(config, overrides, f"{name}-{rate}")
+    return {arm: float(np.mean([run.area for run in mine])) for arm, mine in runs.items()}
 
 
-def _train(config: Path, name: str, overrides: Sequence[str]) -> Study:
-    code = run(config, overrides, name=name, resume=False, dry_run=False)
-    if code:
-        raise SystemExit(code)
-    return read_study(config, overrides, name, resume=False)
-
-
-def _row(arm: Arm, rate: str, runs: dict[str, list[Run]], study: Study) -> list[str]:
-    held_out = np.stack([_held_out(study, arm.name, seed) for seed in study.seeds])
+def _row(arm: Arm, runs: Runs, study: Study) -> list[str]:
     return [
         arm.name,
-        rate,
-        _bootstrapped(held_out),
-        _bootstrapped(1 - (1 - held_out) ** 32),
-        str(arm.area),
+        _bootstrapped(np.stack([_held_out(study, arm.name, seed) for seed in study.seeds])),
         arm.area_difference.signed,
         arm.token_area_difference.signed,
-        *(_ratio(runs[arm.name], runs[study.baseline], level) for level in LEVELS),
-        f"{arm.informative.mean:.2f}",
-        f"{arm.without_correct:.2f}",
+        _ratio(runs[arm.name], runs[study.baseline]),
         f"{arm.rollouts_per_prompt:.1f}",
-        f"{arm.updates:.0f}",
-        f"{arm.tokens / 1000:.0f}k",
-        f"{arm.cpu_seconds:.0f}",
     ]
 
 
 def _held_out(study: Study, arm: str, seed: int) -> np.ndarray:
     """Return the exact success of the trained policy on each held-out prompt."""
-    return np.array(_last(study, arm, seed)["held_out_p"])
-
-
-def _solutions(study: Study, arm: str) -> str:
-    """Return how many right completions of a problem the trained policy effectively uses, as a mean over seeds."""
-    return f"{np.mean([_last(study, arm, seed)['solutions'] for seed in study.seeds]):.2f}"
-
-
-def _last(study: Study, arm: str, seed: int) -> dict[str, Any]:
-    """Return the last record of a run."""
     lines = (run_directory(study.directory, arm, seed) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return dict(json.loads(lines[-1]))
+    return np.array(json.loads(lines[-1])["held_out_p"])
+
+
+def _solutions(runs: Sequence[Run]) -> str:
+    """Return how many right completions of a problem the trained policy effectively uses, as a mean over seeds."""
+    return f"{np.mean([run.final('solutions') for run in runs]):.2f}"
 
 
 def _bootstrapped(values: np.ndarray) -> str:
@@ -210,15 +174,15 @@ def _bootstrapped(values: np.ndarray) -> str:
     return f"{values.mean():.3f} ({min(low, over_seeds[0]):.3f} to {max(high, over_seeds[1]):.3f})"
 
 
-def _ratio(mine: Sequence[Run], baseline: Sequence[Run], level: float) -> str:
-    """Return the rollouts to ``level`` over the baseline's, as a geometric mean and interval over seeds.
+def _ratio(mine: Sequence[Run], baseline: Sequence[Run]) -> str:
+    """Return the rollouts to ``LEVEL`` over the baseline's, as a geometric mean and interval over seeds.
 
     A run of the baseline that never got there counts as one that got there at its end. The ratio is then an upper
     bound, and marked as one.
     """
-    reached = np.array([run.reached(level) for run in baseline])
+    reached = np.array([run.reached(LEVEL) for run in baseline])
     ends = np.array([run.rollouts[-1] for run in baseline])
-    logs = np.log([run.reached(level) for run in mine]) - np.log(np.where(np.isfinite(reached), reached, ends))
+    logs = np.log([run.reached(LEVEL) for run in mine]) - np.log(np.where(np.isfinite(reached), reached, ends))
     if not np.isfinite(logs).all():
         return "-"
     bound = "" if np.isfinite(reached).all() else "at most "
@@ -251,12 +215,7 @@ def contrasts(area: Mapping[str, Sequence[float]], shapes: Sequence[str], baseli
     ]
 
 
-def _bands(summary: Sequence[Arm]) -> str:
-    labels = [f"{low:g} to {high:g}" for low, high in pairwise(BANDS)]
-    return table(["method", *labels], [[arm.name, *(f"{n:.1f}" for n in arm.rollouts_by_band)] for arm in summary])
-
-
-def _draw(runs: dict[str, list[Run]], summary: Sequence[Arm], study: Study, path: Path) -> None:
+def _draw(runs: Runs, summary: Sequence[Arm], study: Study, path: Path) -> None:
     """Draw area differences of all methods, and the curves of the best few over rollouts and over tokens."""
     figure = Figure(figsize=(15, 6.5), layout="constrained")
     bars, over_rollouts, over_tokens = figure.subplots(1, 3, width_ratios=(1.3, 1, 1))

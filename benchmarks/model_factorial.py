@@ -1,7 +1,7 @@
-"""Shapes of an update times baselines on SmolLM2-135M: what makes single rollouts win, and does a policy collapse?
+"""Shapes of an update times baselines on SmolLM2-135M: what makes single rollouts win?
 
 Fixed before it was run. Every update has 32 rollouts, so arms with as many updates have as many rollouts. The rate is
-swept for every arm and task with a seed of its own. Fresh seeds then train for 80 updates, and two of them for 400.
+swept for every arm and task with a seed of its own. Fresh seeds then train for 80 updates.
 Runs of a task train side by side (``stacked_llama``), so a run has no seconds of its own. The gradient is the plain
 score function's, as in ``evidence.language_model_measured``. On an H100 the 80 updates of all runs take eleven minutes.
 
@@ -38,8 +38,8 @@ from benchmarks.baselines_measured import load
 from benchmarks.evidence.language_model_policy import SUMS, line_ends, questions
 from benchmarks.stacked_llama import StackedLlama
 
-ROLLOUTS, UPDATES, EVERY, LONG = 32, 80, 20, 400
-RATES, TUNING_SEED, SEEDS, LONG_SEEDS = (2e-6, 4e-6, 8e-6, 1.6e-5), 100, (0, 1, 2, 3, 4, 5), (0, 1)
+ROLLOUTS, UPDATES, EVERY = 32, 80, 20
+RATES, TUNING_SEED, SEEDS = (2e-6, 4e-6, 8e-6, 1.6e-5), 100, (0, 1, 2, 3, 4, 5)
 ATTEMPTS, DURING, AT_END, TOGETHER = 32, 16, 64, 8
 """pass@k's k; samples of a held-out question during a run and at its end, and how many of them are drawn at once."""
 SHAPES = {"single": 1, "fours": 4, "eights": 8}
@@ -126,13 +126,13 @@ class Trainer:
         self.ids = {question: tokenizer(question).input_ids for question, _ in task.training + task.held_out}
         self._lines: dict[tuple[int, ...], str] = {}
 
-    def train(self, runs: Sequence[Run], updates: int, every: int) -> None:
-        """Train all ``runs``, and evaluate each after every so many updates."""
+    def train(self, runs: Sequence[Run]) -> None:
+        """Train all ``runs``, and evaluate each after every ``EVERY`` updates."""
         stack = StackedLlama(self.model, len(runs), self.examples, self.device)
-        for update in range(updates + 1):
-            if update % every == 0:
-                self._evaluate(stack, runs, AT_END if update in (UPDATES, updates) else DURING, update)
-            if update < updates:
+        for update in range(UPDATES + 1):
+            if update % EVERY == 0:
+                self._evaluate(stack, runs, AT_END if update == UPDATES else DURING, update)
+            if update < UPDATES:
                 self._update(stack, runs)
 
     def _update(self, stack: StackedLlama, runs: Sequence[Run]) -> None:
@@ -156,7 +156,7 @@ class Trainer:
         stack.step(loss, [run.rate for run in runs])
 
     def _evaluate(self, stack: StackedLlama, runs: Sequence[Run], samples: int, update: int) -> None:
-        """Add to what each run has come to: success, entropy, pass@32 and the right answers in use."""
+        """Add to what each run has come to: success, entropy and pass@32."""
         pairs = [pair for pair in self.task.held_out for _ in range(TOGETHER)]
         prompts = [[self.ids[question] for question, _ in pairs]] * len(runs)
         noises = [np.random.default_rng([run.seed, 2, update]) for run in runs]
@@ -174,18 +174,13 @@ class Trainer:
                 [line for part in lines[k] for line in part[start : start + TOGETHER]]
                 for start in range(0, len(pairs), TOGETHER)
             ]
-            found = [
-                [line for line in own if self.task.is_right(line, answer)]
+            right = [
+                sum(self.task.is_right(line, answer) for line in own)
                 for own, (_, answer) in zip(by_question, self.task.held_out, strict=True)
             ]
-            values = {
-                "update": update,
-                "success": np.mean([len(own) / samples for own in found]),
-                "entropy": entropy[k],
-            }
+            values = {"update": update, "success": np.mean(right) / samples, "entropy": entropy[k]}
             if samples >= ATTEMPTS:
-                values["pass"] = pass_at_k([len(own) for own in found], samples, ATTEMPTS).mean()
-                values["answers"] = in_use(found)
+                values["pass"] = pass_at_k(right, samples, ATTEMPTS).mean()
             for name, value in values.items():
                 run.found.setdefault(name, []).append(float(value))
 
@@ -200,32 +195,16 @@ class Trainer:
         return [[self._lines[row] for row in own] for own in every]
 
 
-def in_use(found: Sequence[Sequence[str]]) -> float:
-    """Return how many right answers of a question are effectively in use, from its right samples.
-
-    It is 1 over the chance that two right samples of a question are equal, which is estimated without bias for each
-    question with two or more, and averaged; nan if there is none.
-
-    >>> in_use([["5", "5"], ["7", "8"], ["1"]])
-    2.0
-    """
-    chances = [sum(own.count(line) - 1 for line in own) / (len(own) * (len(own) - 1)) for own in found if len(own) > 1]
-    return 1 / np.mean(chances) if chances and any(chances) else float("nan")
-
-
-def parts(measured: Mapping[str, Any]) -> Iterator[tuple[str, str, list[tuple[str, float, int]], int]]:
-    """Yield the name, task, runs and updates of each part in order. The sweep in ``measured`` gives the rates."""
+def parts(measured: Mapping[str, Any]) -> Iterator[tuple[str, str, list[tuple[str, float, int]]]]:
+    """Yield the name, task and runs of each part in order. The sweep in ``measured`` gives the rates."""
     names = list(tasks())
     for task in names:
         for rates in (RATES[:2], RATES[2:]):
-            yield f"sweep {task} {rates}", task, [(arm, r, TUNING_SEED) for r in rates for arm in ARMS], UPDATES
+            yield f"sweep {task} {rates}", task, [(arm, r, TUNING_SEED) for r in rates for arm in ARMS]
     for start in range(0, len(SEEDS), 2):
         for task in names:
             seeds = SEEDS[start : start + 2]
-            yield f"seeds {task} {seeds}", task, [(a, best(measured, task)[a], s) for s in seeds for a in ARMS], UPDATES
-    for task in reversed(names):
-        runs = [(a, best(measured, task)[a], s) for s in LONG_SEEDS for a in ARMS]
-        yield f"long {task} {LONG_SEEDS}", task, runs, LONG
+            yield f"seeds {task} {seeds}", task, [(a, best(measured, task)[a], s) for s in seeds for a in ARMS]
 
 
 def best(measured: Mapping[str, Any], task: str) -> dict[str, float]:
@@ -243,21 +222,20 @@ def measure(file: Path, minutes: float, commit: str) -> None:
     """Measure part after part into ``file``, and begin none that would end too late. It goes on where it stopped."""
     torch.set_float32_matmul_precision("high")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    started, each = time.monotonic(), 0.0
+    started, seconds = time.monotonic(), 0.0
     measured: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     model, tokenizer = load()
     known = {name: Trainer(task, model, tokenizer, device) for name, task in tasks().items()}
-    for name, task, chosen, updates in parts(measured):
+    for name, task, chosen in parts(measured):
         if name in measured:
             continue
-        if time.monotonic() - started + each * updates > 60 * minutes:
+        if time.monotonic() - started + seconds > 60 * minutes:
             print("no time is left for", name, "and what follows it", flush=True)
             return
         before, trainer = time.monotonic(), known[task]
-        runs = [Run(*each_run, [question for question, _ in trainer.task.training]) for each_run in chosen]
-        trainer.train(runs, updates, EVERY if updates == UPDATES else 2 * EVERY)
+        runs = [Run(*each, [question for question, _ in trainer.task.training]) for each in chosen]
+        trainer.train(runs)
         seconds = time.monotonic() - before
-        each = seconds / updates
         measured[name] = {
             "runs": [run.cells() for run in runs],
             "seconds": seconds,

@@ -17,7 +17,6 @@ import resource
 import subprocess
 import sys
 from collections.abc import Sequence
-from time import process_time
 
 import numpy as np
 
@@ -39,16 +38,13 @@ DRIFTS = (0.0, 0.3)
 NOISES = ((0.0, 0.0), (0.05, 0.0), (0.0, 0.05), (0.1, 0.1))
 
 
-def cost(rule: str, prompts: int) -> dict[str, float]:
-    """Return the median milliseconds of each part of a step after the first, all seconds, and the peak memory."""
-    embedded = any(name in rule for name in ("ridge", "gp", "embeddings"))
-    population = Population(prompts=prompts, drift=0.05, embedding_size=COST_EMBEDDING if embedded else 0)
-    begun = process_time()
+def cost(rule: str, prompts: int) -> tuple[float, float]:
+    """Return the median milliseconds in which a step after the first chooses its prompts, and the peak GiB."""
+    size = COST_EMBEDDING if "embeddings" in rule else 0
+    population = Population(prompts=prompts, drift=0.05, embedding_size=size)
     made = make_rule(rule, population)
-    seconds = [step.seconds for step in course(population, made, COST_STEPS, COST_BATCH)]
-    found = dict(zip(seconds[0]._fields, 1000 * np.median(np.array(seconds[1:]), axis=0), strict=True))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    return {**found, "seconds": process_time() - begun, "peak": peak}
+    seconds = [step.seconds.choose for step in course(population, made, COST_STEPS, COST_BATCH)]
+    return 1000 * float(np.median(seconds[1:])), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
 def costs() -> list[list[object]]:
@@ -57,9 +53,8 @@ def costs() -> list[list[object]]:
         for prompts in SIZES:
             command = [sys.executable, "-m", "benchmarks.population_scale", rule, str(prompts)]
             done = subprocess.run(command, capture_output=True, text=True, check=True, encoding="utf-8")
-            found = json.loads(done.stdout)
-            parts = [f"{found[part]:,.1f}" for part in ("choose", "predict", "plan", "observe")]
-            rows.append([rule, f"{prompts:,}", *parts, f"{found['seconds']:.1f}", f"{found['peak']:.2f}"])
+            choose, peak = json.loads(done.stdout)
+            rows.append([rule, f"{prompts:,}", f"{choose:,.1f}", f"{peak:.2f}"])
             print(*rows[-1], file=sys.stderr, flush=True)
     return rows
 
@@ -114,7 +109,7 @@ def main() -> None:
     write(
         "population_scale",
         "Rules on simulated populations of prompts",
-        ["rule", "prompts", "choose", "predict", "plan", "observe", "seconds", "GiB"],
+        ["rule", "prompts", "choose", "GiB"],
         costs(),
         [
             f"Cost of the decisions: median CPU milliseconds of a step after the first, {COST_BATCH} prompts a step, 8 "

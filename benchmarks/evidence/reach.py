@@ -125,8 +125,10 @@ class Module:
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements of a module, those of its conditions and attempts among them."""
+    """Yield the statements of a module, those of its conditions and attempts among them, but for a script's last."""
     for node in body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'":
+            continue
         if isinstance(node, ast.If | ast.Try | ast.With):
             for part in ("body", "orelse", "finalbody"):
                 yield from _statements(getattr(node, part, []))

@@ -17,12 +17,9 @@ from benchmarks.baselines_rules import (
     SHIPPED,
     WEIGHTS,
     Samples,
-    batch,
     constant,
-    curve,
     group,
     halves,
-    least,
     leave_one_out,
     moments,
     ratio,
@@ -133,8 +130,11 @@ def test_leave_one_out_is_the_weighted_mean_of_the_others():
 def test_the_rules_without_history_are_the_package_s_estimators():
     samples = made()
     ids, norms = np.repeat(np.arange(6), 8), samples.measures["squared"].ravel()
-    for estimator, rule in ((group_optimal, group("squared")), (batch_optimal, batch("squared"))):
-        ours = (samples.rewards - rule(samples, samples)).ravel()
+    sums = samples.measures["squared"].sum(axis=1, keepdims=True)
+    means = (samples.measures["squared"] * samples.rewards).sum(axis=1, keepdims=True) / sums
+    others = leave_one_out(means, sums, axis=0)
+    for estimator, baseline in ((group_optimal, group("squared")(samples, samples)), (batch_optimal, others)):
+        ours = (samples.rewards - baseline).ravel()
         np.testing.assert_allclose(estimator(samples.rewards.ravel(), ids, score_norms=norms), ours, atol=1e-12)
 
 
@@ -158,14 +158,6 @@ def test_the_constant_by_norms_is_the_least_moment_of_any_constant():
     samples = made()
     best = float(constant("parameters")(samples, samples))
     assert all(samples.moment(best) <= samples.moment(b) for b in np.linspace(0, 1, 101))
-    assert least(samples) <= samples.moment(best) / samples.moment(samples.rewards.mean(axis=1, keepdims=True))
-
-
-def test_a_curve_by_equal_weights_rises_with_the_success_rate():
-    rates = np.linspace(0.1, 0.9, 50)[:, None]
-    rewards = (np.random.default_rng(0).random((50, 200)) < rates).astype(float)
-    found = curve("equal")(Samples(rewards, {"equal": np.ones_like(rewards)}), made())
-    assert np.corrcoef(found[:, 0], rates[:, 0])[0, 1] > 0.95
 
 
 @pytest.mark.slow
@@ -179,12 +171,11 @@ def test_the_table_is_remade_from_the_recorded_norms():
 
 @pytest.mark.slow
 def test_the_sum_of_squares_comes_within_a_tenth_of_the_parameter_norms():
-    """For every baseline without a prompt's own norms; with them it does not on products, where few prompts decide."""
     for samples in recorded().values():
         found = moments(samples, draws=50)
         for family in FAMILIES:
             loss = float(np.median(ratio(found[family, "squared"], found[family, "parameters"])))
-            assert loss <= (1.2 if family.startswith("own") else 1.1), family
+            assert loss <= 1.1, family
 
 
 def test_rloo_is_the_reference():

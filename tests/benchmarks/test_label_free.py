@@ -5,28 +5,24 @@ import pytest
 pytest.importorskip("torch")
 
 from apportion.lab.study.design import read_study
-from benchmarks import label_free
-from benchmarks.label_free_runs import SEEDS, configured, plain_arms
+from benchmarks.label_free import RULES, UPDATES, config_of
 
-STUDIES = {
-    "rates": (label_free.rate_arms(), label_free.SWEEP_SEEDS, {}),
-    "main": (label_free.main_arms(dict.fromkeys(label_free.UPDATES, 3e-4)), SEEDS, {}),
-    "votes": (plain_arms(label_free.VOTES), label_free.VOTE_SEEDS, label_free.GRPO),
-    "settings": (plain_arms(label_free.SETTINGS), SEEDS, label_free.GRPO),
-    "drift": (label_free.drift_arms(), SEEDS, label_free.STREAM),
-}
+NAMES = ["label_free", *(f"label_free_{part}" for part in ("rates", "votes", "settings", "drift"))]
+STUDIES = {name: read_study(config_of(name), [], None, resume=False) for name in NAMES}
 
 
-@pytest.mark.parametrize("name", STUDIES)
-def test_every_arm_of_a_study_is_a_valid_training(tmp_path, monkeypatch, name):
-    monkeypatch.chdir(tmp_path)
-    arms, seeds, training = STUDIES[name]
-    study = read_study(configured(name, arms, seeds, **training), [], None, resume=False)
-    assert list(study.allocators) == list(arms) and study.seeds == seeds and len(seeds) == len(set(seeds))
-    assert all(study.training_of(arm).labels == "none" for arm in arms)
-    for arm, given in arms.items():
-        assert all(getattr(study.training_of(arm), key) == value for key, value in given.training.items())
+@pytest.mark.parametrize("name", NAMES)
+def test_every_arm_of_a_study_is_a_valid_training(name):
+    study = STUDIES[name]
+    assert study.name == name and len(study.seeds) == len(set(study.seeds))
+    assert all(study.training_of(arm).labels == "none" for arm in study.allocators)
+
+
+def test_the_arms_are_every_update_under_every_rule():
+    assert list(STUDIES["label_free"].allocators) == [f"{update}-{rule}" for update in UPDATES for rule in RULES]
+    assert list(STUDIES["label_free_rates"].allocators) == list(UPDATES)
 
 
 def test_the_seeds_of_the_votes_study_are_used_nowhere_else():
-    assert not {*SEEDS, *label_free.SWEEP_SEEDS} & {*label_free.VOTE_SEEDS}
+    others = [seed for name, study in STUDIES.items() if name != "label_free_votes" for seed in study.seeds]
+    assert not {*others} & {*STUDIES["label_free_votes"].seeds}

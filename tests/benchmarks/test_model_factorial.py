@@ -22,7 +22,6 @@ def small(monkeypatch):
     for name, value in {
         "UPDATES": 2,
         "EVERY": 1,
-        "LONG": 4,
         "DURING": 2,
         "AT_END": 4,
         "ATTEMPTS": 2,
@@ -40,7 +39,7 @@ def test_a_run_is_the_same_alone_and_beside_others(name, small):
 
     def trained(arms):
         runs = [Run(arm, 1e-2, 3, questions) for arm in arms]
-        Trainer(task, *small, "cpu").train(runs, 2, 1)
+        Trainer(task, *small, "cpu").train(runs)
         return runs
 
     beside, alone = trained(["single_zero", "fours_global", "eights_rloo"]), trained(["fours_global"])
@@ -52,7 +51,7 @@ def test_a_measurement_goes_on_where_it_stopped(small, tmp_path, capsys):
     file = tmp_path / "measured.json"
     measure(file, 60.0, "abc")
     whole = json.loads(file.read_text())
-    assert [name.split()[0] for name in whole] == ["sweep"] * 4 + ["seeds"] * 6 + ["long"] * 2
+    assert [name.split()[0] for name in whole] == ["sweep"] * 4 + ["seeds"] * 6
     assert {run["arm"] for run in whole["seeds sums (0, 1)"]["runs"]} == set(ARMS)
     kept = dict(list(whole.items())[:9])
     file.write_text(json.dumps(kept))
