@@ -7,20 +7,29 @@ not 5 m. Words that change the value, as in "18 or more" or "2 thirds", are no u
 import re
 
 KNOWN = """
-mm millimeter millimetre;cm centimeter centimetre;m meter metre;km kilometer kilometre;in inch inches;ft foot feet
-yd yard;mi mile;mg milligram;g gram;kg kilogram;oz ounce;lb pound;t ton tonne;ml milliliter millilitre
-l liter litre;gal gallon;ms millisecond;s sec second;min minute;h hr hour;day;week;month;yr year
-dollar usd buck us$ $;cent;euro eur €;£ gbp;pence penny;¥ yen yuan cny jpy rmb;₹ rs rupee inr;degree deg;radian rad
-c celsius;f fahrenheit;k kelvin;hz hertz;j joule;w watt;kw kilowatt;v volt;n newton;mi/h mph;km/h kph kmh;acre;hectare
+mm;cm;m meter metre;km;in inch inches;ft foot feet
+yd yard;mi mile;mg;g gram;kg;oz ounce;lb pound £ gbp;t ton tonne;ml
+l liter litre;gal gallon;ms;s sec second;min minute;h hr hour;day;night;week;fortnight;month;yr year
+cup;pint;quart;tablespoon tbsp;teaspoon tsp;knot;psi;bar;parsec;nickel;dime
+dollar usd buck us$ $;cent ¢;euro eur €;pence penny pennie;¥ yen yuan cny jpy rmb;₹ rs rupee inr;₩ krw;₱ peso
+₽ ruble rouble;franc chf;cad;aud;nzd;hkd;sgd;btc;degree deg;radian rad
+c celsius;f fahrenheit;k kelvin;Hz hz hertz;J j joule;W w watt;kW kw;V v volt;N n newton;A ampere amp;ohm;Pa pascal
+B byte;bit;cal calorie;mol mole;mi/h mph;km/h kph kmh;acre;hectare;boy male men;girl female women;odd;even
+full;empty;inside;outside;red;blue;green;black;white
 square sq ^2;cubic cu ^3;left;right;north;south;east;west;increase gain profit win;decrease loss
 clockwise;counterclockwise;up upward;down downward;above;below;forward;backward;before earlier early ago
 after late later;ahead;behind;older;younger;faster;slower;longer taller;shorter;rpm;ppm;pt point;pc piece;decade
 century centurie;january jan;february feb;march mar;april apr;may;june jun;july jul;august aug;september sept sep
 october oct;november nov;december dec
 """
+PREFIXED = """
+meter metre gram liter litre second joule watt volt newton hertz pascal byte bit calorie mole ohm amp ampere
+"""
+PREFIXES = {"nano": "n", "micro": "u", "milli": "m", "centi": "c", "kilo": "k", "mega": "M", "giga": "G", "tera": "T"}
 NAMES = {name: names.split()[0] for names in re.split(r"[;\n]", KNOWN) if names for name in names.split()}
+NAMES |= {f"{long}{name}": short + NAMES[name] for long, short in PREFIXES.items() for name in PREFIXED.split()}
 """The first name of every measure, by each of its names in the singular. Two answers with different ones differ."""
-SI = re.compile(r"[kMGTcmnpd]?(?:mol|Hz|Pa|eV|Wh|cal|bit|bar|atm|[BJWVNAFTKLlgms])")
+SI = re.compile(r"[kMGTcmnpdh]?(?:mol|Hz|Pa|eV|Wh|cal|bit|bar|atm|[BJWVNAFTKLlgms])")
 """Measures whose case has a meaning, each by its own name: MW is not mW."""
 VARIABLES = re.compile(r"[aA]?[^aeiouAEIOU\W\d]+")
 """A run of letters without vowels is a product, as in 2xy or abc. Every other one is a word."""
@@ -30,22 +39,23 @@ FRACTIONS = "third|quarter|fifth|sixth|seventh|eighth|ninth|tenth|hundredth|thou
 NO_UNIT = re.compile(
     r"or|and|to|times|plus|minus|over|by|mod|modulo|remainder|base|zero|more|less|fewer|greater|least|most|than|between|if|for"
     rf"|when|where|not|no|none|except|without|half|halves|(?:{FRACTIONS})s?|mille|squared|cubed|pi|root|factorial|choose"
-    r"|negative|positive|into|through|then|with|because|is|are|was|[mbtr]+illion|thousand|hundred|dozen|percent|am|pm"
-    r"|oclock|noon|midnight|bce?|ad|ce"
+    r"|negative|positive|into|through|then|with|because|is|are|was|[mbtr]+illion|thousand|hundred|lakh|crore|dozen"
+    r"|percent(?:age)?|pct|am|pm|oclock|noon|midnight|bce?|ad|ce"
 )
 """Words that change the value of the number before them."""
-SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
+SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+SCALES |= {"lakh": 10**5, "crore": 10**7, "dozen": 12}
 
 WORD = r"[A-Za-z]+(?:'[a-z]+)?"
 POWER = r"(?:\s?\^\s?\{?\s?-?[123]\s?\}?)?"
 PHRASE = rf"{WORD}{POWER}(?:(?:\s?/\s?|\s?\\cdot\s?|\s?-\s?|\s){WORD}{POWER})*\.?"
 TRAILING = re.compile(
-    rf"(?P<number>.*[\d)}}\]!])(?P<gap>\s*)(?P<words>{PHRASE})"
-    rf"|(?P<head>.*[\w)}}\]!])\s*\\text\{{\s*(?P<text>{PHRASE})\s*\}}{POWER}",
+    rf"(?P<number>.*[\d)}}\]!%])(?P<gap>\s*(?:/\s?(?=[A-Za-z]{{3}}))?)(?P<words>{PHRASE})"
+    rf"|(?P<head>.*[\w)}}\]!%])\s*\\text\{{\s*(?P<text>{PHRASE})\s*\}}{POWER}",
     re.DOTALL,
 )
 CURRENCY = re.compile(
-    r"(?P<sign>[-+]?)\s*(?:US|USD|Rs\.?|EUR|GBP)?\s*(?P<name>\\?\$|[£€¥₹]|USD|US|Rs\.?|EUR|GBP)\s*(?=[-\d.])"
+    r"(?P<sign>[-+]?)\s*(?:US|USD|Rs\.?|EUR|GBP)?\s*(?P<name>\\?\$|[£€¥₹₩₱₽]|USD|US|Rs\.?|EUR|GBP)\s*(?=[-\d.])"
 )
 SCALE = re.compile(
     rf"(?P<head>[-+]?\d[\d,]*(?:\.\d+)?)\s*(?:\\text\{{\s*)?(?P<scale>{'|'.join(SCALES)})s?\b\s*(?P<rest>[^}}]*)\}}?"
@@ -55,11 +65,11 @@ PERCENT = re.compile(
 )
 BASED = re.compile(r"(?P<head>[\dA-F]+)_\{?(?P<base>\d{1,2})\}?")
 CLOCK = re.compile(r"(?P<hour>\d{1,2})(?::(?P<minute>[0-5]\d))?\s*(?:(?P<half>[ap])\.?\s?m\b\.?)?", re.IGNORECASE)
-MONEY = re.compile(r"(?<=\d)\s*(?P<name>\\?\$|[£€¥₹])$")
+MONEY = re.compile(r"(?<=\d)\s*(?P<name>\\?\$|[£€¥₹₩₱₽¢])$")
 ORDINAL = re.compile(r"(?<=\d)(?:\^\{?)?\s?(?:\\text\{)?(?:st|nd|rd|th)\}*$")
 ABOUT = re.compile(
     r"\s*(?:\\(?:approx|simeq|sim)(?![A-Za-z])"
-    r"|(?:about|approx(?:imately|\.)?|roughly|around|exactly|only|just|nearly)\s*(?=[-+\\$\d.(]))"
+    r"|(?i:~|about|approx(?:imately|\.)?|roughly|around|exactly|only|just|nearly)\s*(?=[-+\\$\d.(]))"
 )
 
 
@@ -89,7 +99,7 @@ def without_unit(text: str) -> tuple[str, frozenset[str]]:
     if (
         found
         and not any(NO_UNIT.fullmatch(word.lower()) for word in words)
-        and (found["text"] or _is_unit(words, bool(found["gap"])))
+        and (found["text"] or _is_unit(words, found["gap"]))
     ):
         powers = {
             f"^{power[1]}" for power in re.finditer(r"\^\s?\{?\s?([23])", text[len(found["head"] or found["number"]) :])
@@ -102,8 +112,9 @@ def _words(phrase: str) -> list[str]:
     return [word.replace("'", "") for word in re.findall(WORD, phrase)]
 
 
-def _is_unit(words: list[str], apart: bool) -> bool:
-    """Return whether plain ``words`` after a number are a unit, and no product of variables."""
+def _is_unit(words: list[str], gap: str) -> bool:
+    """Return whether plain ``words`` after a number and a ``gap`` are a unit, and no product of variables."""
+    apart = gap.isspace() or ("/" in gap and _measure(words[0]) is not None)
     if len(words) == 1 and len(words[0]) == 1:
         return apart and words[0].lower() in LETTERS
     products = [word for word in words if not _measure(word) and (len(word) == 1 or VARIABLES.fullmatch(word))]
@@ -113,8 +124,9 @@ def _is_unit(words: list[str], apart: bool) -> bool:
 def _measure(word: str) -> str | None:
     """Return the first name of the measure that ``word`` names, in the singular or plural; None if it is another."""
     name = word.lower()
-    known = NAMES.get(name) or NAMES.get(name.removesuffix("s")) or NAMES.get(name.removesuffix("es"))
-    return known or (word if SI.fullmatch(word) else None)
+    if known := NAMES.get(name) or SI.fullmatch(word):
+        return known if isinstance(known, str) else word
+    return NAMES.get(name.removesuffix("s")) or NAMES.get(name.removesuffix("es"))
 
 
 def clock(text: str) -> str | None:

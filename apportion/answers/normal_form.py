@@ -26,11 +26,13 @@ SHARE = Fraction(1, 10**4)
 MOST_DIGITS = 400
 """Powers of ten beyond this are left to mathematics."""
 
-WHOLE = re.compile(r"^([\"'])(.*)\1$|^\\text\{([^{}]*\d[^{}]*)\}$", re.DOTALL)
+WHOLE = re.compile(r"^([\"'`])(.*)\1$|^\\text\{([^{}]*\d[^{}]*)\}$", re.DOTALL)
 """An answer in quotes, or in words with a number."""
 CHOICE = re.compile(r"\(?([A-Za-z])\)?")
 NAME = re.compile(r"[A-Z]{2,}")
 THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:[, ]\d{3})+(?![\d,])(?:\.\d+)?")
+GROUPED = re.compile(r"(?<![\w.,'])\d{1,3}(?:(?:\.\d{3}){2,}(?:,\d+)?|(?:['_]\d{3})+)(?![\w.,'])")
+"""A number with the thousands of other languages, whose points or apostrophes can be nothing else."""
 MIXED = re.compile(r"(?<![\d.}])(\d+)\s*(?:\s(\d+)/(\d+)(?![\d.])|\\frac\{(\d+)\}\{(\d+)\})")
 REPEATED = re.compile(
     r"(?P<whole>\d*)\.(?P<once>\d*?)(?:\\(?:overline|bar|dot)\{?\s*(?P<line>\d+)\s*\}?"
@@ -45,7 +47,7 @@ FRACTION = re.compile(
 )
 ROUND = re.compile(r"^([-+]?\d*\.\d*)\((\d+)\)$")
 EXPONENT = re.compile(r"(?<![\w.}])(\d+\.?\d*|\.\d+)[eE]([-+]?\d+)(?![\w.])")
-AND = re.compile(r"\s*,?(?<![\\A-Za-z])(?P<word>and|or)(?![A-Za-z])\s*")
+AND = re.compile(r"\s*,?\s*(?<![\\A-Za-z])(?P<word>and|or)(?![A-Za-z])\s*")
 RELATION = re.compile(r"[<>]|\\[lg]e(?![A-Za-z])")
 RAY = re.compile(r"(?P<name>[A-Za-z])\s*(?P<sign><|>|\\le(?![A-Za-z])|\\ge(?![A-Za-z]))(?P<bound>[^<>=,]+)")
 BUILT = re.compile(r"\\\{\s*([A-Za-z])(?:\s*\\in\s*\\mathbb\{R\})?\s*(?::|\\mid|\|)(.*)\\\}")
@@ -54,7 +56,7 @@ PRIMES = re.compile(r"(?<=[A-Za-z])'+")
 NOT_READ = re.compile(
     r"\\(?:text|angle|triangle|overline|ldots|equiv)|\d{4}-\d\d-\d\d|(?<![\w.])0[xXbBoO]\w|\d\s+[\d.]"
     r"|\d\s+[A-Za-z]{2,}\s+\d|[\d)}]\s*_|\d:\d\d(?!\d)|:[^:]*:|\.\d+\.|\\\{(?:[^\\:]|\\[^{}])*(?::|\\\{)"
-    r"|\\frac\{(?:d|\\partial)\}|[$\"'?@]|[^\x00-\x7f]"
+    r"|\\frac\{(?:d|\\partial)\}|[$\"'?@~`]|[^\x00-\x7f]"
 )
 LETTERS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 ENVIRONMENT = re.compile(r"\\(?:begin|end)\{[a-zA-Z]*matrix\}")
@@ -92,6 +94,7 @@ def normal_form(answer: str) -> Form:
     written = WHOLE.sub(r"\2\3", latex(_without_dollars(answer)).rstrip(". ").strip())
     if not re.search(r"[(\[]|\\\{", written):  # in (2,12,102) each comma separates
         written = THOUSANDS.sub(lambda found: re.sub(r"[^\d.]", "", found[0]), written.replace("{,}", ","))
+        written = GROUPED.sub(lambda found: re.sub(r"[.'_]", "", found[0]).replace(",", "."), written)
     text = _text(written)
     if (time := clock(text)) is not None:
         return Form(time)
@@ -99,9 +102,9 @@ def normal_form(answer: str) -> Form:
         return Form(letter[1].casefold(), letter[1].casefold())
     if NAME.fullmatch(text):
         return Form(text)
-    percent = PERCENT.fullmatch(written)
-    number, measures = without_unit(percent["head"] if percent else written)
-    number = _number(number.strip().rstrip("."))
+    number, measures = without_unit(written)
+    percent = PERCENT.fullmatch(number)
+    number = _number((percent["head"] if percent else number).strip().rstrip("."))
     value, decimal = _value(number)
     if value is None and not is_formula(number):
         return Form(text.rstrip(".!?") or text)

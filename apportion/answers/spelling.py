@@ -71,9 +71,11 @@ SIZES = re.compile(
     r"|\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|rm|bf|it|sf|tt)(?![A-Za-z])"
 )
 CLOSER = re.compile(r"(?<!\\)\\!\s*")
-SPACES = re.compile(r"(?<!\\)\\[,;:> ]|\\(?:q?quad|hspace\{[^{}]*\}|thinspace|enspace|hfill)(?![A-Za-z])|~|\s+")
+SPACES = re.compile(
+    r"(?<!\\)\\[,;:> ]|\\(?:q?quad|hspace\{[^{}]*\}|thinspace|enspace|hfill)(?![A-Za-z])|(?<=[\w}).,$%])~|\s+"
+)
 FONT = re.compile(
-    r"\\(?P<name>(?:text|math)(?:rm|bf|it|sf|tt|normal|up)|text|mbox|hbox|boldsymbol|bm|operatorname\*?|emph|underline)"
+    r"\\(?P<name>(?:text|math)(?:rm|bf|it|sf|tt|normal|up|cal)|text|mbox|hbox|boxed|fbox|boldsymbol|bm|operatorname\*?|emph|underline)"
     r"\s*(?=\{)"
 )
 COMMANDS = r"""
@@ -94,6 +96,12 @@ COMMANDS = r"""
 [\[(]\s*\\begin\{array\}\s*\{[lcr\s]*\}                  \\begin{pmatrix}
 \\end\{array\}\s*[\])]                                   \\end{pmatrix}
 \\div(?![A-Za-z])                                         /
+\\land(?![A-Za-z])                                        \\wedge
+\\lor(?![A-Za-z])                                         \\vee
+\\lnot(?![A-Za-z])                                        \\neg
+(?<=\d)\s*(?:\\Omega|Ω)(?![A-Za-z(])                       \\text{ohm}
+^(?i:negative|minus)\s+(?=[\d.$\\])                       -
+^(?:\\text\{)?(?i:all\sreal\snumbers|all\sreals|(?:the\sset\sof\s)?real\snumbers)\}?\.?$ \\mathbb{R}
 (?<=\d)\s*[x×]\s*(?=10\s*\^)                              \\times
 """
 """In each line a pattern, and what is written in its place. A space ends a command, apart from \\frac."""
