@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from apportion.advantages import advantages_of, loss_weights, needs
+from apportion.advantages import advantages_of, check_agreement, check_compared, loss_weights, needs
 from apportion.engines.decisions import TrainerAllocation
 from apportion.engines.outcomes import are_verdicts, read_reward
 from apportion.engines.saved_settings import check_same_settings
@@ -78,11 +78,15 @@ class EngineGroups:
                 f"allocator must give each prompt {group_size} rollouts, because the engine samples groups of one "
                 f"size, got {rule.name}; use uniform"
             )
-        if decisions.estimator is not None and "rounds" in needs(decisions.estimator) and not rule.one_round:
-            raise ValueError(
-                f"estimator must not compare rounds, which engines do not tell apart, got {decisions.estimator} with "
-                f"{rule.name}; use reinforce with a baseline, or a rule of one round"
-            )
+        if (estimator := decisions.estimator) is not None:
+            rule = rule.with_estimator(estimator)
+            check_compared(rule, estimator)
+            check_agreement(rule, estimator, decisions.loss_weighting)
+            if "rounds" in needs(estimator) and not rule.one_round:
+                raise ValueError(
+                    f"estimator must not compare rounds, which engines do not tell apart, got {estimator} with "
+                    f"{rule.name}; use reinforce with a baseline, or a rule of one round"
+                )
         self._stream = Stream(
             rule, prompts, rows_an_update=1, age_bound=NEVER_DUE, selection=decisions.selection, seed=seed, attempts=1,
             patience=lost_after,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from apportion import Prompt
+from apportion import VIP, Prompt, Uniform
 from apportion.engines import areal, prime_rl, skyrl, slime
 from apportion.engines.contract import EngineGroups
 from apportion.engines.decisions import TrainerAllocation
@@ -187,6 +187,17 @@ def test_rows_that_look_alike_are_all_trained_on():
         True
     ] * 4
     assert len({prompt.id for prompt in found}) == 4 and found[0].id == Prompt("Which?").id
+
+
+def test_a_rule_is_checked_against_the_estimator_that_trains():
+    for size, given in ((1, "uniform"), (None, Uniform(1))):
+        with pytest.raises(ValueError, match="at least 2 rollouts for rloo, which compares them, got 1 by uniform"):
+            make(size, allocator=given)
+    with pytest.raises(
+        ValueError, match="vip must minimise the variance of the estimator that trains, rloo, got dr_grpo"
+    ):
+        make(None, allocator=VIP(rollouts_per_prompt=4.0, estimator="dr_grpo"))
+    assert make(None, allocator="vip", estimator="dr_grpo")._stream.rule.needs.estimator == "dr_grpo"
 
 
 def test_what_the_groups_cannot_know_is_refused():
