@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -156,12 +156,7 @@ class Planner:
 
     def _request(self, round: AllocationRound, planned: PlannedBatch, q: int, count: int, attempt: int = 0) -> None:
         """Request ``count`` rollouts of prompt ``q``, as new sessions."""
-        address = address_of(planned.batch.prompts[q])
-        round.waves[address.group] += 1
-        first = address.first_session + round.sessions[address.group]
-        round.sessions[address.group] += count
-        id = f"{address.group}:{round.waves[address.group]}"
-        task = rollout_task(self.allocation, id, address, range(first, first + count), planned.answers(q))
+        task = rollout_task(self.allocation, round, address_of(planned.batch.prompts[q]), planned.answers(q), count)
         self.submit(PendingTask(round, task, planned, q, attempt))
 
     def _finish_early(self, round: AllocationRound, planned: PlannedBatch, uids: Iterable[str]) -> None:
@@ -214,17 +209,29 @@ class Planner:
         finished, round.withheld = round.withheld, []
         round.sent += finished
         for each in finished:
-            for commit in commit_tasks(each, round.sessions, rewarded=self.allocation.label_free):
-                self.submit(PendingTask(round, commit))
+            commit(self.allocation, round, each, self.submit)
 
 
 def rollout_task(
-    allocation: VerlAllocation, id: str, address: RowAddress, sessions: Iterable[int], answers: Sequence[str]
+    allocation: VerlAllocation, round: AllocationRound, address: RowAddress, answers: Iterable[str], count: int = 1
 ) -> RolloutTask:
-    """Return the task of sampling a rollout for each of ``sessions``. Without labels it has the ``answers`` so far."""
-    limit = allocation.deadline_seconds
-    seconds = None if math.isinf(limit) else limit
-    return RolloutTask(id, address, tuple(sessions), seconds, tuple(answers) if allocation.label_free else ())
+    """Return the task of sampling ``count`` rollouts as the next sessions of a group of ``round``.
+
+    Without labels it has the distinct ``answers`` so far.
+    """
+    first, limit = address.first_session + round.sessions[address.group], allocation.deadline_seconds
+    round.sessions[address.group] += count
+    sessions, seconds = tuple(range(first, first + count)), None if math.isinf(limit) else limit
+    known = tuple(answers) if allocation.label_free else ()
+    return RolloutTask(f"{address.group}:{first}", address, sessions, seconds, known)
+
+
+def commit(
+    allocation: VerlAllocation, round: AllocationRound, finished: FinishedPrompts, submit: Callable[[PendingTask], None]
+) -> None:
+    """Have the trainer find the rows of ``finished`` prompts of ``round``."""
+    for task in commit_tasks(finished, round.sessions, rewarded=allocation.label_free):
+        submit(PendingTask(round, task))
 
 
 def check_readable(allocation: VerlAllocation, batch: Batch) -> None:

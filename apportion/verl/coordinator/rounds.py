@@ -105,8 +105,9 @@ class AllocationRound:
     ``withheld`` until the round is ``trainable``, because one of them has a row; then their commits are ``sent``. The
     round is ``closed`` once the allocator has learned from it, and over when the last uid is committed.
 
-    ``waves`` and ``sessions`` are counted by group, ``extra`` prompts by the uid that their rows are written under, and
-    ``errors`` by worker. ``waited`` are the seconds in which prompts waited for others of their wave, added up.
+    ``sessions`` are those requested so far, by group. ``extra`` prompts are counted by the uid that their rows are
+    written under, ``errors`` by worker. ``waited`` are the seconds in which prompts waited for others of their wave,
+    added up.
     """
 
     request: TrainerRequest
@@ -120,7 +121,6 @@ class AllocationRound:
     reassigned: set[str] = field(default_factory=set)
     latest_failure: str = "no error"
     metrics: dict[str, float] = field(default_factory=dict)
-    waves: Counter[str] = field(default_factory=Counter)
     sessions: Counter[str] = field(default_factory=Counter)
     extra: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)

@@ -13,9 +13,8 @@ from typing import Any
 from apportion.predictors.saved import SavedValues
 from apportion.runs.declared_types import fits
 from apportion.stream import OfferedStream, Ticket, Update
-from apportion.verl.coordinator.commits import commit_tasks
 from apportion.verl.coordinator.messages import RowAddress, TaskResult, TrainerRequest, TrainerUpdate, address_of
-from apportion.verl.coordinator.planner import check_readable, history_of, naming_the_verdict, rollout_task
+from apportion.verl.coordinator.planner import check_readable, commit, history_of, naming_the_verdict, rollout_task
 from apportion.verl.coordinator.rounds import AllocationRound, FinishedPrompts, PendingTask, PlannedBatch
 from apportion.verl.coordinator.settings import VerlAllocation
 
@@ -24,11 +23,10 @@ from apportion.verl.coordinator.settings import VerlAllocation
 class OpenPrompt:
     """A prompt of the trainer that the stream has opened. It is ``finished`` once it is committed.
 
-    ``sessions`` are those requested so far, and ``answers`` the distinct ones without labels, in order of arrival.
+    ``answers`` are the distinct ones without labels, in order of arrival.
     """
 
     uid: str
-    sessions: int = 0
     answers: dict[str, None] = field(default_factory=dict)
     finished: FinishedPrompts | None = None
 
@@ -202,20 +200,18 @@ class StreamedPlanner:
 
     def _request(self, ticket: Ticket) -> None:
         found = self._prompt(ticket.unit, ticket.prompt.id)
-        id, address = f"{found.uid}:{ticket.number}", RowAddress(found.uid, found.uid)
-        task = rollout_task(self.allocation, id, address, [found.sessions], tuple(found.answers))
-        found.sessions += 1
+        round = self._rounds[found.uid]
+        task = rollout_task(self.allocation, round, RowAddress(found.uid, found.uid), found.answers)
         self._tickets[task.id] = ticket
-        self.submit(PendingTask(self._rounds[found.uid], task))
+        self.submit(PendingTask(round, task))
 
     def _commit(self, unit: int) -> None:
         """Have the trainer find the rows of a prompt that is finished."""
         found = self._prompt(unit, self.stream.batch(unit).prompts[0].id)
         found.finished = finished = self._finished(unit, found.uid)
         check_readable(self.allocation, finished.batch)
-        (commit,) = commit_tasks(finished, {found.uid: found.sessions}, rewarded=self.allocation.label_free)
         self._uncommitted.add(found.uid)
-        self.submit(PendingTask(self._rounds[found.uid], commit))
+        commit(self.allocation, self._rounds[found.uid], finished, self.submit)
 
     def _finished(self, unit: int, uid: str) -> FinishedPrompts:
         """Return the finished prompt of ``unit`` with the address of its rows."""

@@ -144,7 +144,7 @@ def test_a_checkpoint_within_a_round_has_learned_what_was_sent_to_be_committed(k
 def test_a_worker_that_dies_after_an_early_commit_takes_only_its_own_prompts_along():
     coordinator, pool, request = began(JOINT["vip"](), 0, 1, 2, 3, table=HALF)
     work(coordinator, only=lambda task: task.uid == "h1-0")
-    coordinator.receive([pool.carry_out("h1-2:1")])
+    coordinator.receive([pool.carry_out("h1-2:0")])
     assert "h1-2:commit" in pool.sent  # of the worker that dies now
     lose_worker(coordinator, "a", ["b"])
     assert pool.sent["h1-2:commit"][0] == "b"

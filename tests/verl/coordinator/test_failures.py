@@ -49,7 +49,7 @@ def test_a_worker_that_does_not_answer_does_not_hang_a_round(allocator):
                 coordinator.receive([result])
         pass_time(coordinator, 10 + service.GRACE_SECONDS)
     work(coordinator)
-    coordinator.receive([TaskResult("h1-2:1", (Rollout(True),))])
+    coordinator.receive([TaskResult("h1-2:0", (Rollout(True),))])
     batch, metrics = learned(coordinator)[0], coordinator.metrics()
     assert pool.requested_rollouts == batch.asked.sum()
     assert 0 < len(batch.rollouts[0]) < batch.asked[0]
@@ -66,7 +66,7 @@ def test_a_worker_that_answers_in_time_is_not_given_up_and_restarted_rollouts_ha
     pass_time(coordinator, 9 + service.GRACE_SECONDS)
     monkeypatch.setattr(time, "monotonic", lambda: start + 60)
     lose_worker(coordinator, "a", ["b"])
-    coordinator.receive([pool.carry_out("h1-1:1")])
+    coordinator.receive([pool.carry_out("h1-1:0")])
     coordinator.expire(start + 11 + service.GRACE_SECONDS)
     work(coordinator)
     assert [len(rollouts) for rollouts in learned(coordinator)[0].rollouts] == [2, 2]
@@ -77,8 +77,8 @@ def test_the_metrics_say_on_which_worker_attempts_failed_and_how_long_prompts_wa
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     coordinator, pool, _ = began(HORA(pre_rollouts=2, rollouts_per_prompt=4), 2, 3, 4, retries=1)
-    coordinator.receive([TaskResult("h1-0:1", failures=("it raised",) * 2)])
-    pool.sent.pop("h1-0:1")
+    coordinator.receive([TaskResult("h1-0:0", failures=("it raised",) * 2)])
+    pool.sent.pop("h1-0:0")
     while pool.sent:
         coordinator.receive([pool.carry_out(next(iter(pool.sent)))])
         now[0] += 6.0
@@ -194,7 +194,7 @@ def test_many_failures_in_a_row_end_a_run_whose_prompts_are_replaced(monkeypatch
 
     coordinator = make_coordinator(Settings(Uniform(20)), WorkerPool(FAILS), refills=False)  # is judged by whole rounds
     open_rounds(coordinator, request_of(texts(0, 1)))
-    coordinator.receive([coordinator.pool.carry_out("h1-0:1")])
+    coordinator.receive([coordinator.pool.carry_out("h1-0:0")])
     coordinator.pool.table = Table()
     work(coordinator)
     coordinator.check()

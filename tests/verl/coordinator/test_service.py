@@ -298,8 +298,8 @@ def test_a_size_without_a_plan_is_refused_before_the_round():
 
 def test_results_of_tasks_that_are_not_pending_are_ignored():
     coordinator, pool, _ = began(Uniform(2), 0)
-    result = pool.carry_out("h1-0:1")
-    coordinator.receive([TaskResult("h9-9:1"), result, replace(result, rollouts=())])
+    result = pool.carry_out("h1-0:0")
+    coordinator.receive([TaskResult("h9-9:0"), result, replace(result, rollouts=())])
     coordinator.receive([result])
     work(coordinator)
     assert learned(coordinator)[0].rollouts[0] == tuple(replace(r, round=0) for r in result.rollouts)
