@@ -509,7 +509,7 @@ class Group(ArrayValue):
 
     @property
     def informative(self) -> bool:
-        """Whether the rewards differ, or any component of them. Equal rewards have no group-relative advantage."""
+        """Whether the group is mixed: its rewards differ, or a component of them."""
         return self.spread > 0
 
 

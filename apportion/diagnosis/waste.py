@@ -1,4 +1,4 @@
-"""How many groups taught a group-relative estimator nothing, because all their rewards were equal."""
+"""How many groups were dead, because all their rewards were equal."""
 
 from __future__ import annotations
 

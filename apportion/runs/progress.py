@@ -10,14 +10,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 LINE_EVERY_SECONDS = 15.0
+NAMED = {"informative": "mixed groups"}
+"""What a person reads in place of a key of the records."""
 
 
 class Bars(Progress):
     """Bars on ``console`` if that is a terminal; elsewhere lines for ``say``, at most one every 15 seconds."""
 
     def __init__(self, console: Console, say: Callable[[str], None]) -> None:
-        bar, note = BarColumn(), TextColumn("{task.fields[note]}")
-        columns = (TextColumn("{task.description}"), bar, MofNCompleteColumn(), note, TimeRemainingColumn())
+        note = TextColumn("{task.fields[note]}")
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), note, TimeRemainingColumn())
         super().__init__(*columns, console=console, disable=not console.is_terminal)
         self._say = say
         self._named: dict[str, TaskID] = {}
@@ -26,7 +28,7 @@ class Bars(Progress):
     def show(self, name: str, done: int, total: int, note: str = "", *, hide: bool = False) -> None:
         """Draw the bar ``name`` at ``done`` of ``total``, or ``hide`` it."""
         if name not in self._named:
-            self._named[name] = self.add_task(name, total=total, note=note)
+            self._named[name] = self.add_task(name, note=note)
         self.update(self._named[name], completed=done, total=total, note=note, visible=not hide)
 
     def say(self, line: str, *, always: bool = False) -> None:
@@ -108,13 +110,17 @@ class _Runs:
         total, new = self.length * len(self.latest), spent - self.resumed
         units = "steps" if self.unit == "step" else self.unit
         self.bars.show("all runs", spent, total, units)
-        minutes = (time.monotonic() - self.started) / new * (total - spent) / 60 if new else 0.0
-        left = f"about {max(0.0, minutes):.1f} minutes left" if new else "starting"
+        left = "starting"
+        if new:
+            minutes = (time.monotonic() - self.started) / new * (total - spent) / 60
+            left = f"about {max(0.0, minutes):.1f} minutes left"
         return f"{spent:,} of {total:,} {units}, {left}"
 
     def _note(self, run: str) -> str:
         record = self.latest[run]
-        parts = [f"{key} {record[key]:.3f}" for key in ("mean_16", "success", "informative") if key in record]
+        parts = [
+            f"{NAMED.get(key, key)} {record[key]:.3f}" for key in ("mean_16", "success", "informative") if key in record
+        ]
         if "counts" in record:
             parts.append(f"{min(record['counts'])} to {max(record['counts'])} rollouts a prompt")
         return ", ".join(parts)

@@ -1,4 +1,4 @@
-"""GRESO: shuffled epochs in which a prompt that was useless at its latest visits is probably skipped.
+"""GRESO: shuffled epochs in which a prompt whose latest groups were dead is probably skipped.
 
 Reference: H. Zheng et al., "Act Only When It Pays: Efficient Reinforcement Learning for LLM Reasoning via Selective
 Rollouts", arXiv 2506.02177 (2025). A prompt that was easy, or hard, at its latest c visits is kept with probability

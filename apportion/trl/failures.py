@@ -150,8 +150,7 @@ class FailureCount:
             if of_other.any() and not self._told:
                 self._told = True
                 logger.warning(
-                    "the verdict of a prompt is that of the function which judges it: %s gives None for some prompts, "
-                    "whose completions are correct if %s is above 0",
+                    "%s gives None for some prompts; their completions are correct if %s is above 0",
                     self.names[verdict],
                     self.names[other],
                 )

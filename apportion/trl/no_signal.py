@@ -41,7 +41,7 @@ class NoSignal:
             logger.warning("%d generation batches in a row had no gradient: %s", PATIENCE, cause)
 
     def cause(self, finished: FinishedBatch) -> str | None:
-        """Return why ``finished`` teaches nothing, and what to do; None if it teaches something."""
+        """Return why ``finished`` has no gradient, and what to do; None if it has one."""
         if self.extract is not None:
             return self._cause_of_votes(finished)
         of_groups = (group.rollouts for group in finished.groups)  # with responses of earlier steps

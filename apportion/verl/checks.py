@@ -50,7 +50,7 @@ def check(config: DictConfig, allocation: VerlAllocation) -> None:
 
 def _check_trainer(config: DictConfig) -> None:
     if not config.trainer.get("use_v1", False):
-        raise ValueError("trainer.use_v1 must be True, got False; verl's old trainer has no seam for an allocator")
+        raise ValueError("trainer.use_v1 must be True, got False; verl's old trainer cannot have an allocator")
     get_trainer_cls(config.trainer.v1.trainer_mode)
     manager = OmegaConf.select(config, "actor_rollout_ref.rollout.agent.agent_loop_manager_class")
     if manager != MANAGER:

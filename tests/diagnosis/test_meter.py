@@ -48,13 +48,11 @@ def test_the_shares_are_those_of_the_run():
     assert later[-1]["signal_vip"] > 1.0
 
 
-def test_rewards_that_differ_by_rounding_are_a_dead_group_as_in_the_log():
-    found = RolloutMeter().add([Prompt("a"), Prompt("b")], [[0.1 + 0.2, 0.3], [0.1, 0.2]])
-    assert found["mixed"] == 0.5 and found["dead_rollouts"] == 0.5
-
-
 def test_graded_rewards_have_no_expected_share_and_failed_ones_are_left_out():
-    found = RolloutMeter().add([Prompt("a"), Prompt("b"), Prompt("c")], [[0.2, 0.4, float("nan")], [1.0, 1.0], [0.5]])
+    """Rewards that differ by rounding alone are a dead group, as in a log."""
+    found = RolloutMeter().add(
+        [Prompt("a"), Prompt("b"), Prompt("c")], [[0.2, 0.4, float("nan")], [0.1 + 0.2, 0.3], [0.5]]
+    )
     assert found["mixed"] == 0.5 and found["dead_rollouts"] == 0.5 and "mixed_expected" not in found
     assert RolloutMeter().add([Prompt("a")], [[float("nan"), 1.0]]) == {}
     infinite = RolloutMeter().add([Prompt("a"), Prompt("b")], [[0.0, 1.0, float("inf")], [1.0, 1.0, -float("inf")]])

@@ -12,7 +12,7 @@ RECORDS = [
     ("uniform, seed 0", {"rollouts": 0}),
     ("uniform, seed 0", {"rollouts": 50, "success": 0.25, "informative": 0.5}),
     ("vip, seed 0", {"rollouts": 100, "success": 0.5, "counts": [3, 9, 4]}),
-    ("uniform, seed 0", {"rollouts": 100, "success": 0.75}),
+    ("uniform, seed 0", {"rollouts": 100, "success": 0.75, "informative": 0.5}),
 ]
 
 
@@ -33,7 +33,9 @@ def test_without_a_terminal_each_finished_run_is_one_plain_line():
     assert len(lines) == 2
     assert lines[0].startswith("150 of 200 rollouts, about ")
     assert lines[0].endswith("vip, seed 0: finished, success 0.500, 3 to 9 rollouts a prompt")
-    assert lines[1].startswith("200 of 200 rollouts, about 0.0 minutes left; uniform, seed 0: finished, success 0.750")
+    assert lines[1] == (
+        "200 of 200 rollouts, about 0.0 minutes left; uniform, seed 0: finished, success 0.750, mixed groups 0.500"
+    )
     assert not any("\x1b" in line for line in lines)
 
 
@@ -47,7 +49,7 @@ def test_progress_is_counted_in_the_unit_that_ends_a_run():
     lines = shown(False, records, "step").splitlines()
     assert lines[0].startswith("100 of 200 steps, about ")
     assert lines[0].endswith("uniform, seed 0: finished, mean_16 0.500")
-    assert lines[1].startswith("200 of 200 steps, starting") or lines[1].startswith("200 of 200 steps, about 0.0")
+    assert lines[1].startswith(("200 of 200 steps, starting", "200 of 200 steps, about 0.0"))
 
 
 def test_without_a_terminal_a_long_run_prints_a_line_now_and_then(monkeypatch):

@@ -302,8 +302,7 @@ def test_the_verdict_of_a_prompt_is_that_of_the_function_which_judges_it(caplog)
         assert judged.nan_to_num(-1).tolist() == [1.0, 0.0, 1.0, -1.0]
         assert failed_rows(both, judged).tolist() == [False, False, False, True]
     assert [record.getMessage() for record in caplog.records] == [
-        "the verdict of a prompt is that of the function which judges it: math gives None for some prompts, whose "
-        "completions are correct if code is above 0"
+        "math gives None for some prompts; their completions are correct if code is above 0"
     ]
     count.judged(torch.tensor([[1.0, 1.0, 1.0]]), 0)
     assert failed_rows(both, count.judged(both, 0)).tolist() == [False, True, True, True]

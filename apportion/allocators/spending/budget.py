@@ -151,7 +151,7 @@ class BudgetedAllocator(Allocator):
             got = ", ".join(sorted(map(str, state))) if isinstance(state, Mapping) else shown(state)
             raise ValueError(
                 f"a checkpoint under a budget in {budget} is needed, got {got or 'nothing'}; "
-                "budget as the run that wrote it did, or start from an empty state"
+                "set the budget of the run that wrote it, or start from an empty state"
             )
         self.predictor.load_state_dict({key: value for key, value in state.items() if key != "lengths"})
         if self.lengths is not None:

@@ -36,7 +36,7 @@ MEASURES = (
     Measure("area_difference", paired(lambda run, other: run.area - other.area), "area - baseline", _SIGNED),
     Measure("token_area_difference", _token_area_difference, "the same over tokens", _SIGNED),
     Measure("pass_32", over(lambda run: run.final("pass_32")), "pass@32"),
-    Measure("informative", over(lambda run: run.steps["informative"].mean()), "informative"),
+    Measure("informative", over(lambda run: run.steps["informative"].mean()), "mixed"),
     Measure("without_correct", mean(lambda run: run.steps["without_correct"].mean())),
     Measure("rollouts_per_prompt", mean(lambda run: run.rollouts_per_prompt), "rollouts/prompt", "{:.2f}".format),
     Measure("updates", mean(lambda run: len(run.steps["rows"])), "updates", "{:.0f}".format),
