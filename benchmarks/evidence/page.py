@@ -18,7 +18,7 @@ from apportion.runs.whole_files import write_whole
 from benchmarks.common import ROOT, table
 from benchmarks.evidence import age
 from benchmarks.evidence.cell import Cell, Values, kept
-from benchmarks.evidence.measures import BESIDE, MEASURES
+from benchmarks.evidence.measures import effects
 from benchmarks.evidence.registry import CHAPTERS, MODULES, Claim, all_cells, cells_by_module, claims
 from benchmarks.evidence.rules import ENOUGH_SEEDS, Effect, Kind, Verdict, has_few_seeds, verdict
 
@@ -112,9 +112,8 @@ class _Read(dict[str, Values]):
 def judged(claim: Claim, values: Mapping[str, Values]) -> Finding:
     """Return what ``values`` say about a claim. Raises KeyError if a cell that it needs was not measured."""
     read = _Read(values)
-    effects = [each for measure in MEASURES[claim.id] for each in measure(read)]
-    beside = [each for measure in BESIDE.get(claim.id, ()) for each in measure(read)]
-    return Finding(effects, beside, verdict(effects, claim.central), list(read.names))
+    tells, beside = ([each for row in rows for each in effects(read, row)] for rows in (claim.tells, claim.beside))
+    return Finding(tells, beside, verdict(tells, claim.central), list(read.names))
 
 
 @cache

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from benchmarks.evidence.cell import Cell
 from benchmarks.evidence.rules import Kind
@@ -42,6 +43,8 @@ class Claim:
         setting: how our setting differs from the paper's.
         central: it is what the paper is about, so it needs ten seeds.
         quote: the sentence that is read, if it is our reading.
+        tells: what its verdict follows from, as arguments of ``measures.effects``.
+        beside: the same of controls and further figures.
     """
 
     id: str
@@ -50,6 +53,8 @@ class Claim:
     printed: str
     kind: Kind
     setting: str
+    tells: Sequence[Mapping[str, Any]]
+    beside: Sequence[Mapping[str, Any]] = ()
     central: bool = False
     quote: str = ""
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from benchmarks.evidence.measures import ALONE, all_three, main_effect
+from benchmarks.evidence.measures import ALONE, best_of, main_effect
 
 
 def areas_of(gains, interaction=0.0):
@@ -21,10 +21,10 @@ def areas_of(gains, interaction=0.0):
 def test_an_effect_is_averaged_over_the_other_decisions():
     found = areas_of([0.1, -0.05, 0.2], interaction=0.04)
     for decision, gain in {"weights": 0.11, "vip": -0.04, "optimal": 0.21}.items():
-        (effect,) = main_effect(decision)(found)
+        (effect,) = main_effect(found, decision)
         assert effect.mean == pytest.approx(gain) and effect.low == pytest.approx(effect.high)
 
 
 def test_all_three_are_compared_with_the_best_of_them():
-    (effect,) = all_three(areas_of([0.1, -0.05, 0.2]))
+    (effect,) = best_of(areas_of([0.1, -0.05, 0.2]), "weights_vip_optimal", ALONE, "area against the best part ({})")
     assert effect.mean == pytest.approx(0.05) and "best part (optimal)" in effect.name
