@@ -99,13 +99,25 @@ def saved(m: Measured, name: str, mine: str, control: str, key: str = "rollouts"
     yield over_seeds(name, 1 - np.divide(*paired(at(m, mine, key), at(m, control, key))), ".1%", above=0.0)
 
 
-# VIP, what a policy learns
+def times(
+    m: Measured, name: str, mine: str, control: str, key: str = "", form: str = ".2f", **bounds: float
+) -> Effects:
+    """Yield a ratio, paired by seed."""
+    yield over_seeds(name, np.divide(at(m, mine, key), at(m, control, key)), form, **bounds)
 
 
-def level(m: Measured, name: str, path: str, form: str = ".3f") -> Effects:
+def level(m: Measured, name: str, path: str, form: str = ".3f", **bounds: float) -> Effects:
     """Yield a figure as it is: over seeds, or one for all."""
     found = at(m, path)
-    yield over_seeds(name, found, form) if isinstance(found, list) else exact(name, found, form)
+    yield over_seeds(name, found, form, **bounds) if isinstance(found, list) else exact(name, found, form, **bounds)
+
+
+def interval(m: Measured, name: str, path: str, form: str = ".3f", **bounds: float) -> Effects:
+    """Yield a figure that was measured with its interval."""
+    yield given(name, at(m, path), form, **bounds)
+
+
+# VIP, what a policy learns
 
 
 def higher_evaluations(m: Measured) -> Effects:
@@ -345,11 +357,6 @@ def without_reward(m: Measured) -> Effects:
 # AR3PO
 
 
-def rollouts(m: Measured) -> Effects:
-    yield given("recorded run", m["ar3po.recorded"]["rollouts"]["2x4"], ".2f", below=8.0)
-    yield over_seeds("lab", m["ar3po.reuse"]["rollouts_per_prompt"], ".2f", below=8.0)
-
-
 def bands(m: Measured) -> Effects:
     recorded, lab = m["ar3po.recorded"]["rollouts_by_band"], m["ar3po.reuse"]["bands"]
     for name, own in (("recorded run", recorded), ("lab", lab)):
@@ -357,26 +364,6 @@ def bands(m: Measured) -> Effects:
         yield exact(f"{name}, hardest band {own[0]:.2f}, easiest", own[-1], decided=1 if falls else -1)
     yield exact("recorded run, hardest band less 6.95:", recorded[0] - 6.95, "+.2f", above=-0.5, below=0.5)
     yield exact("recorded run, easiest band less 4:", recorded[-1] - 4, "+.2f", above=-0.1, below=0.1)
-
-
-def dapo_saving(m: Measured) -> Effects:
-    mine, theirs = (m[f"ar3po.{name}"]["reached"]["0.8"] for name in ("reuse", "dapo"))
-    yield over_seeds("rollouts to a success of .8, times fewer:", np.divide(theirs, mine), ".2f", above=1.0)
-
-
-def dapo_groups(m: Measured) -> Effects:
-    mine, theirs = m["ar3po.reuse"]["rollouts_per_prompt"], m["ar3po.dapo"]["per_group_in_loss"]
-    yield over_seeds("for each prompt of an update, times fewer:", np.divide(theirs, mine), ".2f")
-
-
-def unsolved(m: Measured) -> Effects:
-    run, lab = m["ar3po.recorded"], m["ar3po.reuse"]
-    yield given("recorded run, after reuse", run["after"], ".3f", below=0.2)
-    yield over_seeds("lab, before less after reuse", np.subtract(lab["without"], lab["after"]), above=0.0)
-
-
-def unsolved_before(m: Measured) -> Effects:
-    yield given("recorded run, before reuse", m["ar3po.recorded"]["without"], ".3f")
 
 
 def stages_signal(m: Measured) -> Effects:
@@ -406,8 +393,7 @@ def store(m: Measured) -> Effects:
     yield exact("time with 100,000 prompts over that with 1,000:", steps[-1] / steps[0], below=2.0)
 
 
-def store_size(m: Measured) -> Effects:
-    yield exact("MiB per 1,000 prompts", m["ar3po.memory"]["ids"]["mib_per_1000_prompts"], ".0f")
+def lookup_time(m: Measured) -> Effects:
     steps = [own["ms_a_step_4096_tokens"] for own in m["ar3po.lookup"].values()]
     yield exact("ms a step with 128 prompts", max(steps), ".0f")
 
@@ -490,12 +476,6 @@ def lower_boundary(m: Measured) -> Effects:
     yield exact(name, least, below=boundary)
 
 
-def choice_kappa(m: Measured) -> Effects:
-    yield given(
-        "four choices, simulated:", m["optpo_theory.four_choices"]["spread"]["kappa_at_most_1"], ".1%", below=0.05
-    )
-
-
 def factor(m: Measured) -> Effects:
     for where, cell in VOTES.items():
         own = m[cell]
@@ -551,16 +531,6 @@ def full_vote_wrong(m: Measured) -> Effects:
     for name, each in m["optpo_theory.promise"].items():
         if name.endswith("alpha 0.05"):
             yield given(f"full vote wrong, {name.split(', alpha')[0]}:", each["full_wrong"], ".1%")
-
-
-def processor_time(m: Measured) -> Effects:
-    mine, full = (m[f"optpo.learn_{name}"]["rollout_seconds"] for name in ("optpo", "ttrl_64"))
-    yield over_seeds("CPU seconds for rollouts over those of 64 votes", np.divide(mine, full), ".3f")
-
-
-def gpqa(m: Measured) -> Effects:
-    for key, name in (("spread", "wrong votes spread over three choices"), ("one", "one choice has all wrong votes")):
-        yield given(f"saved if {name}:", m["optpo_theory.four_choices"][key]["continue"]["saved"], ".1%", above=0.4)
 
 
 # A language model
@@ -657,12 +627,6 @@ def best_of(m: Measured, combined: str, parts: Sequence[str], name: str = "area 
     """Yield a combination's area less that of the best of its ``parts``."""
     best = max(parts, key=lambda part: np.mean(at(m, f"{arm(part)}: area")))
     yield from less(m, name.format(best), arm(combined), arm(best))
-
-
-def all_votes_bias(m: Measured) -> Effects:
-    for rule in ("optpo", "calibrated"):
-        found = m["optpo_combined.bias"][f"{rule}, all"]["reward_less_first"]
-        yield given(f"{rule}: mean reward of all votes less that of the first 16", found, above=0.0)
 
 
 def pairs_lower(m: Measured, metric: str, first: int, table: str = "OPTPO_TABLE_1") -> Effects:
