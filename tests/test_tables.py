@@ -84,7 +84,7 @@ def test_a_file_that_is_not_a_table_is_refused(tmp_path):
         ("a.csv", b"", "at least one row, got none"),
         ("a.csv", b"success\n", "at least one row, got none"),
         ("a.jsonl", b"\n\n", "at least one row, got none"),
-        ("a.csv", b"id;success\na;0.5\n", "must have a column success, got id;success"),
+        ("a.csv", b"id;success\na;0.5\n", "must have commas between its cells, got id;success"),
         ("a.csv", b"success,id\n0.5\n", "must have 2 cells as the header, got 1 in .* line 2"),
         ("a.csv", b"success,success\n0.5,1\n", "must have different names"),
         ("a.csv", b'success\n"0.5\n', "must be CSV"),

@@ -41,9 +41,10 @@ def test_a_terminal_gets_bars_that_end_where_the_run_ended(monkeypatch):
     tally = Tally(questions=3, max_samples=16)
 
     async def inner():
-        async with show_progress(tally):
-            await asyncio.sleep(0.05)
+        async with asyncio.timeout(30), show_progress(tally):
+            while "0/3" not in screen.getvalue():
+                await asyncio.sleep(0.01)
             tally.finish(make_ballot(samples=4))
 
     asyncio.run(inner())
-    assert "0/3" in screen.getvalue() and "1/3" in screen.getvalue() and "75% of the samples saved" in screen.getvalue()
+    assert "1/3" in screen.getvalue() and "75% of the samples saved" in screen.getvalue()
