@@ -70,11 +70,12 @@ class Sign:
 
 @dataclass(frozen=True)
 class RunHealth:
-    """The signs of a run, the earliest first, what was looked at, and what was not recorded."""
+    """The signs of a run, the earliest first, what was looked at, and what was not recorded, or at too few steps."""
 
     signs: tuple[Sign, ...]
     looked_at: tuple[str, ...]
     unknown: tuple[str, ...]
+    short: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,8 +146,10 @@ def health_of(record: RunRecord | None, scalars: Scalars | None = None) -> RunHe
         if sign
     ]
     names = [*usable, *(["components"] if len(components) > 1 else []), *(["repeats"] if record is not None else [])]
-    unknown = [name for name in NAMES if name not in usable]
-    return RunHealth(tuple(sorted(signs, key=lambda sign: sign.onset)), tuple(names), tuple(unknown))
+    unknown, short = (
+        tuple(name for name in NAMES if name not in usable and (name in found) == there) for there in (False, True)
+    )
+    return RunHealth(tuple(sorted(signs, key=lambda sign: sign.onset)), tuple(names), unknown, short)
 
 
 def _series_of(record: RunRecord) -> tuple[dict[str, Series], dict[str, Series]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from apportion.diagnosis.advice import Advice, AdviceList
-from apportion.diagnosis.health import RunHealth
+from apportion.diagnosis.health import LEAST_STEPS, RunHealth
 
 SERIES_NAMES = {"cut": "truncation", "kl": "KL", "components": "single rewards", "repeats": "repeated prompts"}
 ORDER = "What would help, by its effect on learning, then on variance, then on rollouts:"
@@ -16,11 +16,13 @@ def health_statements(found: RunHealth, full: bool = True) -> list[str]:
 
     Without ``full`` many signs are told without what to do.
     """
-    looked, unknown = (
-        ", ".join(SERIES_NAMES.get(name, name) for name in names) for names in (found.looked_at, found.unknown)
+    looked, unknown, short = (
+        ", ".join(SERIES_NAMES.get(name, name) for name in names)
+        for names in (found.looked_at, found.unknown, found.short)
     )
     if not found.signs:
-        more = f"; not recorded: {unknown}" if unknown else ""
+        more = f"; at fewer than {LEAST_STEPS} steps: {short}" if short else ""
+        more += f"; not recorded: {unknown}" if unknown else ""
         return [f"Health: no sign of sickness in {looked or 'anything'}{more}."]
     told = full or len(found.signs) <= MOST_REMEDIES
     return [

@@ -67,8 +67,8 @@ def training_charts(runs: Styled) -> Iterator[Chart]:
 
 def wasted_table(run: RunProfile) -> ReportTable:
     """Return the table of the prompts that took rollouts and were in dead groups."""
-    rows = ((each.text, count(each.rollouts), count(each.dead), percent(each.success, 1)) for each in run.wasted)
-    header = ("prompt", "rollouts", "in dead groups", "success")
+    rows = ((each.text, count(each.rollouts), count(each.dead), _reward(run, each.success, 1)) for each in run.wasted)
+    header = ("prompt", "rollouts", "in dead groups", _mean([run]))
     return table_of(f"Prompts of {run.name} with the most rollouts in dead groups", header, rows)
 
 
@@ -84,7 +84,7 @@ def runs_table(runs: Sequence[RunProfile]) -> ReportTable:
             count(run.totals.rollouts),
             count(run.totals.tokens),
             hours(run.totals.hours),
-            _reward(run),
+            _reward(run, run.totals.success),
             _wasted_share(run),
         ]
         for run in runs
@@ -242,10 +242,9 @@ def _mean(runs: Sequence[RunProfile]) -> str:
     return "success" if all(run.binary for run in runs) else "mean reward"
 
 
-def _reward(run: RunProfile) -> str:
-    """Return the mean reward as text."""
-    mean = run.totals.success
-    return percent(mean) if _is_share(run) or mean is None else f"{mean:.3g}"
+def _reward(run: RunProfile, mean: float | None, digits: int = 0) -> str:
+    """Return a mean reward as text."""
+    return percent(mean, digits) if _is_share(run) or mean is None else f"{mean:.3g}"
 
 
 def _is_share(run: RunProfile) -> bool:

@@ -9,6 +9,7 @@ import pytest
 
 from apportion.diagnosis import advice_of, diagnose
 from apportion.diagnosis.health import health_of
+from apportion.diagnosis.statements import health_statements
 from apportion.records import RunRecord, open_run, scalars_at
 from tests.diagnosis.builders import run_of
 
@@ -129,9 +130,9 @@ def test_prompts_that_come_twice_in_a_step_are_a_sign():
     assert kinds(run) == {"repeats": 0}
 
 
-def state(path, **series):
-    rows = [{"step": s + 1, **{k.replace("__", "/"): float(f(s)) for k, f in series.items()}} for s in range(STEPS)]
-    path.write_text(json.dumps({"log_history": [*rows, {"step": STEPS, "train_loss": 0.0}]}), encoding="utf-8")
+def state(path, steps=STEPS, **series):
+    rows = [{"step": s + 1, **{k.replace("__", "/"): float(f(s)) for k, f in series.items()}} for s in range(steps)]
+    path.write_text(json.dumps({"log_history": [*rows, {"step": steps, "train_loss": 0.0}]}), encoding="utf-8")
     return scalars_at(path)
 
 
@@ -187,3 +188,12 @@ def test_the_recorded_run_is_healthy():
 def test_real_runs_are_judged_rightly(name, logged, rollouts):
     assert kinds(None, scalars_at(REAL / "health" / f"{name}_trainer_state.json")).keys() == logged
     assert kinds(open_run(REAL / "health" / f"{name}.parquet")).keys() == rollouts
+
+
+def test_a_series_of_few_steps_is_recorded(tmp_path):
+    found = health_of(None, state(tmp_path / "trainer_state.json", steps=4, reward=lambda s: 0.5))
+    assert found.short == ("reward",) and "reward" not in found.unknown and found.looked_at == ()
+    assert health_statements(found) == [
+        "Health: no sign of sickness in anything; at fewer than 8 steps: reward; not recorded: truncation, length, KL, "
+        "entropy."
+    ]

@@ -186,6 +186,15 @@ def test_graded_rewards_are_no_success_and_have_no_empty_charts(tmp_path):
     assert "all right" not in found and "all wrong" not in found
 
 
+def test_prompts_with_rewards_above_1_have_a_mean_and_no_share(tmp_path):
+    rows = "".join(f"{step},a{q},{100 * q - 50 * (q + k == 1)}\n" for step in (0, 1) for q in range(3) for k in (0, 1))
+    (tmp_path / "run.csv").write_text(f"step,prompt,reward\n{rows}", encoding="utf-8")
+    tables = parsed("report", tmp_path / "run.csv")["tables"]
+    assert tables["Prompts of run with the most rollouts in dead groups"] == [
+        {"prompt": "a2", "rollouts": "4", "in dead groups": "4", "mean reward": "200"}
+    ]
+
+
 def test_the_page_begins_with_the_health_of_the_run_and_what_it_cost(tmp_path):
     record = make_record(steps=8, prompts=4)
     write_record(replace(record, written=3600.0 * record.step), tmp_path / "log")
