@@ -11,7 +11,7 @@ from apportion.baselines import Optimal
 from apportion.config import ConfigError, build, dump, to_toml
 from apportion.engines.decisions import TrainerAllocation
 from apportion.engines.saved_settings import check_same_settings
-from apportion.predictors import PrecomputedEmbeddings
+from apportion.predictors import MovingAverage, PrecomputedEmbeddings
 from apportion.types import Plan, Rollout
 from tests.cases import check_all, check_refused, lines
 
@@ -69,6 +69,15 @@ def test_the_other_papers_have_their_printed_numbers_whatever_the_engine_says():
     assert presets.optpo_as_printed().allocator.size(1).kept == presets.ttrl_as_printed().allocator.size(1).kept == 32
     assert presets.ttrl_as_printed().allocator.size(1).asked == 64
     assert presets.optpo_as_printed().allocator.ties == "leader"
+
+
+def test_a_bonus_sends_rollouts_to_a_prompt_that_is_believed_hopeless():
+    """Its logarithm would be infinite, and the plan of the next batch refused."""
+    allocator = VIP(rollouts_per_prompt=4, bonus=0.0007, predictor=MovingAverage())
+    batch = allocator.start(PROMPTS[:2]).add(Plan([2, 2]), [[Rollout(False)] * 2, [Rollout(True)] * 2])
+    allocator.observe(batch)
+    assert allocator.start(PROMPTS[:2]).belief.mean.tolist() == [0.0, 1.0]
+    assert allocator.plan(allocator.start(PROMPTS[:2])).counts.tolist() == [5, 3]
 
 
 def test_a_bonus_that_is_none_is_refused():

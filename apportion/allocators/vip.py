@@ -30,6 +30,8 @@ from apportion.types import Belief, Counts, Floats, Needs
 
 GroupEstimator = Literal["rloo", "dr_grpo"]
 SMALLEST_LOW = 3
+LEAST_SUCCESS = 1e-6
+"""The least p of the bonus: that of the released code."""
 LEAST_LOW: dict[str, int] = dict.fromkeys(get_args(GroupEstimator), SMALLEST_LOW)
 """The least L of each estimator that has a formula: the paper's, for both."""
 
@@ -167,7 +169,7 @@ class VIP(VarianceAllocator):
     def gains(self, belief: Belief, successes: Counts, trials: Counts, width: int) -> Floats:
         gains = noise_drops(belief.variance, self._minimised, self.low, width)
         if self.bonus:  # in units of 4 a, as the gains are
-            gains = gains - 4 * self.bonus * np.log(belief.mean)[:, None]
+            gains = gains - 4 * self.bonus * np.log(np.maximum(belief.mean, LEAST_SUCCESS))[:, None]
         return gains
 
 

@@ -193,7 +193,7 @@ class EmpiricalBayes(Predictor):
         low, high = new = widened(self._range if seen.any() else None, rewards)
         if new != self._range:
             ratio = (old_high - old_low) / (high - low)
-            self._sums[seen, MEAN] = (old_low - low) / (high - low) + ratio * self._sums[seen, MEAN]
+            self._sums[seen, MEAN] = np.clip((old_low - low) / (high - low) + ratio * self._sums[seen, MEAN], 0, 1)
             self._sums[:, SQUARES] *= ratio**2
             self._level.rescale((old_low - low) / (high - low), ratio)
             self._range = new
@@ -228,7 +228,7 @@ class EmpiricalBayes(Predictor):
         trials = old[:, TRIALS] + new[:, TRIALS]
         apart = new[:, MEAN] - old[:, MEAN]
         both = old + new
-        both[:, MEAN] = old[:, MEAN] + apart * new[:, TRIALS] / trials
+        both[:, MEAN] = np.clip(old[:, MEAN] + apart * new[:, TRIALS] / trials, 0, 1)
         both[:, SQUARES] += apart**2 * old[:, TRIALS] * new[:, TRIALS] / trials
         self._sums[rows] = both
 

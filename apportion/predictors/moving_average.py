@@ -54,8 +54,7 @@ class MovingAverage(Predictor):
         for id, rate in self._recent:
             rates.setdefault(id, []).append(rate)
         overall = np.mean([rate for _, rate in self._recent] or [0.5])
-        means = {id: np.mean(own) for id, own in rates.items()}
-        mean = np.array([means.get(prompt.id, overall) for prompt in prompts], np.float64)
+        mean = np.array([np.mean(rates.get(prompt.id, overall)) for prompt in prompts], np.float64)
         return Belief.from_mean(mean, self.strength)
 
     def update(self, batch: Batch) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from apportion.baselines import Predicted
 from apportion.predictors import DiscountedCounts, EmpiricalBayes
+from apportion.predictors.empirical_bayes import MEAN
 from apportion.types import Batch, Belief, Plan, Prompt, Rollout
 from tests.predictors.builders import embedder_of, graded_batch, make_batch, make_prompts
 from tests.soak import case
@@ -152,6 +153,20 @@ def test_a_state_is_plain_data_and_continues_to_the_last_bit():
         first.update(batch), second.update(batch)
     with pytest.raises(ValueError, match="rates must be"):
         EmpiricalBayes(embedder_of(prompts, x), {"a": 0.5}).load_state_dict(first.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("discount", "first", "then"),
+    [(0.0, [[1, 0, 0, 0, 0]], [[0, 0, 0]]), (0.9, [[3, 3]], [[], [-1.1]])],
+    ids=["none right, the earlier forgotten", "a lower reward of another prompt"],
+)
+def test_a_mean_at_an_end_of_the_range_stays_there(discount, first, then):
+    """It was below 0 or above 1 by a rounding, and the checkpoint was refused as damaged."""
+    prompts, predictor = make_prompts(2), EmpiricalBayes(discount=discount)
+    for rewards in (first, then):
+        predictor.update(graded_batch(prompts[: len(rewards)], rewards))
+    assert predictor._sums[0, MEAN] in (0, 1)
+    EmpiricalBayes(discount=discount).load_state_dict(predictor.state_dict())
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 40.0), (-7.0, -2.0)])

@@ -20,7 +20,7 @@ MOST_CELLS = 2**27
 """Cells [P, W] of the largest table of gains: 1 GiB. Splitting a budget takes about three times that."""
 
 FIRST_WIDTH = 64
-"""The width from which ``spend_widening`` starts, at least."""
+"""The width from which ``spend_widening`` starts: four times what a prompt gets on average up to this, then twice."""
 
 
 def spend(gains: Floats, budget: int, low: Counts) -> Counts:
@@ -69,7 +69,8 @@ def spend_widening(gains: Callable[[int], Floats], budget: int, low: Counts, hig
     [3, 6]
     """
     widest, room = most_extra(low, high, budget), budget - int(low.sum())
-    width = min(widest, max(FIRST_WIDTH, 2 * -(-room // max(1, len(low)))))
+    average = -(-room // max(1, len(low)))
+    width = min(widest, max(min(FIRST_WIDTH, 4 * average), 2 * average))
     while True:
         check_table(len(low), width)
         if width == widest or int(np.minimum(high - low, width).sum()) >= room:

@@ -137,8 +137,9 @@ class Prior:
 
 
 def _base(line: Floats, rates: Floats) -> Floats:
-    known = ~np.isnan(rates)
-    return np.where(known, expit(line[0] + line[1] * log_odds(np.where(known, rates, 0.5))), 0.5)
+    base, known = np.full(len(rates), 0.5), ~np.isnan(rates)
+    base[known] = expit(line[0] + line[1] * log_odds(rates[known]))
+    return base
 
 
 def _between(seen: History, levels: Floats, within: float) -> float:
