@@ -35,6 +35,8 @@ from benchmarks.common import spread, table, write
 DATA = Path(__file__).parent / "data"
 MODEL_SCORES, LAB_SCORES = DATA / "smollm2_scores.npz", DATA / "lab_scores.npz"
 SEED, SPLITS, RESAMPLES = 0, 200, 1000
+BINS = ((0.0, 0.2), (0.2, 0.5), (0.5, 0.8), (0.8, 1.0))
+"""Bands of success rates, by which ``evidence`` tells norms."""
 
 
 def recorded() -> dict[str, Samples]:
