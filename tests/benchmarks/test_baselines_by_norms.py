@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from apportion.advantages.weighted_means import batch_optimal, group_optimal
 from apportion.lab.policy.sampler import LedgerCompletion
@@ -27,6 +26,7 @@ from benchmarks.baselines_rules import (
     shipped,
 )
 from benchmarks.common import RESULTS, cells_of
+from tests.benchmarks.llama import make_llama
 
 
 def made(prompts=6, number=8, seed=0):
@@ -78,9 +78,7 @@ def test_prompts_are_as_many_at_each_level_and_none_of_the_examples():
 
 
 def test_the_measures_of_a_completion_are_those_of_autograd():
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=11, **sizes)).eval()
+    model = make_llama(initializer_range=0.02)
     prompt, completion = torch.tensor([[1, 2, 3]]), (4, 5)
     found = dict(zip(MEASURES, scores(model, prompt, completion), strict=True))
     logits = model(torch.tensor([[1, 2, 3, 4, 5]])).logits[0, 2:4]

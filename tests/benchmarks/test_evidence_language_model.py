@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.baselines_rules import Samples
 from benchmarks.evidence.language_model_norms import (
@@ -16,21 +15,13 @@ from benchmarks.evidence.language_model_norms import (
 from benchmarks.evidence.language_model_policy import LARGEST, SUMS, questions, right, share_examples
 from benchmarks.evidence.language_model_runs import RATE, SEEDS, TUNED, TUNING_SEED, at_seconds, swept
 from benchmarks.evidence.page import committed
-
-
-def tiny():
-    """Return a model with random weights."""
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 11, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "initializer_range": 0.5}
-    return LlamaForCausalLM(LlamaConfig(**sizes, **heads))
-
+from tests.benchmarks.llama import make_llama
 
 EXAMPLES, ROWS = [3, 1, 4, 1, 5], [[9, 2, 6, 5], [3, 5]]
 
 
 def test_shared_examples_give_the_outputs_and_gradients_of_the_whole_texts():
-    plain, shared = tiny(), tiny()
+    plain, shared = make_llama(), make_llama()
     share_examples(shared, EXAMPLES)
     padded = torch.tensor([ROWS[0], [0, 0, *ROWS[1]]])
     mask = torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1]])
@@ -45,7 +36,7 @@ def test_shared_examples_give_the_outputs_and_gradients_of_the_whole_texts():
 
 
 def test_shared_examples_can_be_replaced_and_generate_as_the_whole_text_does():
-    plain, shared = tiny(), tiny()
+    plain, shared = make_llama(), make_llama()
     share_examples(shared, [7, 7])
     share_examples(shared, EXAMPLES)
     settings = {"do_sample": False, "max_new_tokens": 5, "pad_token_id": 0, "eos_token_id": None}

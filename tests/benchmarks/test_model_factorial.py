@@ -3,22 +3,18 @@
 import json
 
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks import model_factorial
 from benchmarks.model_factorial import ARMS, Run, Trainer, measure, tasks
+from tests.benchmarks.llama import make_llama
 from tests.trl.tiny import make_tokenizer
 
 
 @pytest.fixture
 def small(monkeypatch):
     """Return a tiny model with random weights and its tokenizer; runs have two updates."""
-    torch.manual_seed(0)
     tokenizer = make_tokenizer()
-    sizes = {"vocab_size": len(tokenizer), "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": True}
-    model = LlamaForCausalLM(LlamaConfig(**sizes, **heads)).eval()
+    model = make_llama(vocab_size=len(tokenizer), initializer_range=0.02)
     for name, value in {
         "UPDATES": 2,
         "EVERY": 1,

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.stacked_llama import Sampled, StackedLlama
+from tests.benchmarks.llama import make_llama
 
 EXAMPLES = [3, 1, 4, 1, 5]
 PROMPTS = [[[9, 2, 6], [5]], [[3, 5, 8], [9, 7]]]
@@ -12,13 +12,6 @@ TOKENS = torch.tensor([[[1, 2, 3], [4, 0, 0]], [[5, 6, 0], [7, 8, 9]]])
 MASK = torch.tensor([[[1, 1, 1], [1, 0, 0]], [[1, 1, 0], [1, 1, 1]]], dtype=torch.bool)
 SAMPLED = Sampled(TOKENS, MASK, torch.zeros(2, 2, 3), torch.zeros(2, 2, 3))
 ADVANTAGES = torch.tensor([[1.0, -0.5], [0.25, 2.0]])
-
-
-def model(seed=0):
-    torch.manual_seed(seed)
-    sizes = {"vocab_size": 11, "hidden_size": 24, "intermediate_size": 32, "num_hidden_layers": 2}
-    heads = {"num_attention_heads": 6, "num_key_value_heads": 2, "initializer_range": 0.5, "tie_word_embeddings": True}
-    return LlamaForCausalLM(LlamaConfig(**sizes, **heads)).eval()
 
 
 def whole(plain, copy, row):
@@ -30,19 +23,19 @@ def whole(plain, copy, row):
 
 
 def test_each_copy_gives_the_log_probabilities_of_the_whole_texts():
-    found = StackedLlama(model(), 2, EXAMPLES).logprobs(PROMPTS, SAMPLED)
+    found = StackedLlama(make_llama(), 2, EXAMPLES).logprobs(PROMPTS, SAMPLED)
     for copy in range(2):
         for row in range(2):
-            torch.testing.assert_close(found[copy, row][MASK[copy, row]], whole(model(), copy, row))
+            torch.testing.assert_close(found[copy, row][MASK[copy, row]], whole(make_llama(), copy, row))
     assert (found[~MASK] == 0).all()
 
 
 def test_each_copy_takes_the_steps_of_torchs_adam_with_its_own_rate():
-    stack, rates = StackedLlama(model(), 2, EXAMPLES), (1e-2, 3e-3)
+    stack, rates = StackedLlama(make_llama(), 2, EXAMPLES), (1e-2, 3e-3)
     for _ in range(3):
         stack.step(-(ADVANTAGES * stack.logprobs(PROMPTS, SAMPLED).sum(-1)).sum(), rates)
     for copy, rate in enumerate(rates):
-        plain = model()
+        plain = make_llama()
         adam = torch.optim.AdamW(plain.parameters(), lr=rate, weight_decay=0.0)
         for _ in range(3):
             adam.zero_grad()
@@ -53,7 +46,7 @@ def test_each_copy_takes_the_steps_of_torchs_adam_with_its_own_rate():
 
 
 def test_samples_follow_the_policy_and_stop_at_an_end():
-    stack, ends = StackedLlama(model(), 2, EXAMPLES), [2, 7]
+    stack, ends = StackedLlama(make_llama(), 2, EXAMPLES), [2, 7]
     uniforms = torch.rand(2, 2, 6, generator=torch.Generator().manual_seed(0))
     found = stack.sample(PROMPTS, uniforms, ends)
     torch.testing.assert_close(found.logprobs * found.mask, stack.logprobs(PROMPTS, found))
@@ -62,10 +55,10 @@ def test_samples_follow_the_policy_and_stop_at_an_end():
 
 
 def test_frequencies_and_entropies_are_those_of_the_next_token():
-    stack, rows = StackedLlama(model(), 1, EXAMPLES), 4000
+    stack, rows = StackedLlama(make_llama(), 1, EXAMPLES), 4000
     uniforms = torch.rand(1, rows, 1, generator=torch.Generator().manual_seed(0))
     found = stack.sample([[PROMPTS[0][0]] * rows], uniforms, [0])
-    chances = model()(input_ids=torch.tensor([[*EXAMPLES, *PROMPTS[0][0]]])).logits[0, -1].softmax(-1).detach()
+    chances = make_llama()(input_ids=torch.tensor([[*EXAMPLES, *PROMPTS[0][0]]])).logits[0, -1].softmax(-1).detach()
     seen = torch.bincount(found.tokens.flatten(), minlength=11) / rows
     assert (seen - chances).abs().max() < 4 * (0.25 / rows) ** 0.5
     assert found.entropy[0, 0, 0].item() == pytest.approx(
@@ -76,7 +69,7 @@ def test_frequencies_and_entropies_are_those_of_the_next_token():
 
 def test_a_copy_does_not_depend_on_the_others():
     uniforms = torch.rand(2, 2, 4, generator=torch.Generator().manual_seed(0))
-    both, alone = StackedLlama(model(), 2, EXAMPLES), StackedLlama(model(), 1, EXAMPLES)
+    both, alone = StackedLlama(make_llama(), 2, EXAMPLES), StackedLlama(make_llama(), 1, EXAMPLES)
     first = both.sample(PROMPTS, uniforms, [2])
     own = alone.sample(PROMPTS[1:], uniforms[1:], [2])
     shortest = min(first.tokens.shape[-1], own.tokens.shape[-1])
