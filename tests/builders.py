@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -28,6 +30,20 @@ def make_batch(outcomes: Sequence[Sequence[int]], belief: Belief | None = None) 
     batch = Batch.start(make_prompts(len(outcomes)), belief or Belief.uniform(len(outcomes)))
     plan = Plan([len(group) for group in outcomes])
     return batch.add(plan, [[Rollout(bool(outcome)) for outcome in group] for group in outcomes])
+
+
+def finished(
+    prompts: Sequence[Prompt], rollouts: Sequence[Sequence[Rollout]], asked: Sequence[int] | None = None
+) -> Batch:
+    """Return a batch of one round with these ``rollouts``. As many were ``asked`` for, unless more are given."""
+    plan = Plan(asked or [len(group) for group in rollouts])
+    return Batch.start(prompts, Belief.uniform(len(prompts))).add(plan, rollouts)
+
+
+def write_jsonl(path: Path, rows: Iterable[object]) -> Path:
+    """Write a line of JSON for each of ``rows``, and return the file."""
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
 
 
 def bernoulli_sampler(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -40,6 +41,17 @@ def assert_refused(make: Callable[[Any], object], cases: Iterable[tuple[str, Any
         assert "\n" not in str(refused.value)
 
     check_all(check, cases)
+
+
+def refuse_lines(make: Callable[[str], object], table: str) -> None:
+    """Assert that ``make`` refuses what stands before ``=>`` in each line of ``table`` by the pattern behind it."""
+    assert_refused(make, [(pattern, given) for given, pattern in lines(table)])
+
+
+def settings_of(text: str) -> dict[str, Any]:
+    """Return the settings in ``text``, an inline table of TOML without its braces."""
+    settings: dict[str, Any] = tomllib.loads(f"given = {{{text}}}")["given"]
+    return settings
 
 
 def _error(check: Callable[..., Any], case: Sequence[Any]) -> BaseException | None:

@@ -228,6 +228,17 @@ def forked(words, folder=ROOT, streams=(), **environment):
     return subprocess.CompletedProcess(words, code, *said)
 
 
+def cold(*words, folder=ROOT, seconds=600, **environment):
+    """Run ``python`` with ``words`` in a new process, which has imported nothing, and wait for its end."""
+    given = {**os.environ, "PYTHONPATH": _path(), "OMP_NUM_THREADS": "1", **environment}
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(command, cwd=folder, env=given, capture_output=True, encoding="utf-8", timeout=seconds)
+
+
+def _path():
+    return os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+
+
 def _run_and_exit(words, environment, folder, streams):
     """Be the process that runs ``words``, and end as it does."""
     code = 1
@@ -304,8 +315,7 @@ def python():
         return sys.executable
     folder = tempfile.mkdtemp(prefix="w", dir="/tmp")  # for a socket, whose path may have about 100 characters
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    python.process = start("tests.warm", folder, os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"})
+    python.process = start("tests.warm", folder, os.environ | {"PYTHONPATH": _path(), "OMP_NUM_THREADS": "1"})
     return f"{folder}/python"
 
 

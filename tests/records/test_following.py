@@ -26,6 +26,7 @@ from apportion.records import (
 )
 from apportion.records.step_summary import summaries
 from tests.builders import make_batch
+from tests.warm import cold
 
 pytest.importorskip("pyarrow")
 
@@ -140,25 +141,6 @@ def test_a_reader_beside_a_writer_never_sees_a_torn_step(tmp_path):
         writer.wait()
 
 
-@pytest.mark.slow  # 5 processes that are killed
-def test_a_kill_at_any_moment_leaves_a_log_that_reads(tmp_path):
-    rng = np.random.default_rng(0)
-    for kill in range(5):
-        folder = tmp_path / str(kill)
-        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(folder)], cwd=ROOT)
-        folder.mkdir()
-        until = time.monotonic() + 60
-        while not any(folder.glob("step*")):
-            assert writer.poll() is None and time.monotonic() < until
-            time.sleep(0.001)
-        time.sleep(rng.random() * 0.05)
-        writer.send_signal(signal.SIGKILL)
-        writer.wait()
-        steps = np.array(read_log(folder)["step"].to_pylist())
-        for step in np.unique(steps).tolist():
-            assert (steps == step).sum() == sum(step // 2 * 2 + k + 1 for k in range(3))
-
-
 def test_a_log_of_hashes_keeps_no_text_and_tells_answers_apart(tmp_path):
     answers = ["42", "7", "42", None]
     batch = make_batch([[1, 0, 1, 0]])
@@ -179,9 +161,8 @@ def test_a_log_of_hashes_keeps_no_text_and_tells_answers_apart(tmp_path):
         write_step(tmp_path, 2, batch, Uniform(4).groups(batch), log_text="some")
 
 
-def watched(*arguments, **given):
-    command = [sys.executable, "-m", "apportion", "watch", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False, **given)
+def watched(*arguments):
+    return cold("-m", "apportion", "watch", *arguments)
 
 
 def test_watch_writes_a_line_for_each_step(tmp_path):

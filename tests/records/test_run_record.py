@@ -10,7 +10,8 @@ from apportion.diagnosis.waste import waste_of
 from apportion.records import read_log, write_step
 from apportion.records.reading import record_of_log, record_of_visits
 from apportion.records.step_summary import summaries
-from apportion.types import Batch, Belief, Group, Plan, Prompt, Rollout
+from apportion.types import Group, Prompt, Rollout
+from tests.builders import finished
 from tests.records.test_rollout_log import logged
 
 
@@ -78,7 +79,7 @@ def test_a_log_and_its_record_hold_the_same(tmp_path):
 def test_a_dead_group_that_trained_is_told(tmp_path, advantages, said):
     prompts = [Prompt(name) for name in "abc"]
     rollouts = [[Rollout(right) for right in own] for own in ((False, False), (True, True), (True, False))]
-    batch = Batch.start(prompts, Belief.uniform(3)).add(Plan(np.full(3, 2)), rollouts)
+    batch = finished(prompts, rollouts)
     groups = [Group(prompt, own) for prompt, own in zip(prompts, batch.rollouts, strict=True)]
     write_step(tmp_path, 0, batch, groups, advantages)
     found = record_of_log(tmp_path)

@@ -23,8 +23,16 @@ def renamed(rows, **names):
     return [{names.get(key, key): value for key, value in row.items()} for row in rows]
 
 
+def without(name, rows):
+    return [{key: value for key, value in row.items() if key != name} for row in rows]
+
+
 def jsonl(path, rows):
-    content = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+    return written(path, "".join(f"{json.dumps(row)}\n" for row in rows).encode())
+
+
+def written(path, content):
+    """Write ``content``, packed if the name of the file says so, and return the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
     return path
@@ -35,9 +43,7 @@ def comma_separated(path, rows):
     writer = csv.DictWriter(text, list(rows[0]))
     writer.writeheader()
     writer.writerows(rows)
-    content = text.getvalue().encode()
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
-    return path
+    return written(path, text.getvalue().encode())
 
 
 def parquet(path, rows):

@@ -5,7 +5,7 @@ import pytest
 
 from apportion.records import RecordError, open_run
 from apportion.records.importing import import_run
-from tests.records.importing.tables import jsonl, parquet, renamed, rollouts
+from tests.records.importing.tables import jsonl, parquet, renamed, rollouts, without
 
 
 def said(run, *words):
@@ -17,8 +17,8 @@ def dead(run):
     return run.dead.sum() / (run.dead.sum() + run.mixed.sum())
 
 
-def test_a_plain_run_without_anything_to_doubt_says_nothing(tmp_path):
-    assert open_run(jsonl(tmp_path / "run.jsonl", rollouts())).doubts == ()
+def test_a_plain_run_without_anything_to_doubt_says_nothing(opened):
+    assert opened(rollouts()).doubts == ()
 
 
 def test_problems_of_one_text_are_told_apart_by_their_known_answers(tmp_path):
@@ -31,83 +31,82 @@ def test_problems_of_one_text_are_told_apart_by_their_known_answers(tmp_path):
     assert alone.trials.tolist() == [12, 12] and len(alone.ids) == 1
 
 
-def test_images_tell_problems_of_one_text_apart(tmp_path):
+def test_images_tell_problems_of_one_text_apart(opened):
     rows = [row | {"images": [f"{row['prompt']}.png"], "prompt": "What is shown?"} for row in rollouts(steps=1)]
-    assert open_run(jsonl(tmp_path / "run.jsonl", rows)).trials.tolist() == [4, 4, 4]
+    assert opened(rows).trials.tolist() == [4, 4, 4]
 
 
-def test_answers_that_differ_in_every_row_tear_no_group(tmp_path):
+def test_answers_that_differ_in_every_row_tear_no_group(opened):
     rows = [row | {"target": str(place)} for place, row in enumerate(rollouts(steps=1))]
-    run = open_run(jsonl(tmp_path / "run.jsonl", rows))
+    run = opened(rows)
     assert run.trials.tolist() == [4, 4, 4] and said(run, "torn")
 
 
-def test_the_trained_reward_goes_before_the_verdict_and_the_other_figure_is_said(tmp_path):
+def test_the_trained_reward_goes_before_the_verdict_and_the_other_figure_is_said(opened):
     rows = [row | {"correct": True, "reward": row["reward"] + row["tokens"] / 100} for row in rollouts()]
-    run = open_run(jsonl(tmp_path / "run.jsonl", rows))
+    run = opened(rows)
     assert dead(run) == 0 and said(run, "the reward is reward (0%", "by correct 100%", "--reward correct")
-    verdict = open_run(tmp_path / "run.jsonl", rewards=["correct"])
+    verdict = opened(rows, rewards=["correct"])
     assert dead(verdict) == 1 and not said(verdict, "the reward is")
 
 
-def test_equal_rewards_under_two_names_are_no_doubt(tmp_path):
+def test_equal_rewards_under_two_names_are_no_doubt(opened):
     rows = [row | {"correct": bool(row["reward"])} for row in rollouts()]
-    assert open_run(jsonl(tmp_path / "run.jsonl", rows)).doubts == ()
+    assert opened(rows).doubts == ()
 
 
 @pytest.mark.parametrize("column", [{"score_norm": "speed"}, {"group": "speed"}, {"answer": "speed"}])
-def test_a_column_that_is_named_is_read(tmp_path, column):
+def test_a_column_that_is_named_is_read(opened, column):
     rows = [row | {"speed": place // 2} for place, row in enumerate(rollouts(steps=1))]
-    run = open_run(jsonl(tmp_path / "run.jsonl", rows), columns=column)
+    run = opened(rows, columns=column)
     assert not said(run, "not read") and (run.trials.tolist() == [2] * 6 if "group" in column else True)
-    assert said(open_run(tmp_path / "run.jsonl"), "columns not read: speed")
+    assert said(opened(rows), "columns not read: speed")
 
 
-def test_a_column_that_is_named_in_vain_is_refused(tmp_path):
-    path = jsonl(tmp_path / "run.jsonl", [row | {"many": 4} for row in rollouts()])
+def test_a_column_that_is_named_in_vain_is_refused(opened):
+    rows = [row | {"many": 4} for row in rollouts()]
     with pytest.raises(RecordError, match="trials is not read from table of rollouts, got --column trials=many; leave"):
-        open_run(path, columns={"trials": "many"})
+        opened(rows, columns={"trials": "many"})
     with pytest.raises(RecordError, match="the reward must be named once"):
-        open_run(path, rewards=["reward"], columns={"correct": "reward"})
+        opened(rows, rewards=["reward"], columns={"correct": "reward"})
 
 
 @pytest.mark.parametrize("late", [1, 150])
-def test_a_column_that_the_first_rows_lack_is_read(tmp_path, late):
+def test_a_column_that_the_first_rows_lack_is_read(opened, late):
     rows = rollouts(steps=20)
     for row in rows[:late]:
         del row["tokens"]
-    run = open_run(jsonl(tmp_path / "run.jsonl", rows))
+    run = opened(rows)
     assert np.isnan(run.tokens).sum() == late and not said(run, "tokens")
 
 
-def test_an_answer_that_right_and_wrong_rollouts_share_is_the_known_one(tmp_path):
-    path = jsonl(tmp_path / "run.jsonl", rollouts(answer="7"))
-    run = open_run(path)
+def test_an_answer_that_right_and_wrong_rollouts_share_is_the_known_one(opened):
+    rows = rollouts(answer="7")
+    run = opened(rows)
     assert (run.answer == -1).all() and said(run, "answer is no sample's answer", "9 of 9 groups", "--column answer=")
-    assert (open_run(path, columns={"answer": "answer"}).answer >= 0).all()
+    assert (opened(rows, columns={"answer": "answer"}).answer >= 0).all()
 
 
-def test_an_id_that_restarts_in_every_batch_is_no_prompt(tmp_path):
+def test_an_id_that_restarts_in_every_batch_is_no_prompt(opened):
     rows = [row | {"id": (row["step"] + place // 4) % 3} for place, row in enumerate(rollouts(steps=6))]
     rows = [row | {"prompt": f"{row['prompt']} in {row['step'] % 2}"} for row in rows]
-    run = open_run(jsonl(tmp_path / "run.jsonl", rows))
+    run = opened(rows)
     assert len(run.ids) == 6 and said(run, "id is the place in a batch", "6 in all", "by id there are 3")
-    assert len(open_run(tmp_path / "run.jsonl", columns={"prompt": ""}).ids) == 3
+    assert len(opened(rows, columns={"prompt": ""}).ids) == 3
 
 
-def test_an_id_that_differs_in_every_row_is_no_prompt(tmp_path):
+def test_an_id_that_differs_in_every_row_is_no_prompt(opened):
     rows = [row | {"id": f"r{place}"} for place, row in enumerate(rollouts())]
-    run = open_run(jsonl(tmp_path / "run.jsonl", rows))
+    run = opened(rows)
     assert run.trials.tolist() == [4] * 9 and len(run.ids) == 3 and said(run, "id differs in every row")
-    alone = [{key: row[key] for key in row if key != "prompt"} for row in rows]
-    assert said(open_run(jsonl(tmp_path / "ids.jsonl", alone)), "no prompt has two rollouts in a step")
+    assert said(opened(without("prompt", rows)), "no prompt has two rollouts in a step")
 
 
-def test_texts_with_several_ids_keep_their_ids_and_that_is_said(tmp_path):
+def test_texts_with_several_ids_keep_their_ids_and_that_is_said(opened):
     rows = [row | {"id": row["prompt"], "prompt": "same"} for row in rollouts()]
-    run = open_run(jsonl(tmp_path / "run.jsonl", rows))
+    run = opened(rows)
     assert len(run.ids) == 3 and said(run, "texts have several ids", "by text there are 1", "--column id=")
-    assert len(open_run(tmp_path / "run.jsonl", columns={"id": ""}).ids) == 1
+    assert len(opened(rows, columns={"id": ""}).ids) == 1
 
 
 def late(rows):
@@ -148,11 +147,11 @@ def test_a_step_that_goes_back_is_a_run_again_only_if_its_groups_would_be_larger
     assert len(joined.step) == len(set(zip(joined.step.tolist(), joined.prompt.tolist(), strict=True)))
 
 
-def test_rows_that_were_logged_twice_are_said(tmp_path):
+def test_rows_that_were_logged_twice_are_said(opened):
     rows = [row for row in rollouts(steps=8) for _ in (0, 1)]
-    assert said(open_run(jsonl(tmp_path / "run.jsonl", rows)), "every rollout of every group is there 2 times")
+    assert said(opened(rows), "every rollout of every group is there 2 times")
     even = [{"step": s, "id": q, "reward": k % 2} for s in range(6) for q in range(6) for k in range(8)]
-    assert open_run(jsonl(tmp_path / "even.jsonl", even)).doubts == ()
+    assert opened(even).doubts == ()
 
 
 def test_rows_of_several_models_have_groups_of_their_own(tmp_path):
@@ -189,12 +188,12 @@ def test_files_of_an_evaluation_are_left_out_beside_others(tmp_path, names):
 
 
 @pytest.mark.parametrize("column", ["split", "mode"])
-def test_rows_of_an_evaluation_are_left_out_unless_all_are(tmp_path, column):
+def test_rows_of_an_evaluation_are_left_out_unless_all_are(opened, column):
     rows = [row | {column: split} for split in ("train", "eval/sums") for row in rollouts()]
-    run = open_run(jsonl(tmp_path / "run.jsonl", rows))
+    run = opened(rows)
     assert run.trials.tolist() == [4] * 9 and said(run, "36 of 72 rows are of evaluations and left out")
-    assert len(open_run(tmp_path / "run.jsonl", columns={"split": ""}).reward) == 72
-    assert len(open_run(jsonl(tmp_path / "eval.jsonl", rows[36:])).reward) == 36
+    assert len(opened(rows, columns={"split": ""}).reward) == 72
+    assert len(opened(rows[36:]).reward) == 36
 
 
 @pytest.mark.parametrize(
@@ -205,29 +204,28 @@ def test_rows_of_an_evaluation_are_left_out_unless_all_are(tmp_path, column):
         ("group_idx", "the column of groups differs in every"),
     ],
 )
-def test_a_column_that_counts_rows_of_a_group_tears_nothing(tmp_path, column, doubt):
+def test_a_column_that_counts_rows_of_a_group_tears_nothing(opened, column, doubt):
     rows = [row | {column: place % 4} for place, row in enumerate(rollouts())]
-    run = open_run(jsonl(tmp_path / "run.jsonl", rows))
+    run = opened(rows)
     assert run.trials.tolist() == [4] * 9 and said(run, doubt)
 
 
-def test_a_group_that_has_no_prompt_is_one_of_its_own(tmp_path):
+def test_a_group_that_has_no_prompt_is_one_of_its_own(opened):
     rows = [row | {"group_idx": place // 4 % 3} for place, row in enumerate(rollouts())]
-    rows = [{key: row[key] for key in row if key != "prompt"} for row in rows]
-    run = open_run(jsonl(tmp_path / "run.jsonl", rows))
+    run = opened(without("prompt", rows))
     assert run.trials.tolist() == [4] * 9 and len(set(run.ids)) == 9 and said(run, "no column names prompts")
 
 
-def test_a_selection_of_rollouts_is_not_taken_for_all(tmp_path):
+def test_a_selection_of_rollouts_is_not_taken_for_all(opened):
     rows = [row | {"group_rewards": [0, 1, 0, 1]} for row in rollouts(size=2)]
-    run = open_run(jsonl(tmp_path / "run.jsonl", rows))
+    run = opened(rows)
     assert said(run, "group_rewards holds 4 values where groups have 2 rows", "selection")
-    assert not said(open_run(jsonl(tmp_path / "all.jsonl", [row | {"x": [1, 2]} for row in rollouts()])), "selection")
+    assert not said(opened([row | {"x": [1, 2]} for row in rollouts()]), "selection")
 
 
-def test_a_few_groups_of_several_times_the_usual_size_are_said(tmp_path):
+def test_a_few_groups_of_several_times_the_usual_size_are_said(opened):
     rows = [*rollouts(steps=4), *(row | {"step": 9} for row in rollouts(steps=1, prompts=1, size=16))]
-    assert said(open_run(jsonl(tmp_path / "run.jsonl", rows)), "1 groups have up to 16 rollouts where most have 4")
+    assert said(opened(rows), "1 groups have up to 16 rollouts where most have 4")
 
 
 @pytest.mark.parametrize("make", [jsonl, parquet])
@@ -238,23 +236,21 @@ def test_the_order_of_keys_in_a_message_makes_no_other_prompt(tmp_path, make):
     assert run.trials.tolist() == [4] and run.texts == ['[{"role": "user", "content": "2 + 2?"}]']
 
 
-def test_rewards_of_two_values_are_verdicts_unless_they_are_named(tmp_path):
+def test_rewards_of_two_values_are_verdicts_unless_they_are_named(opened):
     rows = [row | {"reward": 2 * row["reward"] - 1} for row in rollouts()]
-    run = open_run(jsonl(tmp_path / "run.jsonl", rows))
+    run = opened(rows)
     assert run.binary and said(run, "reward has the values -1 and 1", "--reward reward")
-    kept = open_run(tmp_path / "run.jsonl", rewards=["reward"])
+    kept = opened(rows, rewards=["reward"])
     assert set(kept.reward) == {-1.0, 1.0}
 
 
-def test_a_table_without_a_step_is_one_step(tmp_path):
-    rows = [{key: row[key] for key in row if key != "step"} for row in rollouts(steps=1)]
-    run = open_run(jsonl(tmp_path / "run.jsonl", rows))
+def test_a_table_without_a_step_is_one_step(opened):
+    run = opened(without("step", rollouts(steps=1)))
     assert run.step.tolist() == [0] * 3 and said(run, "no column is a step: all rows are one step")
 
 
-def test_what_is_missing_is_named_at_once_with_the_nearest_column(tmp_path):
-    path = jsonl(tmp_path / "run.jsonl", [{"step": 1, "promt": "a", "points": 1.0}])
+def test_what_is_missing_is_named_at_once_with_the_nearest_column(opened):
     with pytest.raises(
         RecordError, match=r"a column prompt or id and a column reward or correct, .* as in prompt=promt"
     ):
-        open_run(path)
+        opened([{"step": 1, "promt": "a", "points": 1.0}])

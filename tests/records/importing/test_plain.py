@@ -7,7 +7,7 @@ import pytest
 
 from apportion.records import RecordError, open_run
 from apportion.records.importing import import_run
-from tests.records.importing.tables import comma_separated, jsonl, parquet, renamed, rollouts
+from tests.records.importing.tables import comma_separated, jsonl, parquet, renamed, rollouts, without
 
 WRITERS = {"run.jsonl": jsonl, "run.jsonl.gz": jsonl, "run.csv": comma_separated, "run.csv.gz": comma_separated}
 WRITERS |= {"run.parquet": parquet}
@@ -40,11 +40,11 @@ def test_rows_in_any_order_give_the_same_groups(tmp_path, name):
     assert found == expected and shuffled.trials.tolist() == [4] * 12
 
 
-def test_a_prompt_twice_in_a_step_is_one_group_unless_a_column_tells_them_apart(tmp_path):
+def test_a_prompt_twice_in_a_step_is_one_group_unless_a_column_tells_them_apart(opened):
     rows = rollouts(steps=1, prompts=1) * 2
-    assert open_run(jsonl(tmp_path / "a.jsonl", rows)).trials.tolist() == [8]
+    assert opened(rows).trials.tolist() == [8]
     named = [row | {"group": place // 4} for place, row in enumerate(rows)]
-    assert open_run(jsonl(tmp_path / "b.jsonl", named)).trials.tolist() == [4, 4]
+    assert opened(named).trials.tolist() == [4, 4]
 
 
 def test_ids_go_before_texts_and_columns_can_be_renamed(tmp_path):
@@ -198,18 +198,17 @@ def test_one_prompt_in_two_forms_is_one(tmp_path, name, form):
 )
 def test_a_step_is_in_the_name_of_the_file_if_no_column_is_one(tmp_path, name):
     for step in (9, 10):
-        rows = [{key: row[key] for key in row if key != "step"} for row in rollouts(steps=1)]
-        jsonl(tmp_path / name.format(step), rows)
+        jsonl(tmp_path / name.format(step), without("step", rollouts(steps=1)))
     run = open_run(tmp_path)
     assert run.step.tolist() == [9] * 3 + [10] * 3 and "the number in the name of a file" in run.doubts[0]
     assert set(open_run(tmp_path, columns={"step": ""}).step) == {0}
 
 
-def test_a_step_may_be_written_as_text(tmp_path):
+def test_a_step_may_be_written_as_text(opened):
     rows = [row | {"step": f"global_step_{row['step'] + 9}"} for row in rollouts()]
-    assert open_run(jsonl(tmp_path / "run.jsonl", rows)).step.tolist() == [9] * 3 + [10] * 3 + [11] * 3
+    assert opened(rows).step.tolist() == [9] * 3 + [10] * 3 + [11] * 3
     with pytest.raises(RecordError, match=r"step must be a whole number .*, got 'step_1.5'"):
-        open_run(jsonl(tmp_path / "run.jsonl", [row | {"step": "step_1.5"} for row in rows]))
+        opened([row | {"step": "step_1.5"} for row in rows])
 
 
 @pytest.mark.parametrize(
@@ -221,10 +220,10 @@ def test_a_step_may_be_written_as_text(tmp_path):
         ({"correct": 3, "reward": None}, "name the number of rollouts by --column trials="),
     ],
 )
-def test_a_wrong_cell_has_a_remedy(tmp_path, cell, remedy):
+def test_a_wrong_cell_has_a_remedy(opened, cell, remedy):
     rows = [{key: value for key, value in (row | cell).items() if value is not None} for row in rollouts()]
     with pytest.raises(RecordError, match=remedy):
-        open_run(jsonl(tmp_path / "run.jsonl", rows))
+        opened(rows)
 
 
 @pytest.mark.parametrize("word", ["nan", "NA", "None", "null"])
@@ -237,10 +236,10 @@ def test_a_word_for_a_missing_cell_of_csv_has_a_remedy_that_csv_has(tmp_path, wo
     assert open_run(comma_separated(tmp_path / "run.csv", [rows[0] | {"reward": ""}, *rows[1:]])).trials[0] == 3
 
 
-def test_rows_that_pyarrow_does_not_read_are_read_cell_by_cell(tmp_path):
+def test_rows_that_pyarrow_does_not_read_are_read_cell_by_cell(opened):
     rows = rollouts()
     rows[5]["reward"], rows[6]["prompt"] = "1.0", 7
-    found = open_run(jsonl(tmp_path / "run.jsonl", [row | {"extra": float("nan")} for row in rows]))
+    found = opened([row | {"extra": float("nan")} for row in rows])
     assert found.reward.tolist()[5] == 1.0 and "7" in found.texts and len(found.reward) == 36
 
 

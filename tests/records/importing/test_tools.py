@@ -208,9 +208,9 @@ def test_the_recorded_run_is_read_as_group_counts_per_visit():
         ({"correct_of_8": [3]}, "id must be a text or a whole number, got None in .* line 2"),
     ],
 )
-def test_wrong_counts_of_visits_are_refused(tmp_path, row, message):
+def test_wrong_counts_of_visits_are_refused(opened, row, message):
     with pytest.raises(RecordError, match=message):
-        open_run(jsonl(tmp_path / "run.jsonl", [{"id": "a", "correct_of_8": [3, 8]}, row]))
+        opened([{"id": "a", "correct_of_8": [3, 8]}, row])
 
 
 @pytest.mark.slow  # it imports TRL

@@ -43,7 +43,7 @@ def test_lists_of_verdicts_and_of_answers_beside_them_are_groups(tmp_path, make)
     check(open_run(make(tmp_path / name, rows)), ANSWERS)
 
 
-def test_objects_inside_the_row_of_a_prompt_are_its_rollouts(tmp_path):
+def test_objects_inside_the_row_of_a_prompt_are_its_rollouts(opened):
     rows = [
         {
             "qid": q,
@@ -53,8 +53,8 @@ def test_objects_inside_the_row_of_a_prompt_are_its_rollouts(tmp_path):
         }
         for q, own in enumerate(RIGHT)
     ]
-    check(open_run(jsonl(tmp_path / "run.jsonl", rows)))
-    counts = open_run(tmp_path / "run.jsonl", columns={"id": "qid", "correct": "n_correct", "trials": "n_rollouts"})
+    check(opened(rows))
+    counts = opened(rows, columns={"id": "qid", "correct": "n_correct", "trials": "n_rollouts"})
     assert counts.source == "group counts per step" and counts.totals.tolist() == [3, 0, 4] and not counts.ordered
 
 
@@ -90,11 +90,11 @@ def test_lists_under_keys_of_one_document_are_told_apart(tmp_path):
     check(open_run(document(tmp_path / "prompts.json", prompts)))
 
 
-def test_lists_of_rewards_and_groups_inside_steps_are_read(tmp_path):
+def test_lists_of_rewards_and_groups_inside_steps_are_read(opened):
     rows = [{"prompt": f"q{q}", "completions": ["so"] * 4, "rewards": own} for q, own in enumerate(RIGHT)]
-    check(open_run(jsonl(tmp_path / "run.jsonl", rows)))
+    check(opened(rows))
     named = [{"uuid": str(q), "problem": f"q{q}", "math_verify": own} for q, own in enumerate(RIGHT)]
-    check(open_run(jsonl(tmp_path / "named.jsonl", named), columns={"correct": "math_verify"}))
+    check(opened(named, columns={"correct": "math_verify"}))
     steps = [
         {
             "step": s,
@@ -102,7 +102,7 @@ def test_lists_of_rewards_and_groups_inside_steps_are_read(tmp_path):
         }
         for s in (3, 4)
     ]
-    found = open_run(jsonl(tmp_path / "steps.jsonl", steps))
+    found = opened(steps)
     assert found.step.tolist() == [3] * 3 + [4] * 3 and found.totals.tolist() == [3, 0, 4] * 2
 
 
@@ -117,19 +117,18 @@ PARTS = {
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_parts_of_one_reward_are_no_rollouts(tmp_path, name):
+def test_parts_of_one_reward_are_no_rollouts(opened, name):
     rows = [{"prompt": f"q{q}"} | PARTS[name](float(each)) for q, own in enumerate(RIGHT) for each in own]
-    check(open_run(jsonl(tmp_path / "run.jsonl", rows)))
+    check(opened(rows))
 
 
-def test_parts_of_which_none_is_the_whole_must_be_named(tmp_path):
+def test_parts_of_which_none_is_the_whole_must_be_named(opened):
     rows = [{"prompt": f"q{k // 4}", "rewards": {"right": k % 2, "short": k % 3}} for k in range(12)]
-    path = jsonl(tmp_path / "run.jsonl", rows)
     with pytest.raises(
         RecordError, match=r"may be the reward, .* got rewards.right, rewards.short; name one by --reward"
     ):
-        open_run(path)
-    both = open_run(path, rewards=["rewards.right", "rewards.short=0.5"]).reward
+        opened(rows)
+    both = opened(rows, rewards=["rewards.right", "rewards.short=0.5"]).reward
     assert both.tolist() == [k % 2 + k % 3 / 2 for k in range(12)]
 
 
@@ -153,16 +152,16 @@ def test_lists_that_were_saved_as_text_are_lists(tmp_path):
     check(open_run(jsonl(tmp_path / "words.jsonl", words)))
 
 
-def test_a_list_of_one_verdict_is_one_rollout(tmp_path):
+def test_a_list_of_one_verdict_is_one_rollout(opened):
     rows = [{"step": 0, "prompt": f"q{q}", "reward": [float(each)]} for q, own in enumerate(RIGHT) for each in own]
-    check(open_run(jsonl(tmp_path / "run.jsonl", rows)))
+    check(opened(rows))
 
 
-def test_words_are_verdicts_and_no_numbers(tmp_path):
+def test_words_are_verdicts_and_no_numbers(opened):
     with pytest.raises(RecordError, match="trials must be a whole number"):
-        open_run(jsonl(tmp_path / "a.jsonl", [{"id": 1, "correct": 2, "trials": "correct"}]))
+        opened([{"id": 1, "correct": 2, "trials": "correct"}])
     with pytest.raises(RecordError, match="tokens must be a whole number"):
-        open_run(jsonl(tmp_path / "b.jsonl", [{"id": 1, "correct": "pass", "tokens": "fail"}]))
+        opened([{"id": 1, "correct": "pass", "tokens": "fail"}])
 
 
 def samples():
@@ -216,11 +215,11 @@ def test_results_of_evalplus_are_read(tmp_path, form):
     "names",
     [("n", "c"), ("trials", "num_correct"), ("num_samples", "n_correct"), ("n", "k"), ("k", "c"), ("n", "pass_rate")],
 )
-def test_counts_and_shares_are_read_by_their_usual_names(tmp_path, names):
+def test_counts_and_shares_are_read_by_their_usual_names(tmp_path, opened, names):
     trials, correct = names
     share = 0.25 if correct == "pass_rate" else 1
     rows = [{"task_id": f"t{q}", trials: 4, correct: share * sum(own)} for q, own in enumerate(RIGHT)]
-    for run in (open_run(jsonl(tmp_path / "a.jsonl", rows)), open_run(comma_separated(tmp_path / "b.csv", rows))):
+    for run in (opened(rows), open_run(comma_separated(tmp_path / "b.csv", rows))):
         assert run.totals.tolist() == [3, 0, 4] and run.trials.tolist() == [4] * 3 and not run.ordered
 
 
@@ -238,21 +237,20 @@ def test_counts_in_csv_are_counts(tmp_path):
     assert open_run(comma_separated(tmp_path / "a.csv", rows)).totals.tolist() == [3, 0, 4]
 
 
-def test_a_share_that_is_no_number_of_rollouts_is_refused(tmp_path):
+def test_a_share_that_is_no_number_of_rollouts_is_refused(opened):
     with pytest.raises(RecordError, match=r"a share must be of whole rollouts, got 0.3 of 4; give their number"):
-        open_run(jsonl(tmp_path / "a.jsonl", [{"id": "a", "n": 4, "pass_rate": 0.3}]))
+        opened([{"id": "a", "n": 4, "pass_rate": 0.3}])
 
 
 @pytest.mark.parametrize("name", ["is_correct", "success", "passed", "pass", "acc", "score"])
 @pytest.mark.parametrize("words", [(True, False), ("yes", "no"), ("PASS", "FAIL"), (1, 0), (1, -1)])
-def test_verdicts_have_many_names_and_forms(tmp_path, name, words):
+def test_verdicts_have_many_names_and_forms(opened, name, words):
     rows = [{"id": q, name: words[0] if each else words[1]} for q, own in enumerate(RIGHT) for each in own]
-    path = jsonl(tmp_path / "a.jsonl", rows)
     if words == (1, -1) and name != "score":
         with pytest.raises(RecordError, match=f"{name} must be a whole number from 0 to 1, got -1"):
-            open_run(path)
+            opened(rows)
     else:
-        check(open_run(path))
+        check(opened(rows))
 
 
 @pytest.mark.parametrize(
