@@ -13,7 +13,6 @@ from apportion.stopping import (
     RULES,
     TARGETS,
     USUAL_RULE,
-    BayesianSPRT,
     Decision,
     Decisions,
     decide,
@@ -132,7 +131,6 @@ def test_lists_tuples_and_arrays_are_streams_alike():
 @pytest.mark.parametrize(
     ("answers", "settings", "message"),
     [
-        (["a"], {"rule": BayesianSPRT(), "alpha": 0.1}, "settings belong to a rule given by name, got alpha"),
         (np.zeros((0, 3), str), {}, "answers must hold at least one sample, got none"),
         ([["a"], None], {}, "answers must be strings, or lists of strings, got both; give one list per question"),
         ({"a": 3}, {}, r"answers must be a list of strings, or of such lists, got \{'a': 3\}"),
