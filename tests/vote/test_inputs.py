@@ -1,7 +1,6 @@
 """Inputs as people have them reach the server as they are meant, and no secret reaches the disk."""
 
 import asyncio
-import json
 import sys
 import time
 
@@ -9,6 +8,7 @@ import pytest
 
 from apportion.endpoint import EndpointError
 from apportion.vote import Question, read_questions, vote_async
+from tests.builders import write_jsonl
 from tests.endpoint.fault_server import (
     FaultServer,
     cut_before,
@@ -32,7 +32,7 @@ MESSAGES = [
 def test_messages_and_several_gold_answers_are_voted_on_and_no_secret_is_written(tmp_path):
     path, out = tmp_path / "questions.jsonl", tmp_path / "answers.jsonl"
     rows = [{"prompt": MESSAGES, "answer": ["Paris", "Paris, France"]}, {"prompt": "same"}, {"prompt": "same"}]
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    write_jsonl(path, rows)
     secrets = {
         "headers": {"X-Auth": "Bearer header-secret"},
         "extra_body": {"api_key": "body-secret"},

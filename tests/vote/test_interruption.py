@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("typer")
 
 from apportion.stopping import USUAL_RULE, decide
+from tests.builders import write_jsonl
 from tests.endpoint.fault_server import FaultServer
 from tests.processes import default_signals
 from tests.soak import case
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.slow
 async def start(server, folder):
     """Start ``apportion vote`` on ``QUESTIONS``, with four requests at a time."""
     rows = [{"id": question.id, "prompt": question.prompt, "answer": question.gold} for question in QUESTIONS]
-    (folder / "questions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    write_jsonl(folder / "questions.jsonl", rows)
     command = f"vote --base-url {server.url} --model tiny --questions questions.jsonl --out answers.jsonl --json"
     more = "--max-samples 16 --concurrency 4 --equivalence exact"
     return await asyncio.create_subprocess_exec(

@@ -14,6 +14,7 @@ from apportion.vote.journal import Journal, VoteRecord, read_finished, read_reco
 from apportion.vote.lines import JournalError
 from apportion.vote.sample import Sample
 from apportion.vote.setup import make_setup
+from tests.cases import lines
 from tests.vote.builders import make_ballot, make_sample
 
 GIVEN = {"model": "m", "rule": "optpo", "rule_settings": {"alpha": 0.05}, "extra_body": {"top_k": 20}}
@@ -78,13 +79,23 @@ def test_ballots_can_be_read_back(out):
 
 
 def test_an_answer_whose_numbers_no_vote_can_have_is_refused(out):
-    for changes in (
-        {"samples": 6}, {"votes": {"7": 3, "8": 2}}, {"votes": {"7": 5, "8": -1}}, {"answer": "9"}, {"answer": None},
-        {"seconds": -1.0}, {"seconds": float("nan")}, {"disagreement": 1.5}, {"waves": -1}, {"completion_tokens": -1},
-        {"correct": None}, {"gold": None},
-    ):  # fmt: skip
+    wrong = """
+        {"samples": 6}
+        {"votes": {"7": 3, "8": 2}}
+        {"votes": {"7": 5, "8": -1}}
+        {"answer": "9"}
+        {"answer": null}
+        {"seconds": -1.0}
+        {"seconds": NaN}
+        {"disagreement": 1.5}
+        {"waves": -1}
+        {"completion_tokens": -1}
+        {"correct": null}
+        {"gold": null}
+    """
+    for (changes,) in lines(wrong):
         out.write_text(make_ballot().to_json())
-        edit(out, **changes)
+        edit(out, **json.loads(changes))
         expect_refusal(out, "must hold answers of apportion vote, got something else in line 1")
 
 

@@ -1,8 +1,6 @@
 import asyncio
 import json
 import random
-import re
-import tomllib
 from collections import Counter
 from operator import itemgetter
 
@@ -293,12 +291,10 @@ SETTINGS = """
 def test_settings_are_refused_before_anything_is_asked(out):
     requests = []
 
-    def check(settings, problem):
-        given = tomllib.loads(f"given = {{{settings}}}")["given"]
-        with pytest.raises(ValueError, match=re.escape(problem)):
-            report_of(lambda request: requests.append(request) or zero, out, make_questions(1), **given)
+    def asked_under(settings):
+        report_of(lambda _: requests.append(1) or zero, out, make_questions(1), **cases.settings_of(settings))
 
-    cases.check_all(check, cases.lines(SETTINGS))
+    cases.refuse_lines(asked_under, SETTINGS)
     with pytest.raises(ValueError, match=r"questions must each be a Question, got '6 x 7\?'"):
         vote(["6 x 7?"], base_url="http://localhost:1/v1", model="tiny", out=out)
     with pytest.raises(ValueError, match=r"settings must be Unicode, got '\\udcff' in one"):

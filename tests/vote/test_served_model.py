@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from contextlib import aclosing
 
 import numpy as np
@@ -17,6 +15,8 @@ from apportion.lab.world.task import decode, encode
 from apportion.stopping import USUAL_RULE, decide
 from apportion.vote import read_recorded
 from benchmarks.served_model import problems, serving, train_model
+from tests.builders import write_jsonl
+from tests.warm import cold
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("served_model")]  # one worker process, so that one server runs
 
@@ -99,13 +99,6 @@ def test_without_n_each_sample_takes_a_request_and_a_cancelled_wave_leaves_the_s
     asyncio.run(run())
 
 
-def test_seeds_repeat_samples_if_requests_come_one_at_a_time(served_model, torn):
-    alone = {"concurrency": 1, "api": "completions"}
-    [first], [again], [other] = (samples(endpoint(served_model, seed=seed, **alone), [torn], 16) for seed in (1, 1, 2))
-    assert first == again != other
-    assert len({completion.text for completion in first}) > 1
-
-
 def test_concurrent_samples_follow_the_model_distribution(served_model, policy):
     """Of 60 completions of each of three problems, the share of right ones agrees with the exact probability."""
     asked, count = problems(3), 60
@@ -156,15 +149,14 @@ def test_a_vote_from_the_command_line(served_model, tmp_path):
 def write_questions(path, asked):
     """Write problems whose gold is the last running digit, which is the last number of a completion."""
     rows = [{"id": problem.text, "prompt": problem.text, "answer": problem.answer[-1]} for problem in asked]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(path, rows)
 
 
 def run_vote(served, folder, *options):
     """Run `apportion vote` from ``questions.jsonl`` to ``answers.jsonl`` in ``folder``; return its summary."""
-    command = [sys.executable, "-m", "apportion", "vote", "--base-url", served.base_url, "--model", served.model]
-    command += ["--questions", str(folder / "questions.jsonl"), "--out", str(folder / "answers.jsonl")]
+    command = ["-m", "apportion", "vote", "--base-url", served.base_url, "--model", served.model]
+    command += ["--questions", folder / "questions.jsonl", "--out", folder / "answers.jsonl"]
     command += ["--template", "{question}", "--extract", "last_number", "--max-tokens", "16"]
-    ended = subprocess.run([*command, "--json", *options], capture_output=True, text=True, timeout=120, check=False)
+    ended = cold(*command, "--json", *options)
     assert ended.returncode == 0, ended.stderr
-    summary = json.loads(ended.stdout)
-    return summary
+    return json.loads(ended.stdout)
