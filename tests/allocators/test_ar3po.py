@@ -3,9 +3,9 @@ from collections import Counter
 import pytest
 from scipy import stats
 
-from apportion import AR3PO, Batch, Belief, Plan, Prompt, Rollout
+from apportion import AR3PO, Plan, Prompt, Rollout
 from apportion.allocators.response_store import ENTRY_BYTES, completion_bytes
-from tests.builders import make_batch, make_prompts
+from tests.builders import finished, make_batch, make_prompts
 
 A, B, C = make_prompts(3)
 
@@ -20,8 +20,7 @@ def wrong(*texts):
 
 def batch_of(*pairs):
     """Return a batch of one round from pairs of a prompt and its rollouts."""
-    batch = Batch.start([prompt for prompt, _ in pairs], Belief.uniform(len(pairs)))
-    return batch.add(Plan([len(rollouts) for _, rollouts in pairs]), [rollouts for _, rollouts in pairs])
+    return finished([prompt for prompt, _ in pairs], [rollouts for _, rollouts in pairs])
 
 
 def remembering(*texts, **settings):

@@ -12,6 +12,7 @@ from apportion.allocators import ALLOCATORS, Allocator, equal_counts, equal_coun
 from apportion.config import build
 from apportion.predictors import MeanLengths, UniformPrior
 from tests.builders import make_prompts
+from tests.cases import check_all, lines, settings_of
 
 ALWAYS, FIRST = "whatever their outcomes", "until prompts come again, because nothing tells unseen ones apart"
 
@@ -20,32 +21,35 @@ def reason(settings, prompts=64, budget=8, **given):
     return equal_counts_because(build(Allocator, settings).with_budget(budget), prompts, **given)
 
 
-@pytest.mark.parametrize(
-    ("settings", "rollouts"),
-    [
-        ({"name": "vip", "rollouts_per_prompt": 3}, "3"),
-        ({"name": "vip", "high": 8}, "8"),
-        ({"name": "vip", "budget": 192}, "3"),
-        ({"name": "vip", "predictor": "uniform"}, "8"),
-        ({"name": "vip", "predictor": "uniform", "rollouts_per_prompt": 7.5}, "7 or 8"),
-        ({"name": "hora", "pre_rollouts": 8}, "8"),
-        ({"name": "knapsack", "low": 8}, "8"),
-        ({"name": "inverse_accuracy", "low": 8}, "8"),
-        ({"name": "inverse_variance", "high": 8}, "8"),
-        ({"name": "neyman", "high": 8}, "8"),
-        ({"name": "dars", "high": 8}, "8"),
-        ({"name": "dars", "pre_rollouts": 1}, "1"),
-        ({"name": "ar3po", "stages": 1, "reuse": "none"}, "4"),
-        ({"name": "reinforce_ada", "rounds": 1, "keep": 8}, "8"),
-        ({"name": "reinforce_ada", "keep": 32}, "32"),
-        ({"name": "voting", "min_samples": 64}, "64"),
-        ({"name": "voting", "rule": "fixed", "curtail": False}, "64"),
-        ({"name": "optpo", "min_samples": 64}, "64"),
-        ({"name": "shared_votes", "samples_per_prompt": 16}, "16"),
-    ],
-)
-def test_settings_that_leave_nothing_to_decide(settings, rollouts):
-    assert reason(settings) == f"{settings['name']} gives every prompt {rollouts} rollouts, {ALWAYS}"
+SETTLED = """
+    name = "vip", rollouts_per_prompt = 3               => 3
+    name = "vip", high = 8                              => 8
+    name = "vip", budget = 192                          => 3
+    name = "vip", predictor = "uniform"                 => 8
+    name = "vip", predictor = "uniform", rollouts_per_prompt = 7.5 => 7 or 8
+    name = "hora", pre_rollouts = 8                     => 8
+    name = "knapsack", low = 8                          => 8
+    name = "inverse_accuracy", low = 8                  => 8
+    name = "inverse_variance", high = 8                 => 8
+    name = "neyman", high = 8                           => 8
+    name = "dars", high = 8                             => 8
+    name = "dars", pre_rollouts = 1                     => 1
+    name = "ar3po", stages = 1, reuse = "none"          => 4
+    name = "reinforce_ada", rounds = 1, keep = 8        => 8
+    name = "reinforce_ada", keep = 32                   => 32
+    name = "voting", min_samples = 64                   => 64
+    name = "voting", rule = "fixed", curtail = false    => 64
+    name = "optpo", min_samples = 64                    => 64
+    name = "shared_votes", samples_per_prompt = 16      => 16
+"""
+
+
+def test_settings_that_leave_nothing_to_decide():
+    def check(text, rollouts):
+        settings = settings_of(text)
+        assert reason(settings) == f"{settings['name']} gives every prompt {rollouts} rollouts, {ALWAYS}"
+
+    check_all(check, lines(SETTLED))
 
 
 def splits(hora, prompts):

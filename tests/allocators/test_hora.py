@@ -6,8 +6,10 @@ from scipy.special import betaln
 
 from apportion import HORA, Belief, Prompt, Rollout, collect
 from apportion.allocators.hora import clipped_prior, hit_gains, hit_utility, maximise_hits
+from apportion.config import build
 from apportion.predictors import MeanLengths, MovingAverage
 from tests.builders import make_batch, make_prompts, splits
+from tests.cases import check_all, lines, settings_of
 
 
 def test_gains_are_the_expectation_of_a_first_hit_at_that_rollout():
@@ -66,20 +68,24 @@ def test_every_hit_utility_is_above_zero_whatever_the_predictor_says(mean):
     assert prior.alpha[1] == prior.beta[1] == 1.0, "the paper's prior is not changed"
 
 
-@pytest.mark.parametrize(
-    ("settings", "pre"),
-    [
-        ({}, 8),
-        ({"rollouts_per_prompt": 8}, 4),
-        ({"rollouts_per_prompt": 3}, 1),
-        ({"rollouts_per_prompt": 1}, 1),
-        ({"budget": 36}, 6),
-        ({"budget": 3}, 1),
-        ({"tokens_per_prompt": 700, "lengths": MeanLengths(initial=100)}, 3),
-        ({"rollouts_per_prompt": 8, "pre_rollouts": 2}, 2),
-    ],
-)
-def test_pre_rollouts_are_half_of_the_budget_if_they_are_not_given(settings, pre):
+BUDGETS = """
+                                                     => 8
+    rollouts_per_prompt = 8                          => 4
+    rollouts_per_prompt = 3                          => 1
+    rollouts_per_prompt = 1                          => 1
+    budget = 36                                      => 6
+    budget = 3                                       => 1
+    tokens_per_prompt = 700, lengths = {initial = 100} => 3
+    rollouts_per_prompt = 8, pre_rollouts = 2        => 2
+"""
+
+
+def test_pre_rollouts_are_half_of_the_budget_if_they_are_not_given():
     """With 8 of 8, verl's default, hora was uniform without a word."""
-    allocator = HORA(**settings)
-    assert allocator.plan(allocator.start([Prompt(text) for text in "abc"])).counts.tolist() == [pre] * 3
+
+    def check(settings, pre):
+        allocator = build(HORA, settings_of(settings))
+        batch = allocator.start([Prompt(text) for text in "abc"])
+        assert allocator.plan(batch).counts.tolist() == [int(pre)] * 3
+
+    check_all(check, lines(BUDGETS))
