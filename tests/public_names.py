@@ -20,7 +20,7 @@ DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 def public_names(root: Path = ROOT) -> set[str]:
     """Return the public names of the package in ``root``, read from its source."""
-    trees = {module_of(path, root): ast.parse(path.read_text(encoding="utf-8")) for path in sources(root)}
+    trees = trees_of(root)
     names = {*listed(trees), *shown(trees)}
     found = set(names)
     for name in names:
@@ -45,12 +45,13 @@ def recorded_names() -> set[str]:
     return set(RECORD.read_text(encoding="utf-8").split()) if RECORD.exists() else set()
 
 
-def sources(root: Path) -> Iterator[Path]:
-    return (root / "apportion").rglob("*.py")
-
-
-def module_of(path: Path, root: Path) -> str:
-    return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+def trees_of(root: Path) -> dict[str, ast.Module]:
+    """Return the source of each module of the package in ``root``."""
+    paths = {path.relative_to(root).with_suffix(""): path for path in (root / "apportion").rglob("*.py")}
+    return {
+        ".".join(name.parts).removesuffix(".__init__"): ast.parse(path.read_text(encoding="utf-8"))
+        for name, path in paths.items()
+    }
 
 
 def listed(trees: dict[str, ast.Module]) -> Iterator[str]:

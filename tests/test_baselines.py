@@ -5,17 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion import Batch, Belief, Plan, Prompt, Rollout
+from apportion import Batch, Belief, Prompt, Rollout
 from apportion.baselines import BASELINES, SPO, Baseline, Optimal, Predicted, Zero
 from apportion.config import build
 from apportion.predictors import DiscountedCounts
-from tests.builders import make_batch, make_prompts
+from tests.builders import finished, make_batch, make_prompts
 
 
 def graded_batch(prompts, rollouts):
     """A finished batch; ``rollouts`` holds for each prompt a list of (reward, score norm)."""
     made = [[Rollout(reward=float(r), score_norm=float(h)) for r, h in group] for group in rollouts]
-    return Batch.start(prompts, Belief.uniform(len(prompts))).add(Plan([len(group) for group in made]), made)
+    return finished(prompts, made)
 
 
 class Bandit:
@@ -120,7 +120,7 @@ def test_optimal_forgets_what_is_old():
 @pytest.mark.parametrize("norm", [None, float("nan"), -1.0])
 def test_optimal_refuses_a_rollout_without_a_usable_score_norm(norm):
     prompts, baseline = make_prompts(1), Optimal()
-    batch = Batch.start(prompts, Belief.uniform(1)).add(Plan([1]), [[Rollout(True, score_norm=norm)]])
+    batch = finished(prompts, [[Rollout(True, score_norm=norm)]])
     with pytest.raises(ValueError, match=r"score_norm for optimal, got .* 'prompt 0'; have the sampler"):
         baseline.update(batch)
     assert baseline.predict(prompts).tolist() == [0.0]
@@ -142,10 +142,8 @@ def test_predicted_is_the_mean_belief_and_zero_is_zero():
 @pytest.mark.parametrize("name", sorted(BASELINES))
 def test_every_baseline_predicts_saves_and_restores(name):
     baseline, restored, prompts = BASELINES[name](), BASELINES[name](), make_prompts(3)
-    batch = Batch.start(prompts, Belief.uniform(3)).add(
-        Plan([2, 1, 1]),
-        [[Rollout(True, score_norm=1.0), Rollout(False, score_norm=5.0)], [Rollout(True, score_norm=2.0)], []],
-    )
+    rollouts = [[Rollout(True, score_norm=1.0), Rollout(False, score_norm=5.0)], [Rollout(True, score_norm=2.0)], []]
+    batch = finished(prompts, rollouts, asked=[2, 1, 1])
     baseline.update(batch)
     state = baseline.state_dict()
     frozen = copy.deepcopy(state)

@@ -14,11 +14,9 @@ from apportion.vote.journal import read_recorded
 from apportion.vote.lines import JournalError
 from tests.cases import check_all
 from tests.hostile import FILES, MARKER
+from tests.vote.builders import make_ballot
 
 pytest.importorskip("pyarrow")
-
-DEEP = b"[" * 200_000
-MANY_DIGITS = b'{"p": ' + b"9" * 5000 + b"}"
 
 
 def read_step(path):
@@ -56,30 +54,18 @@ def test_a_foreign_file_is_refused_in_one_line_and_runs_no_code(tmp_path, loader
     check_all(check, [(name,) for name in sorted(FILES.keys() - {"nothing"})])
 
 
-def test_text_made_to_exhaust_a_parser_is_refused_in_one_line(tmp_path):
-    cases = [
-        ("jsonl", DEEP),
-        ("jsonl", MANY_DIGITS),
-        ("answers", DEEP + b"\n"),
-        ("answers", MANY_DIGITS + b"\n"),
-        ("configuration", b"a = " + DEEP),
-        ("answers", b'{"id": "a", "votes": "evil"}\n'),
-    ]
+def test_answers_made_to_exhaust_a_parser_are_refused_in_one_line(tmp_path):
+    path = tmp_path / "answers.jsonl"
 
-    def check(loader, content):
-        path = tmp_path / LOADERS[loader][0]
-        path.write_bytes(content)
-        refused(path, loader)
+    def check(content):
+        path.write_bytes(content + b"\n")
+        refused(path, "answers")
 
-    check_all(check, cases)
+    check_all(check, [(b"[" * 200_000,), (b'{"p": ' + b"9" * 5000 + b"}",), (b'{"id": "a", "votes": "evil"}',)])
 
 
 def test_an_answer_whose_values_have_other_types_is_refused(tmp_path):
-    numbers = dict.fromkeys(("failed", "unparsed", "cancelled", "waves", "texts"), 0)
-    good = Ballot(
-        id="a", question_hash="h", answer="4", gold=None, correct=None, votes={"4": 3}, samples=3, stopped="rule",
-        prompt_length=None, prompt_tokens=None, completion_tokens=None, seconds=0.5, disagreement=0.0, **numbers,
-    )  # fmt: skip
+    good = make_ballot()
     assert Ballot.from_json(good.to_json()) == good
     path = tmp_path / "answers.jsonl"
     for field in ("votes", "samples", "seconds", "stopped", "errors", "correct", "id"):

@@ -1,10 +1,12 @@
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion.messages import chat_messages, make_messages, prompt_hash, prompt_text
 from apportion.types import prompt_id
-from tests.cases import check_refused
+from tests.cases import check_refused, lines
 
 USER = {"role": "user", "content": "6 x 7?"}
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -15,19 +17,19 @@ def test_messages_of_parquet_have_fields_that_are_none():
 
 
 def test_what_is_not_chat_messages_is_refused():
-    cases = [
-        ([], "chat messages must be a list of 1 to 10,000, got"),
-        ("6 x 7?", "chat messages must be a list"),
-        ({"role": "user"}, "chat messages must be a list"),
-        ([SYSTEM], 'must hold a text of the role "user", got none'),
-        ([USER | {"content": " "}], 'must hold a text of the role "user"'),
-        (["6 x 7?"], "a chat message must have a role"),
-        ([USER | {"role": "tool"}], "a chat message must have a role"),
-        ([USER | {"content": [{"type": "text", "text": "a"}]}], "a content that is a text"),
-        ([USER | {"tool_calls": []}], "and nothing else"),
-        ([USER | {"content": "a\ud800"}], "must be Unicode"),
-    ]
-    check_refused(ValueError, make_messages, cases)
+    wrong = r"""
+        []                                      => chat messages must be a list of 1 to 10,000, got
+        "6 x 7?"                                => chat messages must be a list
+        {"role": "user"}                        => chat messages must be a list
+        [{"role": "system", "content": "Be brief."}] => must hold a text of the role "user", got none
+        [{"role": "user", "content": " "}]      => must hold a text of the role "user"
+        ["6 x 7?"]                              => a chat message must have a role
+        [{"role": "tool", "content": "a"}]      => a chat message must have a role
+        [{"role": "user", "content": [{"type": "text", "text": "a"}]}] => a content that is a text
+        [{"role": "user", "content": "a", "tool_calls": []}] => and nothing else
+        [{"role": "user", "content": "a\ud800"}] => must be Unicode
+    """
+    check_refused(ValueError, lambda text: make_messages(json.loads(text)), lines(wrong))
 
 
 def test_the_system_prompt_comes_first_and_only_once():

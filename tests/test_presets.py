@@ -13,6 +13,7 @@ from apportion.engines.decisions import TrainerAllocation
 from apportion.engines.saved_settings import check_same_settings
 from apportion.predictors import MovingAverage, PrecomputedEmbeddings
 from apportion.types import Plan, Rollout
+from tests.builders import finished
 from tests.cases import check_all, check_refused, lines
 
 PROMPTS = [Prompt(f"{q} + {q} =") for q in range(24)]
@@ -54,7 +55,7 @@ def test_the_released_process_begins_at_its_prior_mean_and_takes_rates_as_exact(
     )
     assert printed.predict(PROMPTS).mean == pytest.approx(0.5)
     assert released.predict(PROMPTS).mean == pytest.approx(1 / (1 + np.e))
-    batch = Batch.start(PROMPTS[:1], Belief.uniform(1)).add(Plan([4]), [[Rollout(True)] * 4])
+    batch = finished(PROMPTS[:1], [[Rollout(True)] * 4])
     for predictor, believed in ((printed, 0.95), (released, 1 - 1e-6)):
         predictor.update(batch)
         assert predictor.predict(PROMPTS[:1]).mean == pytest.approx(believed, abs=1e-9)

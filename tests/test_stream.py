@@ -4,6 +4,7 @@ import asyncio
 import copy
 from collections import Counter
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -27,6 +28,21 @@ PRICED = {
     "vip, tokens": lambda: VIP(tokens_per_prompt=360, lengths=MeanLengths(initial=45), high=32),
     "hora, tokens": lambda: HORA(tokens_per_prompt=360, lengths=MeanLengths(initial=45), pre_rollouts=2, high=32),
 }
+
+
+def sampler():
+    """Return a sampler that gives each prompt its outcomes in order."""
+    done = Counter()
+
+    def sample(prompts, counts):
+        found = []
+        for prompt, count in zip(prompts, counts, strict=True):
+            made = [outcome(prompt, done[prompt.id] + i) for i in range(count)]
+            done[prompt.id] += int(count)
+            found.append([rollout for rollout in made if rollout is not None])
+        return found
+
+    return sample
 
 
 class InOrder(ShuffledEpochs):
@@ -70,25 +86,9 @@ def in_one_go(stream, updates, slots=5, seed=0, fails=True):
 @pytest.mark.parametrize("name", ALLOCATORS)
 def test_a_full_barrier_gives_the_groups_of_a_batch(name):
     prompts, batch = make_prompts(28), 7
-    rows = [batch]
-
-    def sample(asked, counts):
-        done = seen[0] if seen else Counter()
-        found = []
-        for prompt, count in zip(asked, counts, strict=True):
-            start = done[prompt.id]
-            done[prompt.id] += int(count)
-            made = [outcome(prompt, i) for i in range(start, start + int(count))]
-            found.append([rollout for rollout in made if rollout is not None])
-        return found
-
-    def source(count):
-        rows[0] += count
-        return prompts[rows[0] - count : rows[0]]
-
-    seen = [Counter()]
+    rest = iter(prompts[batch:])
     rule = MAKE[name]()
-    whole = collect(rule, prompts[:batch], sample, source=source)
+    whole = collect(rule, prompts[:batch], sampler(), source=lambda count: list(islice(rest, count)))
     kept = rule.groups(whole)
     stream = Stream(MAKE[name](), prompts, rows_an_update=1, age_bound=0, batch=batch, selection=InOrder(), attempts=1)
     asked = Counter()
@@ -110,15 +110,8 @@ def test_a_separable_rule_gives_the_groups_of_each_prompt_alone(name):
     groups = {group.prompt.id: group for update in in_one_go(stream, updates=3) for group in update}
     assert groups
     for group in groups.values():
-        rule, made = MAKE[name](), [outcome(group.prompt, i) for i in range(200)]
-        taken = [0]
-
-        def sample(asked, counts, taken=taken, made=made):
-            found = made[taken[0] : taken[0] + int(counts[0])]
-            taken[0] += int(counts[0])
-            return [[rollout for rollout in found if rollout is not None]]
-
-        alone = rule.groups(collect(rule, [group.prompt], sample))
+        rule = MAKE[name]()
+        alone = rule.groups(collect(rule, [group.prompt], sampler()))
         assert [g.rollouts for g in alone] == [group.rollouts]
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from apportion import HORA, Batch, Belief, Plan, Prompt, Rollout, Uniform
 from apportion.types import SHOWN_ROWS, TIE, Group, prompt_id
-from tests.builders import make_batch, make_prompts
+from tests.builders import finished, make_batch, make_prompts
 
 
 def test_prompt_ids_are_content_hashes_never_positions():
@@ -19,8 +19,7 @@ def test_prompt_ids_are_content_hashes_never_positions():
 
 
 def test_budgets_are_charged_to_asked_and_statistics_to_trials():
-    batch = Batch.start(make_prompts(2), Belief.uniform(2))
-    batch = batch.add(Plan([3, 1]), [[Rollout(True), Rollout(None, answer="7")], []])
+    batch = finished(make_prompts(2), [[Rollout(True), Rollout(None, answer="7")], []], asked=[3, 1])
     assert batch.asked.tolist() == [3, 1]
     assert batch.trials.tolist() == [1, 0]
     assert batch.successes.tolist() == [1, 0]
@@ -69,8 +68,7 @@ def test_from_mean_has_that_mean_and_strength(means, strength):
 
 @given(st.lists(st.none() | st.floats(-1e100, 1e100).map(lambda reward: round(reward, 9)), max_size=8))
 def test_the_spread_is_the_standard_deviation_and_zero_for_equal_outcomes_alone(rewards):
-    plan = Plan([len(rewards)])
-    batch = Batch.start(make_prompts(1), Belief.uniform(1)).add(plan, [[Rollout(reward=reward) for reward in rewards]])
+    batch = finished(make_prompts(1), [[Rollout(reward=reward) for reward in rewards]])
     known = [reward for reward in rewards if reward is not None]
     (spread,) = batch.spread
     largest = max(map(abs, known), default=0.0)
@@ -82,12 +80,12 @@ def test_the_spread_is_the_standard_deviation_and_zero_for_equal_outcomes_alone(
 
 def test_the_spread_of_verdicts_is_theirs_and_not_that_of_shaped_rewards():
     shaped = [Rollout(False, reward=0.0), Rollout(False, reward=0.3), Rollout(True, reward=0.1)]
-    batch = Batch.start(make_prompts(3), Belief.uniform(3)).add(Plan([2, 3, 0]), [shaped[:2], shaped, []])
+    batch = finished(make_prompts(3), [shaped[:2], shaped, []])
     assert batch.spread.tolist() == pytest.approx([0, np.std([0, 0, 1]), 0])
 
 
 def spread_and_informative(*rollouts):
-    batch = Batch.start(make_prompts(1), Belief.uniform(1)).add(Plan([len(rollouts)]), [rollouts])
+    batch = finished(make_prompts(1), [rollouts])
     return batch.spread[0] > 0, Group(Prompt("a"), rollouts).informative
 
 
@@ -123,9 +121,7 @@ def test_groups_need_rewards_and_one_keep_entry_a_rollout():
 @pytest.mark.parametrize("count", [10, 10_000])
 def test_a_batch_is_shown_in_a_line_a_prompt_and_no_more_than_a_few(count):
     prompts = [Prompt(f"{q} " + "long question " * 100, data={"row": list(range(1000))}) for q in range(count)]
-    batch = Batch.start(prompts, Belief.uniform(count))
-    rollouts = [[Rollout(True, completion="text " * 1000)] for _ in prompts]
-    batch = batch.add(Plan(np.ones(count, np.int64)), rollouts)
+    batch = finished(prompts, [[Rollout(True, completion="text " * 1000)] for _ in prompts])
     lines = repr(batch).splitlines()
     assert len(lines) <= 12 and max(map(len, lines)) <= 160
     assert lines[0] == f"Batch of {count} prompts, {count} rollouts asked in 1 rounds"
@@ -137,8 +133,7 @@ def test_notebooks_show_tables_of_the_first_rows_with_every_text_escaped():
     assert f"Plan of {plan.counts.sum()} rollouts" in plan._repr_html_()
     assert plan._repr_html_().count("<tr>") == 1 + SHOWN_ROWS and f"the first {SHOWN_ROWS} rows" in plan._repr_html_()
     assert Plan([1, 2])._repr_html_().endswith("<tr><td>0</td><td>1</td></tr><tr><td>1</td><td>2</td></tr></table>")
-    batch = Batch.start([Prompt("<script>&\n" + "x" * 500)], Belief.uniform(1))
-    shown = batch.add(Plan([2]), [[Rollout(True)]])._repr_html_()
+    shown = finished([Prompt("<script>&\n" + "x" * 500)], [[Rollout(True)]], asked=[2])._repr_html_()
     assert "<script>" not in shown and "&lt;script&gt;&amp;" in shown and len(shown) < 500
     assert shown.endswith("<td>2</td><td>1</td><td>1 of 1</td><td>0.50</td></tr></table>")
     assert "rows" not in Batch.start([], Belief.uniform(0))._repr_html_()
@@ -161,7 +156,7 @@ def test_values_with_much_in_them_are_shown_in_one_short_line():
 
 def test_a_verdict_of_numpy_counts():
     """np.True_ is not True: it used to be a trial without a success."""
-    batch = Batch.start(make_prompts(1), Belief.uniform(1)).add(Plan([2]), [[Rollout(np.True_), Rollout(np.False_)]])
+    batch = finished(make_prompts(1), [[Rollout(np.True_), Rollout(np.False_)]])
     assert batch.successes.tolist() == [1] and batch.trials.tolist() == [2]
 
 
