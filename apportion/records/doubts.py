@@ -21,8 +21,8 @@ LEAST_MIXED = 16
 LEAST_ROLLOUTS = 8
 """Rollouts that a statement about all rewards needs."""
 SEVERAL_TIMES = 2
-USUAL_SHARE = 0.8
-"""The share of groups that have the usual size, if the others are worth a line."""
+USUAL_SHARE, LEAST_SHARE = 0.8, 0.5
+"""The share of groups that have the usual size, if the others are worth a line; and if all are multiples of it."""
 
 
 def doubts_of(
@@ -71,7 +71,7 @@ def _sizes_in_doubt(sizes: Counts) -> list[str]:
         ]
     if usual == 1 and often > 0.1 * len(sizes):
         return [f"{often:,} of {len(sizes):,} groups have one rollout: is this the whole run?"]
-    if large.any() and often >= USUAL_SHARE * len(sizes):
+    if large.any() and often >= (LEAST_SHARE if not (sizes % usual).any() else USUAL_SHARE) * len(sizes):
         return [
             f"{int(large.sum()):,} groups have up to {int(sizes.max())} rollouts where most have {int(usual)}: several "
             "prompts of one text, or several groups of one prompt? --column id=COLUMN or group=COLUMN tells them apart"

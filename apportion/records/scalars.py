@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from apportion.checks import LARGEST_INTEGER
-from apportion.records.importing.files import document_of, rows_of
+from apportion.records.importing.files import document_of, natural, rows_of
 from apportion.records.importing.layout import USUAL
 from apportion.records.rollout_log import RecordError
 from apportion.rows import reading
@@ -104,16 +105,17 @@ def scalars_at(path: Path) -> Scalars | None:
     It is a file or folder of TRL's trainer state, of TensorBoard, of verl's or tinker-cookbook's metrics as JSON lines,
     or of W&B: an export of its history, or a local run. Raises RecordError for a damaged one.
     """
-    file = _file_of(path)
-    if file is None:
+    files, others = _files_of(path)
+    if not files:
         return None
-    with reading(file, RecordError):
-        source, rows = _rows_of(file)
-        found = scalars_of(path.resolve().name.partition(".")[0] or "run", source, rows)
+    with reading(files[-1], RecordError):
+        source, rows = zip(*map(_rows_of, files), strict=True)
+        said = f"{source[0]} of {files[0].parent.name}, the newest of {others + 1} folders" if others else source[0]
+        found = scalars_of(path.resolve().name.partition(".")[0] or "run", said, chain(*rows))
     if found is None:
         return None
     known = {name for names in SERIES.values() for name in names} & found.found.keys()
-    return None if len(known) < (LEAST_OF_A_TABLE if file.suffix in TABLES else 1) else found
+    return None if len(known) < (LEAST_OF_A_TABLE if files[0].suffix in TABLES else 1) else found
 
 
 def scalars_of(name: str, source: str, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> Scalars | None:
@@ -133,14 +135,21 @@ def scalars_of(name: str, source: str, rows: Iterable[tuple[int, Mapping[str, An
     return Scalars(name, source, series)
 
 
-def _file_of(path: Path) -> Path | None:
-    """Return the file with series at ``path``: of a folder the newest that is known."""
+def _files_of(path: Path) -> tuple[list[Path], int]:
+    """Return the files with series at ``path``, in order, and how many folders below have others.
+
+    Of several checkpoints the last has all steps. A run that was resumed has several files in one folder.
+    """
     if not path.is_dir():
-        return path if path.exists() else None
+        return [path] if path.exists() else [], 0
     for pattern in PATTERNS:
-        if found := [each for each in path.glob(pattern) if each.is_file()]:
-            return max(found, key=lambda each: each.stat().st_mtime)
-    return None
+        found = sorted({each.resolve() for each in path.glob(pattern) if each.is_file()}, key=natural)
+        if found and pattern.startswith("checkpoint"):
+            return found[-1:], 0
+        if found:
+            newest = max(found, key=lambda each: each.stat().st_mtime).parent
+            return [each for each in found if each.parent == newest], len({each.parent for each in found}) - 1
+    return [], 0
 
 
 def _rows_of(path: Path) -> tuple[str, Iterable[tuple[int, Mapping[str, Any]]]]:
@@ -153,7 +162,10 @@ def _rows_of(path: Path) -> tuple[str, Iterable[tuple[int, Mapping[str, Any]]]]:
     if name.endswith((".jsonl", ".ndjson")):
         return "metrics as JSON lines", _metrics(path)
     if name.endswith(".csv"):
-        return "exported history", _exported(path)
+        names = next((row for _, row in rows_of(path)), {})
+        runs = list(dict.fromkeys(name.rpartition(" - ")[0] for name in names if " - " in name))
+        said = f" of {runs[0]}, the first of {len(runs)} runs" if len(runs) > 1 else ""
+        return f"exported history{said}", _exported(path, runs[:1])
     document = document_of(path) if name.endswith(".json") else None
     history = document.get("log_history") if isinstance(document, dict) else None
     if not isinstance(history, list) or not all(isinstance(row, dict) for row in history):
@@ -170,13 +182,15 @@ def _metrics(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield (steps[0] if steps else number), values
 
 
-def _exported(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield rows of a history that was exported as CSV. W&B puts the run before each name: ``run - name``."""
+def _exported(path: Path, run: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield rows of a history that was exported as CSV. W&B puts the ``run`` before each name: ``run - name``."""
     for number, row in rows_of(path):
         made: dict[str, Any] = {}
         for name, cell in row.items():
+            own, separator, series = name.rpartition(" - ")
             with suppress(ValueError):  # a text, which is no series
-                made[name.rpartition(" - ")[2]] = parse_number(cell)
+                if not separator or own in run:
+                    made[series] = parse_number(cell)
         step = next((made[key] for key in STEPS if key in made), number)
         if abs(step) <= LARGEST_INTEGER:
             yield int(step), made

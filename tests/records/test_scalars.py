@@ -34,6 +34,8 @@ def test_the_trainer_state_of_trl_is_read(tmp_path):
         place.write_text(content, encoding="utf-8")
         check(scalars_at(place), "TRL's trainer state")
     (tmp_path / "trainer_state.json").unlink()
+    (tmp_path / "checkpoint-4").mkdir()  # an earlier one that was copied later
+    (tmp_path / "checkpoint-4" / "trainer_state.json").write_text(json.dumps({"log_history": rows[:4]}))
     check(scalars_at(tmp_path), "TRL's trainer state")
     with pytest.raises(ScalarsOnlyError, match=r"a run must have rollouts, got TRL's trainer state .*; single prompts"):
         open_run(tmp_path / "checkpoint-30" / "trainer_state.json")
@@ -53,6 +55,20 @@ def test_events_of_tensorboard_are_read_as_it_writes_them(tmp_path):
     path.write_bytes(struct.pack("<Q", 2**40) + bytes(20))
     with pytest.raises(RecordError, match="must be events of TensorBoard, got an event of 1,099"):
         scalars_at(path)
+
+
+def test_events_of_a_resumed_run_are_joined_and_those_of_another_run_are_not(tmp_path):
+    tensorboard = pytest.importorskip("torch.utils.tensorboard")
+    for folder, steps in (("a", range(1, 12)), ("a", range(10, STEPS + 1)), ("b", range(1, 9))):
+        writer = tensorboard.SummaryWriter(str(tmp_path / folder))
+        for step in steps:
+            for name, value in values(step).items():
+                writer.add_scalar(f"train/{name}", value, step)
+        writer.close()
+    check(scalars_at(tmp_path / "a"), "TensorBoard events")
+    for path in (tmp_path / "b").iterdir():
+        os.utime(path, (0, 0))
+    check(scalars_at(tmp_path), "TensorBoard events of a, the newest of 2 folders")
 
 
 WANDB = """
@@ -78,6 +94,8 @@ def test_an_exported_history_and_metrics_as_json_lines_are_read(tmp_path):
         {"Step": step, **{f"run-7 - train/{k}": v for k, v in values(step).items()}} for step in range(1, STEPS + 1)
     ]
     check(scalars_at(comma_separated(tmp_path / "wandb_export.csv", rows)), "exported history")
+    both = [row | {"run-8 - train/reward": 9.0} for row in rows]
+    check(scalars_at(comma_separated(tmp_path / "both.csv", both)), "exported history of run-7, the first of 2 runs")
     verl = [{"step": step, "data": {"critic/score/mean": 0.01 * step, "actor/entropy": 0.3}} for step in range(1, 9)]
     found = scalars_at(jsonl(tmp_path / "metrics.jsonl", verl))
     assert found.series("reward")[0].tolist() == list(range(1, 9)) and found.series("entropy") is not None

@@ -50,7 +50,7 @@ def files_of(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
                 f"a folder must have files that end in {', '.join(SUFFIXES)}, got none in {path}; check the path, or "
                 "log the next run: TRL by log_completions=True, verl by trainer.rollout_data_dir"
             )
-        found += sorted(chosen, key=_natural)
+        found += sorted(chosen, key=natural)
         left += [each for each in files if each not in set(chosen)]
     if len({each.resolve() for each in found}) < len(found):
         raise RecordError("a file must be given once, got one twice; give a folder or its files")
@@ -164,7 +164,7 @@ def _below(folder: Path) -> list[Path]:
     )
 
 
-def _natural(path: Path) -> list[Any]:
+def natural(path: Path) -> list[Any]:
     """Return what sorts paths by the numbers in them: 9.jsonl before 10.jsonl."""
     return [
         (int(part), "") if part.isdigit() and part.isascii() else (-1, part)

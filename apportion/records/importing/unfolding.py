@@ -33,6 +33,11 @@ COMPLETIONS = (
 VALUES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
 """Scores of inspect_ai: correct, incorrect, partially correct, no answer."""
 
+ROLLOUTS = {
+    *("rollouts", "samples", "completions", "responses", "generations", "outputs", "attempts", "trajectories"),
+}
+"""Columns of a list of rollouts. A verdict beside them is one of all, such as their mean."""
+
 KEYS = {"id", "prompt", *USUAL["id"], *USUAL["prompt"]}
 """Columns that say which prompt a row is of."""
 
@@ -48,7 +53,7 @@ def is_folded(row: Mapping[str, Any], renamed: Mapping[str, str]) -> bool:
         return False
     names = verdict_names(renamed)
     own = [_listed(row[name]) for name in names if name in row]
-    return any(_is_list_of_cells(cell) or isinstance(cell, dict) for cell in own) or (not own and _holds(row, names))
+    return any(_is_list_of_cells(cell) or isinstance(cell, dict) for cell in own) or bool(_rollouts_in(row, names))
 
 
 def unfolded(rows: Rows, renamed: Mapping[str, str], path: Path) -> Rows:
@@ -68,7 +73,8 @@ def rows_in(document: Any, renamed: Mapping[str, str], path: Path) -> Rows:
     if isinstance(document, dict) and "log_history" not in document:
         rows = _table_rows(document)
         rows = _keyed_rows(document) if rows is None else rows
-        if rows is None and (_harness(document) or _holds(document, verdict_names(renamed))):
+        names = verdict_names(renamed)
+        if rows is None and (_harness(document) or (_holds(document, names) and not names & document.keys())):
             rows = [document]
         if rows is None:
             lists = [value for value in document.values() if _is_list_of_objects(value)]
@@ -229,22 +235,28 @@ def _leaves(
     if lists and not (len(lists[0]) > 1 and any(_is_completion(value.get(name)) for name in COMPLETIONS)):
         length, group = len(lists[0]), next(groups)
         spread = {key: cell for key, cell in value.items() if isinstance(cell, list) and len(cell) == length}
-        shared = {**outer, **{key: cell for key, cell in value.items() if key not in spread}}
+        shared = {**outer, **{key: cell for key, cell in value.items() if key not in spread and key not in names}}
         own = {} if length == 1 or "group" in shared else {"group": group}  # a list of one verdict is one rollout
         yield from ({**shared, **{key: cell[place] for key, cell in spread.items()}, **own} for place in range(length))
         return
-    inside = {key: cell for key, cell in value.items() if depth < DEEPEST and _holds([cell], names)}
-    if not inside or names & value.keys():
+    inside = _rollouts_in(value, names) if depth < DEEPEST else {}
+    if not inside:
         made = {**outer, **value}
         yield made if group is None or "group" in made else made | {"group": group}
         return
-    own = {**outer, **{key: cell for key, cell in value.items() if key not in inside}}
+    own = {**outer, **{key: cell for key, cell in value.items() if key not in inside and key not in names}}
     is_prompt = bool(KEYS & own.keys())
     for cell in inside.values():
         its_group = next(groups) if is_prompt and isinstance(cell, list) else group
         for child in cell if isinstance(cell, list) else [cell]:
             if isinstance(child, dict):
                 yield from _leaves(child, own, names, groups, at, depth + 1, its_group)
+
+
+def _rollouts_in(value: Row, names: set[str]) -> Row:
+    """Return the cells in which the rollouts of an object lie; beside a verdict only those of a name that says so."""
+    inside = {key: cell for key, cell in value.items() if _holds([cell], names)}
+    return {key: cell for key, cell in inside.items() if key in ROLLOUTS} if names & value.keys() else inside
 
 
 def _with_parts(row: Row, names: set[str], lengths: dict[str, int], at: str) -> Row:

@@ -226,6 +226,8 @@ def test_a_selection_of_rollouts_is_not_taken_for_all(opened):
 def test_a_few_groups_of_several_times_the_usual_size_are_said(opened):
     rows = [*rollouts(steps=4), *(row | {"step": 9} for row in rollouts(steps=1, prompts=1, size=16))]
     assert said(opened(rows), "1 groups have up to 16 rollouts where most have 4")
+    twice = [row | {"prompt": row["prompt"].replace("2", "1")} for row in rollouts(prompts=4)]
+    assert said(opened(twice), "3 groups have up to 8 rollouts where most have 4")
 
 
 @pytest.mark.parametrize("make", [jsonl, parquet])

@@ -58,6 +58,19 @@ def test_objects_inside_the_row_of_a_prompt_are_its_rollouts(opened):
     assert counts.source == "group counts per step" and counts.totals.tolist() == [3, 0, 4] and not counts.ordered
 
 
+def test_a_mean_beside_rollouts_is_none_of_them(tmp_path):
+    rows = [{"prompt": f"q{q}", "reward": sum(own) / 4} for q, own in enumerate(RIGHT)]
+    lists = [row | {"rewards": own} for row, own in zip(rows, RIGHT, strict=True)]
+    check(open_run(jsonl(tmp_path / "lists.jsonl", lists)))
+    objects = [row | {"rollouts": [{"reward": x} for x in own]} for row, own in zip(rows, RIGHT, strict=True)]
+    check(open_run(jsonl(tmp_path / "objects.jsonl", objects)))
+    results = [
+        {"prompt": f"q{q}", "reward": x, "tests": [{"passed": False}]} for q, own in enumerate(RIGHT) for x in own
+    ]
+    check(open_run(jsonl(tmp_path / "tests.jsonl", results)))
+    check(open_run(document(tmp_path / "whole.json", {"model": "m", "score": 0.5, "results": results})))
+
+
 def test_rollouts_deep_inside_one_document_share_what_surrounds_them(tmp_path):
     results = [
         {"question": f"q{q}", "expected_answer": "4", "completions": [{"model_answer": a, "score": s} for a, s in both]}
