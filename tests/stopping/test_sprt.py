@@ -50,6 +50,14 @@ def test_the_defaults_stop_three_votes_ahead(rule):
     assert np.array_equal(enough, votes[:, 0] - votes[:, 1] >= 3)
 
 
+@pytest.mark.parametrize(("rule", "votes"), [(SPRT(), 632), (MSPRT(), 127), (SPRT(0.7, 0.1, 0.2), 9)], ids=repr)
+def test_the_lower_boundary_ends_a_tie(rule, votes):
+    """Wald's B = beta / (1 - alpha): at a tie the SPRT's ratio is (4 p1 (1 - p1)) ** votes."""
+    ties = np.repeat(np.arange(1, votes + 1)[:, None], 2, axis=-1)
+    assert rule.enough(ties, ties.sum(axis=-1), 2000).tolist() == [False] * (votes - 1) + [True]
+    assert rule.log_likelihood_ratio(ties[-1, 0], ties[-1, 1]) <= np.log(rule.beta / (1 - rule.alpha))
+
+
 def shortest(rule, first, second, most):
     """Return the smallest number of further votes that ends the test, over all splits between leader and runner-up."""
     for more in range(1, most + 1):
