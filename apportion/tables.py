@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from apportion.rows import Rows, TableError, reading, row_location, table_rows
+from apportion.runs.whole_files import write_whole
 from apportion.types import Counts, Floats
 from apportion.untrusted import parse_number, shown
 
@@ -81,11 +83,12 @@ def write_counts(path: Path, counts: Counts, ids: Sequence[Any] | None = None) -
     if path.suffix.lower() != ".csv":
         raise TableError(f"counts are written as .csv, got {str(path)!r}; rename it")
     keys = range(len(counts)) if ids is None else ids
+    text = StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["prompt" if ids is None else "id", "count"])
+    writer.writerows(zip(map(_no_formula, keys), counts.tolist(), strict=True))
     try:
-        with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["prompt" if ids is None else "id", "count"])
-            writer.writerows(zip(map(_no_formula, keys), counts.tolist(), strict=True))
+        write_whole(path, text.getvalue())
     except OSError as error:
         raise TableError(f"counts cannot be written to {path} ({error.strerror or error}); change the path") from error
 

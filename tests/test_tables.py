@@ -128,6 +128,10 @@ def test_counts_that_cannot_be_written_are_an_error(tmp_path):
         write_counts(tmp_path / "a.json", np.array([3]))
     with pytest.raises(TableError, match="cannot be written"):
         write_counts(tmp_path / "absent" / "a.csv", np.array([3]))
+    write_counts(tmp_path / "a.csv", np.array([3]))
+    with pytest.raises(ValueError):
+        write_counts(tmp_path / "a.csv", np.array([4, 5]), ["one"])
+    assert read_columns(tmp_path / "a.csv", ["count"]).numbers("count").tolist() == [3]  # the old file is whole
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
