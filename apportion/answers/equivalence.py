@@ -87,9 +87,15 @@ def merge_answers(answers: Sequence[str | None], equivalence: Equivalence) -> li
 
 
 def run_coroutine(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run ``coroutine`` to its end and return its result, also where an event loop is running already.
+    """Run ``coroutine`` to its end in an event loop of its own, and return its result. It blocks the caller.
 
-    It runs in a thread and an event loop of its own, and blocks the caller.
+    Where an event loop is running already it runs in another thread, which Ctrl-C does not reach. The loop that the
+    caller's thread has set stays set.
     """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+            return runner.run(coroutine)
     with ThreadPoolExecutor(max_workers=1) as thread:
         return thread.submit(asyncio.run, coroutine).result()

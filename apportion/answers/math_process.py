@@ -7,9 +7,9 @@ process is its own worker and is started again.
 
 This file holds both ends of a pipe: ``MathProcess``, and the script that it runs. A request is one line of JSON, with
 its number and a pair of answers or a single one. The reply is one line, with that number and true or false. A new
-worker first writes its process id, then answers what its predecessor had not read, so replies to earlier requests are
-skipped. The script imports nothing of apportion. Unlike ``multiprocessing`` it does not import the caller's main module
-again, so the caller needs no main guard.
+worker first writes its process id, and whether its predecessor took too long. Then it answers what its predecessor had
+not read, so replies to earlier requests are skipped. The script imports nothing of apportion. Unlike
+``multiprocessing`` it does not import the caller's main module again, so the caller needs no main guard.
 """
 
 import json
@@ -30,6 +30,11 @@ from typing import Any
 KILL = 9
 """The signal that no process can ignore. Windows has no name for it."""
 
+BUSY = 8
+"""A comparison may take so many times its limit by the clock, because other processes may need the processor. The limit
+itself is of processor time, so that no verdict depends on what else the machine does."""
+HAS_TIMER = hasattr(signal, "setitimer")
+"""Whether processor time can be limited; not on Windows."""
 START_SECONDS = 120.0
 """Time limit for the start, which imports sympy; generous because the machine may be busy."""
 STOP_SECONDS = 5.0
@@ -49,6 +54,8 @@ PARSED = 4096
 class MathProcess:
     """Compares one pair at a time, in a process that is started when first needed and again if it ended.
 
+    ``timeout_seconds`` are the processor time that a pair may take.
+
     Only one thread at a time may call it. ``close`` may be called from any thread.
     """
 
@@ -57,6 +64,7 @@ class MathProcess:
         self._process: subprocess.Popen[str] | None = None
         self._worker: int | None = None
         self._requests = 0
+        self._overran = False
         self._closed = False
 
     @property
@@ -120,7 +128,7 @@ class MathProcess:
         if self._process is None:
             # Run the file, because -m would import apportion. Pass on sys.path, because the caller may have changed it.
             self._process = subprocess.Popen(
-                [sys.executable, "-P", __file__, str(self.timeout_seconds + 1)],
+                [sys.executable, "-P", __file__, str(self.timeout_seconds)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -149,7 +157,8 @@ class MathProcess:
             self._kill_worker(process)
 
         self._requests += 1
-        timer = Timer(self.timeout_seconds, overrun)
+        self._overran = False
+        timer = Timer(self.timeout_seconds * (BUSY if HAS_TIMER else 1), overrun)
         timer.start()
         try:
             process.stdin.write(f"{json.dumps([self._requests, answers])}\n")
@@ -163,15 +172,15 @@ class MathProcess:
             timer.join()
         if late.is_set() and verdict is not None:  # killed just after it had replied
             self._next_verdict(process)
-        return verdict, late.is_set()
+        return verdict, late.is_set() or self._overran
 
     def _next_verdict(self, process: subprocess.Popen[str]) -> bool | None:
         """Return the verdict of the last request; None if a new worker wrote its id first, or if the process ended."""
         assert process.stdout
         for line in iter(process.stdout.readline, ""):
             content = json.loads(line)
-            if isinstance(content, int):
-                self._worker = content
+            if isinstance(content, dict):
+                self._worker, self._overran = content["worker"], content["overran"]
                 return None
             number, verdict = content
             if number == self._requests:
@@ -201,8 +210,8 @@ def _kill_all(process: subprocess.Popen[str]) -> None:
 def main(limit_seconds: float) -> None:
     """Import math-verify, then keep a worker running that answers each line of standard input until it ends.
 
-    Both end with the caller. C code of sympy may keep the worker from noticing; on POSIX it then ends after
-    ``limit_seconds`` over one pair.
+    Both end with the caller. The worker ends after ``limit_seconds`` of processor time over one pair, also in C code of
+    sympy, which would keep it from noticing anything else.
     """
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # sent to a whole group of processes; the caller ends and closes
         if hasattr(signal, name):
@@ -227,21 +236,21 @@ def main(limit_seconds: float) -> None:
         return any(verify(*each, timeout_seconds=None) for pair in pairs for each in (pair, pair[::-1]))
 
     def alarm(seconds: float) -> None:
-        if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, seconds)
+        if HAS_TIMER:
+            signal.setitimer(signal.ITIMER_PROF, seconds)  # its signal ends the process
 
     def reply(content: object) -> None:
         replies.write(f"{json.dumps(content)}\n")
         replies.flush()
 
     verdict(FIRST_PAIR)
-    fork = getattr(os, "fork", None)  # POSIX only
+    fork, overran = getattr(os, "fork", None), False  # POSIX only
     while fork is not None and (worker := fork()):
-        os.waitpid(worker, 0)
+        overran = os.WTERMSIG(os.waitpid(worker, 0)[1]) == signal.SIGPROF
         if _caller_is_gone(0):
             return
     Thread(target=_end_with_caller, daemon=True).start()
-    reply(os.getpid())
+    reply({"worker": os.getpid(), "overran": overran})
     for line in sys.stdin:
         number, answers = json.loads(line)
         alarm(limit_seconds)

@@ -19,7 +19,7 @@ from apportion.answers.normal_form import LONGEST, Form, equal_by_text, normal_f
 T = TypeVar("T")
 
 QUICK_SECONDS = 0.3
-"""Time limit of a pair in the quick lane. Few pairs need a tenth of it."""
+"""Processor time of a pair in the quick lane. Few pairs need a tenth of it."""
 REMEMBERED = 2**16
 """Pairs whose verdict is kept in memory."""
 
@@ -31,11 +31,12 @@ class MathVerify:
     math-verify would not read whole equals only the same text (``normal_form``). So does a power or a factorial of
     more than a million digits.
 
-    All other pairs go through the quick lane, a process that compares one pair at a time and gives up after 0.3
-    seconds. Such a pair goes on in the slow lane, another process with ``timeout_seconds`` for a pair, so other pairs
-    need not wait for it. Each of the two answers is then compared with "0", unless it is a plain number. One that is
-    slow against "0" too goes to the slow lane at once from then on. A pair that is too slow even there counts as
-    different, and the slow answer, or both if neither was slow against "0", is compared as text from then on.
+    All other pairs go through the quick lane, a process that compares one pair at a time and gives up after 0.3 seconds
+    of processor time. Such a pair goes on in the slow lane, another process with ``timeout_seconds`` of processor time
+    for a pair, so other pairs need not wait for it. Each of the two answers is then compared with "0", unless it is a
+    plain number. One that is slow against "0" too goes to the slow lane at once from then on. A pair that is too slow
+    even there counts as different, and the slow answer, or both if neither was slow against "0", is compared as text
+    from then on.
 
     50% is both 1/2 and 50, the pair (1,2) is the open interval, and 1,2 is both that and the set. (8-2)*4 is 24, so
     use ``ExactMatch`` if formulas are the answers, as in Game of 24.

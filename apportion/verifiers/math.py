@@ -14,7 +14,8 @@ from apportion.verifiers.base import StatedAnswer, refuse_questions
 class Math(StatedAnswer):
     r"""Right if the stated answer equals gold by ``MathVerify``: by text, else by math-verify in a process.
 
-    A comparison that takes ``timeout_seconds`` counts as wrong. The process starts when it is first needed.
+    A comparison that takes ``timeout_seconds`` of processor time counts as wrong. The process starts when it is first
+    needed.
 
     Raises ImportError if math-verify is not installed.
 

@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion.answers import EQUIVALENCES, ExactMatch, MathVerify, mathematics, merge_answers
+from apportion.answers.equivalence import run_coroutine
 from apportion.answers.magnitude import too_large
 from apportion.answers.math_process import MathProcess
 from apportion.answers.normal_form import equal_by_text, normal_form
@@ -291,6 +292,36 @@ def test_a_request_that_a_killed_worker_had_not_read_is_not_answered_twice():
     finally:
         process.close()
         process.stop()
+
+
+def test_what_else_the_machine_does_decides_no_verdict():
+    process = MathProcess(timeout_seconds=0.5)
+    try:
+        while process.same("2x", "x + x") is None:  # a cold start computes longer
+            pass
+        os.kill(process.pid, signal.SIGSTOP)
+        Timer(1.5, os.kill, [process.pid, signal.SIGCONT]).start()  # three times the limit without a processor
+        worker = process.pid
+        assert process.same("4x", "3x + x") is True and process.pid == worker
+        assert process.same(HANGS, "7") is None and process.pid != worker
+    finally:
+        process.close()
+        process.stop()
+
+
+def test_ctrl_c_ends_a_count_at_once_and_leaves_the_loop_that_was_set():
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        Timer(0.3, os.kill, [os.getpid(), signal.SIGINT]).start()
+        started = time.perf_counter()
+        with pytest.raises(KeyboardInterrupt):
+            run_coroutine(asyncio.sleep(120))
+        assert time.perf_counter() - started < 60
+        assert asyncio.get_event_loop_policy().get_event_loop() is loop
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
 
 
 def test_a_worker_that_is_killed_is_replaced_without_a_new_start():
