@@ -74,12 +74,15 @@ class OneLineErrors(TyperGroup):
 
 
 @contextmanager
-def usage_errors(*kinds: type[Exception]) -> Iterator[None]:
-    """End the command with code 2 and one line if one of these errors is raised in the block."""
+def usage_errors(*kinds: type[Exception], silent: bool = False) -> Iterator[None]:
+    """End the command with code 2 and one line if one of these errors is raised in the block.
+
+    A ``silent`` process leaves the line to another one, which has the same error.
+    """
     try:
         yield
     except kinds as error:
-        raise typer.Exit(fail(str(error))) from error
+        raise typer.Exit(USAGE if silent else fail(str(error))) from error
 
 
 @contextmanager

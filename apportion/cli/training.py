@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -69,7 +70,7 @@ def trl(
     The file names the model, the data, the verifier and the allocator.
     """
     sources, jobs = {"lab:": _lab_source}, _import("trl", "apportion.trl.jobs.job")  # before torch
-    with usage_errors(ConfigError):
+    with usage_errors(ConfigError, silent=os.environ.get("LOCAL_RANK", "0") != "0"):  # the first of a machine speaks
         read = jobs.read_job(job, overrides or [], name, resume, sources)
         raise typer.Exit(_import("trl", "apportion.trl.jobs.command").run_job(*read, resume, dry_run, sources))
 

@@ -31,7 +31,7 @@ from apportion.trl.jobs.plan import plan_lines
 from apportion.trl.jobs.prepared import prepare
 from apportion.verifiers import EM, Exact
 from tests import warm
-from tests.commands import refused
+from tests.commands import invoke, refused
 from tests.trl import test_tools
 from tests.trl.jobs.small import job_of, make_files, make_job, prepared, train
 from tests.trl.tiny import make_tokenizer, mark
@@ -150,6 +150,15 @@ def test_a_wrong_job_is_refused_in_one_line_before_its_folder_is_made(folder, po
         with pytest.raises(ConfigError, match=message) as caught:
             train(make_job(folder, policy, **settings))
         assert "\n" not in str(caught.value) and not (folder / "runs").exists()
+
+
+def test_of_several_processes_the_first_of_a_machine_says_what_is_wrong(folder, policy, monkeypatch):
+    config = make_job(folder, policy)
+    (folder / "questions.jsonl").write_text('{"prompt": "000:", "answ')
+    assert "a line must be JSON" in refused("trl", config, "--dry-run")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    ended = invoke("trl", config, "--dry-run")
+    assert (ended.exit_code, ended.output) == (2, "")
 
 
 def test_a_dry_run_prints_the_plan_and_needs_no_weights(folder, policy, capsys):
