@@ -68,17 +68,23 @@ class Prepared:
     @property
     def optimizer_steps(self) -> int:
         """Optimizer steps of the whole run, as TRL's loader and transformers' trainer count them."""
-        arguments = self.arguments
-        if arguments.max_steps > 0:
-            return int(arguments.max_steps)
-        micro_batches = len(self.training.questions) // self.prompts * self._micro_batches
-        each_epoch = max(1, -(-micro_batches // arguments.gradient_accumulation_steps))
-        return int(-(-arguments.num_train_epochs * each_epoch // 1))
+        steps, epochs = int(self.arguments.max_steps), self.arguments.num_train_epochs
+        return steps if steps > 0 else int(-(-epochs * self._steps_of_epoch // 1))
 
     @property
     def batches(self) -> int:
-        """Generation batches of the whole run."""
-        return -(-self.optimizer_steps * int(self.arguments.gradient_accumulation_steps) // self._micro_batches)
+        """Generation batches of the whole run. The last step of an epoch may have fewer micro-batches than others."""
+        epochs, steps = divmod(self.optimizer_steps, self._steps_of_epoch)
+        used = min(steps * int(self.arguments.gradient_accumulation_steps), self._micro_batches_of_epoch)
+        return -(-(epochs * self._micro_batches_of_epoch + used) // self._micro_batches)
+
+    @property
+    def _micro_batches_of_epoch(self) -> int:
+        return len(self.training.questions) // self.prompts * self._micro_batches
+
+    @property
+    def _steps_of_epoch(self) -> int:
+        return -(-self._micro_batches_of_epoch // int(self.arguments.gradient_accumulation_steps))
 
     @property
     def _micro_batches(self) -> int:
@@ -140,11 +146,7 @@ def _allocation(job: Job, arguments: Any, questions: Sequence[Question]) -> TRLA
     allocation = job.allocation.with_defaults(arguments)
     allocation.check(arguments, [ID, GOLD, RATE, "prompt"], 1)
     prompts = int(arguments.generation_batch_size // allocation.generations(arguments))
-    if len(questions) < prompts:
-        raise ValueError(
-            f"data must have the {prompts} prompts of a generation batch, got {len(questions)}; give more, or lower "
-            "training.gradient_accumulation_steps"
-        )
+    allocation.check_prompts(len(questions), prompts)
     allocation.check_distinct(len({question.id for question in questions}), prompts)
     return allocation
 

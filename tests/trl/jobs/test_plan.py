@@ -18,6 +18,13 @@ from tests.trl.jobs.small import job_of, make_job, prepared, train
         {"num_train_epochs": 0.4},
         {"num_train_epochs": 0.5, "steps_per_generation": 2, "gradient_accumulation_steps": 4, "num_iterations": 3},
         {"max_steps": 5, "steps_per_generation": 4, "gradient_accumulation_steps": 3},
+        # an epoch has two micro-batches, so its only step has no four
+        {
+            "max_steps": 2,
+            "per_device_train_batch_size": 192,
+            "steps_per_generation": 1,
+            "gradient_accumulation_steps": 4,
+        },
     ],
 )
 def test_steps_and_batches_are_those_of_the_run(folder, policy, training):
