@@ -91,7 +91,8 @@ class EngineGroups:
             rule, prompts, rows_an_update=1, age_bound=NEVER_DUE, selection=decisions.selection, seed=seed, attempts=1,
             patience=lost_after,
         )  # fmt: skip
-        self._settings = decisions.settings | {"group_size": group_size}
+        left_out = dict.fromkeys(decisions.parts)  # None, so that a run goes on with no part that it began without
+        self._settings = left_out | decisions.settings | {"group_size": group_size}
         self._clock, self._prompts = 0, {prompt.id: prompt for prompt in prompts}
         self._flying: dict[str, tuple[Ticket, ...]] = {}
         self._again: list[tuple[Ticket, ...]] = []
@@ -135,7 +136,7 @@ class EngineGroups:
                 )
             tickets += self._requests(self._stream.pending)
             prompt, baseline = tickets[0].prompt, self.decisions.baseline
-            key = f"{prompt.id}#{tickets[0].unit}"
+            key = _key_of(tickets[0])
             self._flying[key] = tickets
             if baseline is not None:
                 self._values[key] = float(baseline.predict([prompt])[0])
@@ -239,8 +240,8 @@ class EngineGroups:
         decision = self._stream.decide(free, self._clock)
         requests = decision.requests
         while decision.cancelled or decision.update:
-            for lost in _by_unit(decision.cancelled):
-                self.counts["given_up"] += self._flying.pop(f"{lost[0].prompt.id}#{lost[0].unit}", None) is not None
+            for lost in decision.cancelled:
+                self.counts["given_up"] += self._flying.pop(_key_of(lost), None) is not None
             if decision.update:
                 if self.decisions.baseline is not None:
                     self.decisions.baseline.update(decision.update.batch.sampled)
@@ -257,6 +258,10 @@ def differ(rewards: Sequence[float]) -> bool:
     """
     group = Group(Prompt("group"), tuple(Rollout(reward=reward) for reward in rewards))
     return len(rewards) < 2 or bool(group.informative)
+
+
+def _key_of(ticket: Ticket) -> str:
+    return f"{ticket.prompt.id}#{ticket.unit}"
 
 
 def _by_unit(tickets: Sequence[Ticket]) -> list[tuple[Ticket, ...]]:

@@ -177,6 +177,16 @@ def test_a_checkpoint_without_the_state_of_the_groups_is_refused_in_one_line(eng
         make().load(path, engine.KIND)
 
 
+@pytest.mark.parametrize(
+    ("part", "own"),
+    [("selection", {"selection": "mixed"}), ("baseline", {"baseline": "spo", "estimator": "reinforce"})],
+)
+def test_a_run_goes_on_with_the_parts_that_it_began_with(part, own):
+    for begun, resumed, said in ((own, {}, f"'{own[part]}'.* got None"), ({}, own, f"None.* got '{own[part]}'")):
+        with pytest.raises(ValueError, match=f"{part} must be {said}; set it to"):
+            make(**resumed).load_state_dict(make(**begun).state_dict())
+
+
 def test_rows_that_look_alike_are_all_trained_on():
     """Questions about different images, and rows whose environment brings the prompt."""
     images = [np.zeros(2000), np.zeros(2000)]
