@@ -169,7 +169,7 @@ class VIP(VarianceAllocator):
     def gains(self, belief: Belief, successes: Counts, trials: Counts, width: int) -> Floats:
         gains = noise_drops(belief.variance, self._minimised, self.low, width)
         if self.bonus:  # in units of 4 a, as the gains are
-            gains = gains - 4 * self.bonus * np.log(np.maximum(belief.mean, LEAST_SUCCESS))[:, None]
+            gains -= 4 * self.bonus * np.log(np.maximum(belief.mean, LEAST_SUCCESS))[:, None]
         return gains
 
 

@@ -93,13 +93,13 @@ class Optimal(Baseline):
                     row = (1.0, reward, norm, reward * norm)
                     seen[prompt.id] = seen.get(prompt.id, np.zeros(4)) + row
         self._range = limits
-        self._sums.add(seen, _mean_reward(self._sums.own(list(seen))))
+        self._sums.add(seen, _mean_reward(self._sums.own.of(seen)))
 
     def _sums_of(self, prompts: Sequence[Prompt]) -> Floats:
         """Return the sums [P, 4] whose ratio is each prompt's baseline."""
         if self.scope == "constant":
             return np.tile(self._sums.pool.sums.sum(0), (len(prompts), 1))
-        own = self._sums.own([prompt.id for prompt in prompts])
+        own = self._sums.own.of(prompt.id for prompt in prompts)
         pool = self._sums.pool.at(_mean_reward(own))
         if self.scope == "curve":
             return pool

@@ -297,5 +297,5 @@ class EmpiricalBayes(Predictor):
 
 def _summary(rewards: Floats) -> tuple[float, float, float, float]:
     """Return the number of rewards, the sum of their squared weights of 1, their mean, and their squared deviations."""
-    mean = rewards.mean()
-    return float(len(rewards)), float(len(rewards)), float(mean), float(((rewards - mean) ** 2).sum())
+    mean, count = rewards.mean(), float(len(rewards))
+    return count, count, float(mean), float(((rewards - mean) ** 2).sum())

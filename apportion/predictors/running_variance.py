@@ -63,20 +63,17 @@ class RunningVariance(Predictor):
         check_positive(self, "strength")
         self._spreads = DiscountedSums(2, self.discount)
         self._range: Range | None = None
-        self._pooled: float | None = None
 
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
-        if self._pooled is None:
-            known_squares, known_freedom = self._spreads.of(self._spreads.by_id).T
-            self._pooled = float((known_squares / known_freedom).mean()) if known_squares.size else BEFORE_THE_FIRST
+        known_squares, known_freedom = self._spreads.of(self._spreads.by_id).T
+        pooled = float((known_squares / known_freedom).mean()) if known_squares.size else BEFORE_THE_FIRST
         squares, freedom = self._spreads.of(prompt.id for prompt in prompts).T
-        variance = (self.strength * self._pooled + squares) / (self.strength + freedom)
+        variance = (self.strength * pooled + squares) / (self.strength + freedom)
         return Belief(np.ones(len(prompts)), np.ones(len(prompts)), variance)
 
     def update(self, batch: Batch) -> None:
         seen, self._range = spreads(batch, self._range)
         self._spreads.add({prompt.id: (squares, freedom) for prompt, squares, freedom in seen})
-        self._pooled = None
 
     def _memory(self) -> dict[str, Any]:
         return {"spreads": self._spreads.by_id, "range": self._range and list(self._range)}
@@ -84,4 +81,4 @@ class RunningVariance(Predictor):
     def _restore(self, saved: SavedValues) -> None:
         limits = saved_range(saved)
         self._spreads.restore(saved, "spreads", low=(0, 1))
-        self._range, self._pooled = limits, None
+        self._range = limits

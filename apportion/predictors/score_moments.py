@@ -105,7 +105,7 @@ class ScoreMoments(Predictor):
         self._sums = PooledSums(4, self.discount, self.bandwidth, self.pool_discount)
 
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
-        own = self._sums.own([prompt.id for prompt in prompts])
+        own = self._sums.own.of(prompt.id for prompt in prompts)
         alpha, beta = self._counts(own)
         success = alpha / (alpha + beta)
         pool, everything = self._sums.pool.at(success), self._sums.pool.sums.sum(0)
@@ -124,7 +124,7 @@ class ScoreMoments(Predictor):
                     norm = score_norm(rollout, prompt, self.name)
                     seen.setdefault(prompt.id, np.zeros(4))[column : column + 2] += 1.0, norm
         if seen:
-            alpha, beta = self._counts(self._sums.own(list(seen)))
+            alpha, beta = self._counts(self._sums.own.of(seen))
             self._sums.add(seen, alpha / (alpha + beta))
 
     def _counts(self, own: Floats) -> tuple[Floats, Floats]:

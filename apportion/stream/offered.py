@@ -183,8 +183,6 @@ class OfferedStream(Stream):
                 f"a saved state of a stream must be whole, got {error!r:.80}; load one unchanged"
             ) from error
         super().load_state_dict(state)
-        for number in (*self._finished, *self._training):
-            self._rows(self._units[number])
         self._offered, self._granted, self._ended = offered, granted, ended
 
     def _next_offered(self) -> int | None:

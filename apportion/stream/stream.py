@@ -256,6 +256,7 @@ class Stream:
                 f"a stream must be restored with its own {len(saved.texts('ids'))} prompts in their order, got "
                 f"{len(self._prompts)}; use the data set of the checkpoint, or start from an empty state"
             )
+        self.rule.load_state_dict(saved.state("rule"))  # before the rows of groups, which may reuse what it stores
         try:
             units = {unit.number: unit for unit in (restored_unit(values, self._prompts) for values in state["units"])}
             outstanding = {}
@@ -263,7 +264,7 @@ class Stream:
                 prompt = units[unit].batch.prompts[place]
                 outstanding[number] = Ticket(number, unit, prompt, place, rollout, attempt, version), float(asked)
             queue = [tuple(map(int, entry)) for entry in state["queue"]]
-            finished = {number: int(units[number].reserved) for number in state["finished"]}
+            finished = {number: self._rows(units[number]) for number in state["finished"]}
             training = [units[number].number for number in state["training"]]
             chosen, postponed = ([int(place) for place in state[key]] for key in ("chosen", "postponed"))
             counts = Counter(state["counts"])
@@ -272,7 +273,6 @@ class Stream:
                 f"a saved state of a stream must be whole, got {error!r:.80}; load one unchanged"
             ) from error
         version, seen, reserved = saved.count("version"), saved.count("seen"), saved.number("reserved")
-        self.rule.load_state_dict(saved.state("rule"))
         self._selection.load_state_dict(saved.state("selection"))
         if self._price:
             self._price.load_state_dict(saved.state("price"))
@@ -298,7 +298,7 @@ class Stream:
         for ticket, _ in self._outstanding.values():
             self._push(self._units[ticket.unit], ticket.place, ticket.rollout, ticket.attempt)
         self._outstanding, self._now = {}, -math.inf
-        self._finished = {number: int(self._units[number].reserved) for number in self._training} | self._finished
+        self._finished = {number: self._rows(self._units[number]) for number in self._training} | self._finished
         self._training, self._ready = [], sum(self._finished.values())
 
     def _next(self) -> Ticket | None:

@@ -16,8 +16,7 @@ ROLLOUT = tuple(each.name for each in fields(Rollout))
 class Unit:
     """Prompts that are planned together. ``results`` are those of the present round by (place, rollout).
 
-    ``reserved`` are the rows that it is expected to have, and once it is finished those that it has; in an
-    ``OfferedStream`` 1 for any, and ``kept`` is their number.
+    ``kept`` is the number of rows of a finished unit of an ``OfferedStream``.
     """
 
     number: int

@@ -19,9 +19,6 @@ MOST_ROLLOUTS = 10**9
 MOST_CELLS = 2**27
 """Cells [P, W] of the largest table of gains: 1 GiB. Splitting a budget takes about three times that."""
 
-FIRST_WIDTH = 64
-"""The width from which ``spend_widening`` starts: four times what a prompt gets on average up to this, then twice."""
-
 
 def spend(gains: Floats, budget: int, low: Counts) -> Counts:
     """Return rollouts per prompt [P], at least ``low`` [P], that maximise the total gain.
@@ -69,15 +66,14 @@ def spend_widening(gains: Callable[[int], Floats], budget: int, low: Counts, hig
     [3, 6]
     """
     widest, room = most_extra(low, high, budget), budget - int(low.sum())
-    average = -(-room // max(1, len(low)))
-    width = min(widest, max(min(FIRST_WIDTH, 4 * average), 2 * average))
+    width = min(widest, 2 * -(-room // max(1, len(low))))
     while True:
         check_table(len(low), width)
         if width == widest or int(np.minimum(high - low, width).sum()) >= room:
             counts = spend(gains(width), budget, low)
             if width == widest or int((counts - low).max(initial=0)) < width:
                 return counts
-        width = min(widest, 4 * width)
+        width = min(widest, 2 * width)
 
 
 def check_table(prompts: int, width: int) -> None:

@@ -1,15 +1,11 @@
 """Statistics of a batch by prompt: success counts of verified rollouts, and the variance of graded rewards."""
 
-import math
 from typing import NamedTuple
 
 import numpy as np
 
 from apportion.predictors.saved import LARGEST, SavedValues
 from apportion.types import Batch, Floats, Prompt
-
-EXTREME = 0.05
-"""Share of the first batch's rewards that do not set the range, at either end."""
 
 
 class Observation(NamedTuple):
@@ -74,7 +70,7 @@ def widened(earlier: Range | None, rewards: Floats) -> Range:
     """
     ordered = np.sort(rewards)
     if earlier is None:
-        out = min(math.ceil(EXTREME * len(ordered)), (len(ordered) - 1) // 2)
+        out = min(-(-len(ordered) // 20), (len(ordered) - 1) // 2)
         earlier = Range(min(0.0, float(ordered[out])), max(1.0, float(ordered[-1 - out])))
     low, high = earlier
     room = high - low

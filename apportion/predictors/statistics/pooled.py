@@ -4,7 +4,7 @@ A prompt that nearly always succeeds hardly ever shows how its failures look. Ot
 success do, so their statistics stand in for it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -48,32 +48,28 @@ class DiscountedSums:
 
 
 class PooledSums:
-    """``DiscountedSums``, and a ``Profile`` of the same quantities over all prompts in ``pool``.
+    """``DiscountedSums`` by prompt in ``own``, and a ``Profile`` of the same quantities over all prompts in ``pool``.
 
     The pooled sums are multiplied by ``pool_discount`` at each batch. ``bandwidth`` is the width of the profile's
     kernel in log-odds.
     """
 
     def __init__(self, columns: int, discount: float, bandwidth: float, pool_discount: float) -> None:
-        self._own, self.pool = DiscountedSums(columns, discount), Profile(columns, bandwidth, pool_discount)
-
-    def own(self, ids: Sequence[str]) -> Floats:
-        """Return the prompts' own sums, [P, columns]; 0 for a prompt never seen."""
-        return self._own.of(ids)
+        self.own, self.pool = DiscountedSums(columns, discount), Profile(columns, bandwidth, pool_discount)
 
     def add(self, seen: Mapping[str, Floats], success: Any) -> None:
         """Add a batch: values [columns] by prompt id, and the prompts' predicted ``success`` [P] before the batch."""
         self.pool.add(success, list(seen.values()))
-        self._own.add(seen)
+        self.own.add(seen)
 
     def memory(self) -> dict[str, Any]:
         """Return all sums by name."""
-        return {"sums": {id: list(own) for id, own in self._own.by_id.items()}, "pool": self.pool.sums}
+        return {"sums": {id: list(own) for id, own in self.own.by_id.items()}, "pool": self.pool.sums}
 
     def restore(self, saved: SavedValues, low: tuple[float, ...]) -> None:
         """Replace all sums by what ``memory`` returned. Raise ValueError for a sum below ``low`` [columns]."""
         pool = saved.array("pool", self.pool.sums.shape, low=low)
-        self._own.restore(saved, "sums", low)
+        self.own.restore(saved, "sums", low)
         self.pool.sums = pool
 
 
