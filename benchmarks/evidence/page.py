@@ -66,7 +66,7 @@ intervals are widened for their number.
 - One counterexample refutes a theorem; 59 instances without one confirm it. A test that finds nothing confirms nothing.
 
 When seeds are added, at most 5% of verdicts change sides ([simulated](../tests/benchmarks/test_evidence_rules.py)).
-Whoever wrote the rules knew the values, so values to come are their test. On a second processor five cells of OptPO's
+Who wrote the rules knew the values, so only later values test the rules. On a second processor five cells of OptPO's
 votes gave the same verdicts.
 """
 
