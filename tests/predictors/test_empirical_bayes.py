@@ -10,7 +10,8 @@ import pytest
 from apportion.baselines import Predicted
 from apportion.predictors import DiscountedCounts, EmpiricalBayes
 from apportion.predictors.empirical_bayes import MEAN
-from apportion.types import Batch, Belief, Plan, Prompt, Rollout
+from apportion.types import Prompt, Rollout
+from tests.builders import finished
 from tests.predictors.builders import embedder_of, graded_batch, make_batch, make_prompts
 from tests.soak import case
 
@@ -196,7 +197,7 @@ def test_verdicts_with_rewards_of_their_own_are_predicted_by_these():
                 [Rollout(bool(verdict), reward=float(reward)) for verdict, reward in zip(*both, strict=True)]
                 for both in zip(right, rewards, strict=True)
             ]
-            predictor.update(Batch.start(prompts, Belief.uniform(50)).add(Plan([6] * 50), rollouts))
+            predictor.update(finished(prompts, rollouts))
     np.testing.assert_allclose(signed.predict(prompts).mean, plain.predict(prompts).mean)
     np.testing.assert_allclose(signed.predict(prompts).variance, 4 * plain.predict(prompts).variance)
     np.testing.assert_allclose(signed.expected_rewards(prompts), 2 * plain.expected_rewards(prompts) - 1)

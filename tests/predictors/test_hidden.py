@@ -7,7 +7,8 @@ import pytest
 
 from apportion.predictors import HiddenDual, HiddenOnline, HiddenStatic
 from apportion.predictors.statistics.logistic_probe import ProbeData, descend, features_of
-from apportion.types import Batch, Belief, Plan, Prompt, Rollout
+from apportion.types import Prompt, Rollout
+from tests.builders import finished
 from tests.predictors.builders import embedder_of, make_batch, make_prompts, random_batch
 
 KINDS = (HiddenStatic, HiddenOnline, HiddenDual)
@@ -118,6 +119,5 @@ def test_an_embedder_of_another_size_is_refused():
 @pytest.mark.parametrize("kind", KINDS)
 def test_graded_rewards_teach_nothing_and_are_refused_by_drivers(kind):
     predictor = kind(embedder_of(PROMPTS, X))
-    batch = Batch.start(PROMPTS[:1], Belief.uniform(1)).add(Plan([1]), [[Rollout(reward=0.3)]])
-    predictor.update(batch)
+    predictor.update(finished(PROMPTS[:1], [[Rollout(reward=0.3)]]))
     assert predictor.needs.binary and predictor.predict(PROMPTS[:1]).mean.tolist() == [0.5]

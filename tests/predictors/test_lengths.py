@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion import Batch, Belief, Plan, Prompt, Rollout
+from apportion import Prompt, Rollout
 from apportion.predictors import MeanLengths
+from tests import builders
 from tests.builders import make_prompts
 
 
 def finished(tokens, prompts=None):
     """Return a batch whose prompt q has completions of these lengths; None is unknown."""
-    prompts = prompts or make_prompts(len(tokens))
     rollouts = [[Rollout(True, tokens=t) for t in group] for group in tokens]
-    return Batch.start(prompts, Belief.uniform(len(tokens))).add(Plan([len(group) for group in tokens]), rollouts)
+    return builders.finished(prompts or make_prompts(len(tokens)), rollouts)
 
 
 lengths_of_one_prompt = st.lists(st.lists(st.integers(1, 9000), min_size=1, max_size=5), min_size=1, max_size=5)
@@ -48,9 +48,8 @@ def test_a_repeated_prompt_is_pooled():
 
 def test_failed_reused_and_unmeasured_rollouts_are_ignored():
     learner = MeanLengths(initial=50)
-    batch = Batch.start(make_prompts(2), Belief.uniform(2))
-    batch = batch.add(Plan([4, 2]), [[Rollout(tokens=8), Rollout(tokens=900, step=3), Rollout(True)], []])
-    learner.update(batch)
+    rollouts = [[Rollout(tokens=8), Rollout(tokens=900, step=3), Rollout(True)], []]
+    learner.update(builders.finished(make_prompts(2), rollouts, asked=[4, 2]))
     assert learner.predict(make_prompts(2)).tolist() == [8, 8]
     learner.update(finished([[None], []]))
     assert learner.predict(make_prompts(2)).tolist() == [8, 8]

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from apportion.predictors import ScoreMoments
 from apportion.predictors.score_moments import optimal_baseline, second_moment
-from apportion.types import Batch, Belief, Plan, Rollout
+from apportion.types import Rollout
+from tests.builders import finished
 from tests.predictors.builders import make_prompts
 
 moments = st.floats(0.01, 100)
@@ -19,8 +20,7 @@ def scored_batch(prompts, outcomes, norms):
         [Rollout(bool(r), score_norm=float(h)) for r, h in zip(rewards, squares, strict=True)]
         for rewards, squares in zip(outcomes, norms, strict=True)
     ]
-    plan = Plan([len(group) for group in rollouts])
-    return Batch.start(prompts, Belief.uniform(len(prompts))).add(plan, rollouts)
+    return finished(prompts, rollouts)
 
 
 def drawn_batch(rng, prompts, success, right, wrong, size):
@@ -84,8 +84,7 @@ def test_the_variance_is_positive_whatever_was_seen(norm, baseline):
 @pytest.mark.parametrize("norm", [None, float("nan"), -1.0])
 def test_a_rollout_without_a_usable_score_norm_is_refused_before_learning(norm):
     predictor, prompts = ScoreMoments(), make_prompts(1)
-    rollouts = [[Rollout(True, score_norm=1.0), Rollout(False, score_norm=norm)]]
-    batch = Batch.start(prompts, Belief.uniform(1)).add(Plan([2]), rollouts)
+    batch = finished(prompts, [[Rollout(True, score_norm=1.0), Rollout(False, score_norm=norm)]])
     with pytest.raises(ValueError, match=r"score_norm for score_moments, got .*; have the sampler"):
         predictor.update(batch)
     assert predictor.predict(prompts) == ScoreMoments().predict(prompts)

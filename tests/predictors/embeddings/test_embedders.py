@@ -1,7 +1,5 @@
 import os
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -10,6 +8,7 @@ from apportion.predictors import PrecomputedEmbeddings, SentenceTransformerEmbed
 from apportion.predictors.embeddings import embed
 from apportion.types import Prompt
 from tests.predictors.builders import make_prompts
+from tests.warm import cold
 
 SENTENCES = [
     Prompt("How many prime numbers are there below one hundred?"),
@@ -19,9 +18,7 @@ SENTENCES = [
 
 
 def in_a_process(code, *arguments):
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
+    return cold("-c", code, *arguments, HF_HUB_OFFLINE="1")
 
 
 @pytest.mark.slow

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from apportion.baselines import Optimal
 from apportion.predictors import GradedGaussianProcess, PrecomputedEmbeddings, RunningVariance
 from apportion.predictors.statistics.per_prompt import Range, observations, spreads
-from apportion.types import Batch, Belief, Plan, Rollout
+from apportion.types import Rollout
+from tests.builders import finished
 from tests.predictors.builders import graded_batch, make_batch, make_prompts
 
 rewards = st.floats(-1e6, 1e6)
@@ -35,8 +36,7 @@ def test_rewards_of_a_repeated_prompt_are_pooled():
 
 
 def test_unverified_rollouts_have_no_reward():
-    batch = Batch.start(make_prompts(1), Belief.uniform(1))
-    batch = batch.add(Plan([4]), [[Rollout(True), Rollout(False), Rollout(answer="7")]])
+    batch = finished(make_prompts(1), [[Rollout(True), Rollout(False), Rollout(answer="7")]], asked=[4])
     assert spreads(batch)[0][0].variance == pytest.approx(0.5)
 
 
