@@ -253,7 +253,7 @@ def _leaves(
                 yield from _leaves(child, own, names, groups, at, depth + 1, its_group)
 
 
-def _rollouts_in(value: Row, names: set[str]) -> Row:
+def _rollouts_in(value: Mapping[str, Any], names: set[str]) -> Row:
     """Return the cells in which the rollouts of an object lie; beside a verdict only those of a name that says so."""
     inside = {key: cell for key, cell in value.items() if _holds([cell], names)}
     return {key: cell for key, cell in inside.items() if key in ROLLOUTS} if names & value.keys() else inside
