@@ -104,12 +104,13 @@ def failed_rows(scores: Tensor, judged: Tensor | None) -> Tensor:
 class FailureCount:
     """The failures of a run so far, for the bounds of ``allowed``; ``names`` are those of the reward functions [F].
 
-    ``problems`` says what was last wrong with what a function returned.
+    ``problems`` says what was last wrong with what a function returned, and ``returned`` which ones have returned.
     """
 
     allowed: FailedRewards
     names: Sequence[str]
     problems: Mapping[str, str] = field(default_factory=dict)
+    returned: set[str] = field(default_factory=set)
     number: int = 0
     _latest: deque[bool] = field(default_factory=lambda: deque(maxlen=WINDOW), repr=False)
     _beside: set[int] = field(default_factory=set, repr=False)
@@ -117,14 +118,16 @@ class FailureCount:
     _told: bool = field(default=False, repr=False)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run must know: how many have failed, and which functions judge other tasks."""
-        return {"number": self.number, "beside": sorted(self._beside), "apart": sorted(self._apart)}
+        """Return what a resumed run must know: how many failed, and which functions returned, and judge other tasks."""
+        names: dict[str, set[Any]] = {"returned": self.returned, "beside": self._beside, "apart": self._apart}
+        return {"number": self.number} | {key: sorted(own) for key, own in names.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue the count of a run. Raises ValueError for another kind of state."""
         functions, number = range(len(self.names)), state.get("number", 0)
         check_integer("number", number, 0, "load a state that is unchanged")
         self.number = number
+        self.returned.update(state.get("returned", ()))
         self._beside, self._apart = (
             {function for function in functions if function in state.get(key, ())} for key in ("beside", "apart")
         )

@@ -19,7 +19,7 @@ from torch import Tensor
 from apportion.advantages import Reduction
 from apportion.engines.fresh_rows import Row
 from apportion.predictors.score_norms import sampled_score_norm
-from apportion.trl.metrics import Metrics, whole_columns
+from apportion.trl.metrics import Logged, whole_columns
 from apportion.trl.ranks import MainRankError
 from apportion.trl.replaced import replaced
 from apportion.trl.rewards import called_functions, score
@@ -142,7 +142,8 @@ class GenerationBatch:
     ``generate`` and ``calculate`` are TRL's own ``_generate_and_score_completions`` and ``_calculate_rewards`` of the
     ``trainer``. ``running`` is true while the other ranks are inside a round and expect no message. The overrides of
     TRL's methods put what it made in this round into ``scored``: scores [N, F] of all ranks, completions and token ids
-    of this rank; and into ``logprobs`` [N, T]: the policy's first, then the reference's.
+    of this rank; and into ``logprobs`` [N, T]: the policy's first, then the reference's. ``group_metrics`` are means of
+    what functions of whole groups logged.
     """
 
     def __init__(self, trainer: Any, generate: Callable[..., Any], calculate: Callable[..., Tensor]) -> None:
@@ -153,16 +154,17 @@ class GenerationBatch:
         self.pad_token = tokenizer.pad_token_id
         self.sleep = SleepMode(several=not self.allocation.allocator.one_round)
         self.rows: list[Row] = []
-        self.metrics, self.stopwatch = Metrics(), Stopwatch()
+        self.logged, self.stopwatch = list[tuple[Logged, int]](), Stopwatch()
         self.running = self._windowed = False
         self._tables: list[Table] = []
+        self.group_metrics: dict[str, float] = {}
         self.scored: tuple[Tensor, Sequence[Any], Sequence[Sequence[int]]] | None = None
         self.logprobs: list[Tensor] = []
 
     @property
     def rounds(self) -> list[int]:
         """The numbers of rows of the rounds so far."""
-        return [rows for _, rows in self.metrics.rounds]
+        return [rows for _, rows in self.logged]
 
     def add_prompts(self, inputs: Sequence[Row], num_generations: int) -> None:
         """Collect the prompts of the batch. TRL's loader repeats each ``num_generations`` times over all ranks."""
@@ -219,7 +221,7 @@ class GenerationBatch:
         if self.needs.behaviour_logprobs and "old_logps" not in table and "old_per_token_logps" not in table:
             table["old_per_token_logps"] = self.log_probabilities(table)
         self._tables.append(table)
-        self.metrics.add(logged, len(request.places))
+        self.logged.append((logged, len(request.places)))
         kept = split_table(table) if self.needs.reused_rollouts else [None] * each
         tokens = [np.array(of_row, np.int32) for of_row in ids]
         given, places = map(tuple, scores[mine].tolist()), range(before + mine.start, before + mine.stop)
@@ -246,8 +248,11 @@ class GenerationBatch:
                     contents = [rollout.completion.content for rollout in groups[i]]
                     ids = [rollout.completion.tokens.tolist() for rollout in groups[i]]
                 given, allowed = (inputs, prompts, contents, ids), self.allocation.failures
-                found.append(score(trainer, self.calculate, given, allowed=allowed, verdict=None)[:size].cpu())
+                scores = score(trainer, self.calculate, given, allowed=allowed, verdict=None, whole=True)
+                found.append(scores[:size].cpu())
                 trainer._pending_extra_logs.clear()
+        self.group_metrics = {name: sum(own) / len(own) for name, own in trainer._pending_metrics.items()}
+        trainer._pending_metrics.clear()  # TRL would log them with the next batch
         return found
 
     def training_rows(self, batch: TrainingBatch) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,36 +18,26 @@ from apportion.trl.advantages import weighted_rewards, without_failures
 Logged = Mapping[str, Sequence[float]]
 
 
-@dataclass
-class Metrics:
-    """What TRL logged in each round, and the number of rows of that round."""
+def combined(rounds: Sequence[tuple[Logged, int]]) -> dict[str, float]:
+    """Return TRL's metrics over all ``rounds``, each with its number of rows. Those of a single one stay unchanged."""
+    names = dict.fromkeys(name for logged, _ in rounds for name in logged)
+    return {name: _combined(name, [each for each in rounds if each[0].get(name)]) for name in names}
 
-    rounds: list[tuple[Logged, int]] = field(default_factory=list)
 
-    def add(self, logged: Logged, rows: int) -> None:
-        """Add a round."""
-        self.rounds.append((logged, rows))
-
-    def combine(self) -> dict[str, float]:
-        """Return TRL's metrics over all rounds. Those of a single round stay unchanged."""
-        names = list(dict.fromkeys(name for logged, _ in self.rounds for name in logged))
-        return {name: self._combine(name) for name in names}
-
-    def _combine(self, name: str) -> float:
-        present = [(logged, rows) for logged, rows in self.rounds if logged.get(name)]
-        values = [_mean(logged[name]) for logged, _ in present]
-        if len(values) == 1:
-            return values[0]
-        if name == "num_tokens":
-            return values[-1]
-        last = name.rsplit("/", 1)[-1]
-        weights = [_weight(name, logged, rows) for logged, rows in present]
-        known = [(value, weight) for value, weight in zip(values, weights, strict=True) if weight and value == value]
-        if not known:
-            return values[-1]
-        if last.startswith(("min", "max")) and name.startswith(("completions/", "sampling/")):
-            return (min if last.startswith("min") else max)(value for value, _ in known)
-        return sum(value * weight for value, weight in known) / sum(weight for _, weight in known)
+def _combined(name: str, present: Sequence[tuple[Logged, int]]) -> float:
+    values = [_mean(logged[name]) for logged, _ in present]
+    if len(values) == 1:
+        return values[0]
+    if name == "num_tokens":
+        return values[-1]
+    last = name.rsplit("/", 1)[-1]
+    weights = [_weight(name, logged, rows) for logged, rows in present]
+    known = [(value, weight) for value, weight in zip(values, weights, strict=True) if weight and value == value]
+    if not known:
+        return values[-1]
+    if last.startswith(("min", "max")) and name.startswith(("completions/", "sampling/")):
+        return (min if last.startswith("min") else max)(value for value, _ in known)
+    return sum(value * weight for value, weight in known) / sum(weight for _, weight in known)
 
 
 def open_table(logs: dict[str, Any]) -> None:

@@ -8,9 +8,10 @@ import inspect
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -28,13 +29,13 @@ from apportion.trl.bases import check_trainer
 from apportion.trl.checkpoints import CheckpointedTrainer
 from apportion.trl.failures import FailedRewards, FailureCount
 from apportion.trl.generation import SCALES, GenerationBatch, Response, TrainingBatch
-from apportion.trl.metrics import close_table, open_table
+from apportion.trl.metrics import close_table, combined, open_table
 from apportion.trl.no_signal import NoSignal
 from apportion.trl.planner import BatchPlanner, FinishedBatch
 from apportion.trl.replaced import replaced
 from apportion.trl.rewards import RewardReader, called_functions, score, zeros
 from apportion.trl.rows import split_micro_batch, spread_masked_rows
-from apportion.trl.settings import LOSSES, TRLAllocation, check_verdict
+from apportion.trl.settings import LOSSES, TRLAllocation, check_known, check_verdict
 
 
 class AllocatedTrainer(CheckpointedTrainer):
@@ -65,7 +66,8 @@ class AllocatedTrainer(CheckpointedTrainer):
         self.num_generations = self.allocation.generations(self.args)
         check_verdict(self.allocation.verdict, self.reward_func_names)
         self._reader = RewardReader()
-        self._failures = FailureCount(self.allocation.failures, self.reward_func_names, self._reader.problems)
+        known = self._reader.problems, self._reader.returned
+        self._failures = FailureCount(self.allocation.failures, self.reward_func_names, *known)
         self._no_signal = NoSignal(self.allocation.extractor_name)
         self._part: dict[str, Any] | None = None
         self._padded = False
@@ -109,11 +111,8 @@ class AllocatedTrainer(CheckpointedTrainer):
             )
         self.allocation = self.allocation.with_defaults(args)
         dataset = given.get("train_dataset")
-        if self.allocation.selection is not None and not hasattr(dataset, "__len__"):
-            raise ValueError(
-                f"a selection must know all prompts beforehand, got a {type(dataset).__name__} without a length; load "
-                "the data as a Dataset, or leave the selection out"
-            )
+        if self.allocation.selection is not None:
+            check_known("a selection", dataset)
         if dataset is not None and hasattr(dataset, "__len__"):
             self.allocation.check_prompts(len(dataset), args.generation_batch_size // self.allocation.generations(args))
         columns = getattr(dataset, "column_names", None) or []
@@ -156,7 +155,7 @@ class AllocatedTrainer(CheckpointedTrainer):
         close_table(self._logs, len(batch.columns["advantages"]), batch.columns)
         self._batches += 1
         logged, seconds = self._metrics["train"], prefixed(generation.stopwatch.metrics(), None)
-        for name, value in (generation.metrics.combine() | batch.metrics | seconds).items():
+        for name, value in (combined(generation.logged) | batch.metrics | seconds).items():
             logged[name].append(value)
         logged["num_tokens"] = logged["num_tokens"][-1:]
         return output
@@ -279,12 +278,9 @@ class AllocatedTrainer(CheckpointedTrainer):
         return str(tokenizer.decode(response.tokens, skip_special_tokens=True))
 
 
-def _placeholder(name: str) -> Callable[..., list[float]]:
+def _placeholder(name: str) -> Any:
     """Return a reward function for label-free training, because TRL needs one. Rewards from votes replace it."""
-
-    def placeholder(completions: Sequence[Any], **columns: Any) -> list[float]:
-        return zeros(completions)
-
+    placeholder: Any = partial(zeros)
     placeholder.__name__ = name
     return placeholder
 

@@ -98,6 +98,7 @@ class BatchPlanner:
         own["padding"] = float(sum(share.padding for share in shares))
         own["rows"] = float(sum(len(share.advantages) for share in shares))
         metrics = prefixed(own, self.allocation.selection) | self._reward_metrics(finished)
+        metrics |= self.generation.group_metrics
         metrics["frac_reward_zero_std"] = self.trainer._zero_deviation(finished.grouped)
         return TrainingBatch(shares, metrics, self._columns(finished), row_scale, batch_scale)
 

@@ -155,39 +155,78 @@ class RewardReader:
 
 
 def score(
-    trainer: Any, calculate: Callable[..., Tensor], columns: Columns, *, allowed: FailedRewards, verdict: int | None
+    trainer: Any,
+    calculate: Callable[..., Tensor],
+    columns: Columns,
+    *,
+    allowed: FailedRewards,
+    verdict: int | None,
+    whole: bool = False,
 ) -> Tensor:
     """Return scores [N, F] of the rows of all ranks by ``calculate``, TRL's method. All ranks must call it.
 
-    It is called up to ``allowed.retries`` times again for rows without a reward, and after an exception of a function
-    that never returned. ``verdict`` is the column that says whether a completion is correct, None if nobody needs to
-    know. If some rows have rewards and a further call gives none to the others, these rows are at fault, and no call
-    follows.
+    It is called again as ``scored`` says. ``verdict`` is the column that says whether a completion is correct, None if
+    nobody needs to know. A further call of a ``whole`` group is for all of its rows, and those with a reward keep it.
     """
-    scores = _attempt(trainer, calculate, columns, allowed)
-    wanted_shape = (len(columns[0]) * trainer.accelerator.num_processes, len(trainer.reward_weights))
+    ranks = trainer.accelerator.num_processes
+    wanted_shape = (len(columns[0]) * ranks, len(trainer.reward_weights))
+
+    def call(rows: Tensor | None) -> Tensor:
+        if rows is None:
+            return _logged_once(trainer, calculate, columns)
+        of_ranks = rows.view(ranks, -1).cpu()
+        asked = torch.ones_like(of_ranks) if whole else of_ranks
+        most = int(asked.sum(dim=1).max())
+        # all ranks score equally many rows, because TRL gathers their scores: the first one fills up
+        places = [(own.nonzero().flatten().tolist() + [0] * most)[:most] for own in asked]
+        own = places[trainer.accelerator.process_index]
+        with _environments_of(trainer, own):
+            found = _logged_once(trainer, calculate, tuple([column[i] for i in own] for column in columns))
+        scores = found.new_zeros(wanted_shape)
+        scores[[rank * asked.size(1) + i for rank, of_rank in enumerate(places) for i in of_rank]] = found
+        return scores
+
+    scores = scored(call, lambda scores: failed_rows(scores, trainer._failures.judged(scores, verdict)), allowed)
     if scores.shape != wanted_shape:
         raise ValueError(
             "_calculate_rewards must return a row for each completion of all ranks and a column for each reward "
             f"function, {wanted_shape}, got {tuple(scores.shape)}; gather the scores as TRL's method does"
         )
+    return scores
+
+
+def scored(
+    call: Callable[[Tensor | None], Tensor],
+    failed: Callable[[Tensor], Tensor],
+    allowed: FailedRewards,
+    wait: Callable[[float], None] = time.sleep,
+) -> Tensor:
+    """Return scores [N, F] by ``call``, which takes a mask [N] of the rows that it must score, or None for all.
+
+    It is called up to ``allowed.retries`` times again, for the rows without a reward, whose mask [N] ``failed`` returns
+    of scores, and after an exception. If some rows have rewards and a further call gives none to the others, these rows
+    are at fault, and no call follows.
+    """
+    scores: Tensor | None = None
+    rows: Tensor | None = None
     before = -1
-    for attempt in range(allowed.retries):
-        failed = failed_rows(scores, trainer._failures.judged(scores, verdict))
-        number, before = before, int(failed.sum())
-        if not before or number == before < len(failed):
-            break
-        time.sleep(allowed.seconds_before(attempt))
-        failed = failed.view(trainer.accelerator.num_processes, -1).cpu()
-        most = int(failed.sum(dim=1).max())
-        # all ranks score equally many rows, because TRL gathers their scores: the first one fills up
-        places = [(own.nonzero().flatten().tolist() + [0] * most)[:most] for own in failed]
-        own = places[trainer.accelerator.process_index]
-        with _environments_of(trainer, own):
-            again = _attempt(trainer, calculate, tuple([column[i] for i in own] for column in columns), allowed)
-        rows = torch.tensor([rank * failed.size(1) + i for rank, of_rank in enumerate(places) for i in of_rank])
-        wanted = failed.flatten()[rows]
-        scores[rows[wanted].to(scores.device)] = again[wanted.to(again.device)]
+    for attempt in range(allowed.retries + 1):
+        try:
+            found = call(rows)
+        except Exception:
+            if attempt == allowed.retries:
+                raise
+            logger.warning("A reward function failed; it is called again", exc_info=True)
+        else:
+            scores = found if rows is None or scores is None else found.where(rows.unsqueeze(1), scores)
+            if attempt == allowed.retries:
+                break
+            rows = failed(scores)
+            number, before = before, int(rows.sum())
+            if not before or number == before < len(rows):
+                break
+        wait(allowed.seconds_before(attempt))
+    assert scores is not None
     return scores
 
 
@@ -198,21 +237,14 @@ def called_functions(trainer: Any, columns: Collection[int]) -> AbstractContextM
     return replaced(trainer, reward_funcs=called)
 
 
-def _attempt(trainer: Any, calculate: Callable[..., Tensor], columns: Columns, allowed: FailedRewards) -> Tensor:
-    """Return the scores of ``calculate``. The last exception is raised, the others are logged.
-
-    What reward functions logged before an exception is dropped, because they log it again.
-    """
+def _logged_once(trainer: Any, calculate: Callable[..., Tensor], columns: Columns) -> Tensor:
+    """Return the scores of ``calculate``. What functions log before an exception is dropped: they log it again."""
     before = {log: _copied(getattr(trainer, log)) for log in ("_pending_extra_logs", "_pending_metrics")}
-    for attempt in range(allowed.retries):
-        try:
-            return calculate(*columns)
-        except Exception:
-            logger.warning("A reward function failed; it is called again", exc_info=True)
-            for log, logged in before.items():
-                setattr(trainer, log, _copied(logged))
-            time.sleep(allowed.seconds_before(attempt))
-    return calculate(*columns)
+    try:
+        return calculate(*columns)
+    except Exception:
+        vars(trainer).update(before)
+        raise
 
 
 def _result(reading: Coroutine[Any, Any, list[float | None]]) -> list[float | None]:

@@ -37,6 +37,8 @@ LOSSES: dict[str, tuple[Reduction, Divisor]] = {
 With "batch" a micro-batch without any token adds 0 to the mean over micro-batches."""
 
 IMAGE_COLUMNS = ("image", "images")
+IDLE = ("whole_groups", "extract", "equivalence", "rollout_log", "rollout_log_text")
+"""Settings that a stream does not have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,20 +187,10 @@ class TRLAllocation(TrainerAllocation):
 
         ``names`` are those of the reward functions.
         """
-        if not hasattr(dataset, "__len__"):
+        check_known("a stream", dataset)
+        if given := [name for name in IDLE if getattr(self, name) != getattr(TRLAllocation, name)]:
             raise ValueError(
-                f"a stream must know all prompts beforehand, got a {type(dataset).__name__} without a length; load the "
-                "data as a Dataset"
-            )
-        if self.whole_groups or self.rollout_log is not None:
-            raise ValueError(
-                f"whole_groups and rollout_log must be left out of a stream, got {self.whole_groups} and "
-                f"{self.rollout_log}; use AllocatedGRPOTrainer, which has both"
-            )
-        idle = {"extract": "auto", "equivalence": "exact", "rollout_log_text": "full"}
-        if given := [name for name, usual in idle.items() if getattr(self, name) != usual]:
-            raise ValueError(
-                f"{' and '.join(given)} must be left out of a stream, which counts no votes and writes no log, got "
+                f"{' and '.join(given)} must be left out of a stream, which has no whole groups, votes or log, got "
                 f"{', '.join(repr(getattr(self, name)) for name in given)}; use AllocatedGRPOTrainer"
             )
         if args.weight_sync_steps != 1:
@@ -224,8 +216,8 @@ class TRLAllocation(TrainerAllocation):
         """Raise ValueError if a data set of so many ``rows`` has no generation batch, which has ``prompts`` of them."""
         if rows < prompts:
             raise ValueError(
-                f"train_dataset must have the {prompts} prompts of a generation batch, got {rows}; TRL would train no "
-                "step: give more, or lower generation_batch_size / num_generations"
+                f"the data must have the {prompts} prompts of a generation batch, got {rows}; TRL would train no step: "
+                "give more, or lower generation_batch_size / num_generations"
             )
 
     def check_distinct(self, distinct: int, prompts: int) -> None:
@@ -353,6 +345,15 @@ def check_verdict(verdict: str | None, names: Sequence[str]) -> None:
     if verdict is not None and verdict not in names:
         raise ValueError(
             f"verdict must be one of the reward functions, {', '.join(names)}, got {verdict!r}; check the spelling"
+        )
+
+
+def check_known(what: str, dataset: Any) -> None:
+    """Raise ValueError if ``dataset`` yields its prompts one by one, because ``what`` must know all of them."""
+    if not hasattr(dataset, "__len__"):
+        raise ValueError(
+            f"{what} must know all prompts beforehand, got a {type(dataset).__name__} without a length; load the data "
+            "as a Dataset"
         )
 
 

@@ -26,7 +26,7 @@ from transformers.utils import logging
 from apportion.engines.weights import load_weights
 from apportion.runs.children import end_with_parent
 from apportion.trl.failures import FailedRewards, failed_rows
-from apportion.trl.rewards import RewardReader
+from apportion.trl.rewards import RewardReader, scored
 
 OWN_COLUMNS = ("prompt", "completion", "completion_ids")
 """Columns of a row that reward functions get under other names."""
@@ -36,7 +36,10 @@ DISTRIBUTED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_A
 
 @dataclass(frozen=True)
 class SamplerJob:
-    """What the process needs: the policy in ``model`` and how it is loaded, and how to sample and to score."""
+    """What the process needs: the policy in ``model`` and how it is loaded, and how to sample and to score.
+
+    ``returned`` are the names of the functions that have returned before, in the run that is resumed.
+    """
 
     model: str
     loading: Mapping[str, Any]
@@ -49,6 +52,7 @@ class SamplerJob:
     failures: FailedRewards
     seed: int
     weights: Path | None = None
+    returned: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +96,15 @@ class SignOfLife:
 
 @dataclass(frozen=True)
 class SampledBatch:
-    """Completions by the number of their request, the version of the policy, and how long both parts took."""
+    """Completions by the number of their request, the version of the policy, and how long both parts took.
+
+    ``problems`` and ``returned`` are those of the ``RewardReader``.
+    """
 
     completions: Sequence[tuple[int, StreamCompletion]]
     version: int
     problems: Mapping[str, str]
+    returned: frozenset[str]
     seconds: Mapping[str, float]
 
 
@@ -126,6 +134,7 @@ class _Sampler:
 
     def __post_init__(self) -> None:
         self.sign.give("loading the model")
+        self.reader.returned.update(self.job.returned)
         logging.disable_progress_bar()
         model: Any = AutoModelForCausalLM.from_pretrained(self.job.model, **self.job.loading)
         self.model = model.to(self.job.device).eval()
@@ -148,7 +157,7 @@ class _Sampler:
         scored = [replace(each, scores=tuple(own)) for each, own in zip(found, scores.tolist(), strict=True)]
         seconds = {"seconds_generate": generated - started, "seconds_reward": time.monotonic() - generated}
         pairs = tuple(zip(numbers, scored, strict=True))
-        return SampledBatch(pairs, self.version, dict(self.reader.problems), seconds)
+        return SampledBatch(pairs, self.version, dict(self.reader.problems), frozenset(self.reader.returned), seconds)
 
     def _generate(self, rows: Sequence[Mapping[str, Any]]) -> list[StreamCompletion]:
         tokenizer = self.job.tokenizer
@@ -190,22 +199,20 @@ class _Sampler:
 
     def _scores(self, rows: Sequence[Mapping[str, Any]], completions: Sequence[StreamCompletion]) -> Tensor:
         """Return scores [N, F]: NaN for None, and infinity for what failed. Call again as ``failures`` says."""
-        scores = torch.full((len(rows), len(self.functions)), torch.inf)
-        todo, failures = list(range(len(rows))), self.job.failures
-        for attempt in range(failures.retries + 1):
-            try:
-                scores[todo] = self._called([rows[i] for i in todo], [completions[i] for i in todo])
-            except Exception:
-                if attempt == failures.retries:
-                    raise
-            todo = failed_rows(scores, None).nonzero().flatten().tolist()
-            if not todo or attempt == failures.retries:
-                break
-            until = time.monotonic() + failures.seconds_before(attempt)
-            while (left := until - time.monotonic()) > 0:
-                self.sign.give("waiting to call the reward functions again")
-                time.sleep(min(left, 1.0))
-        return scores
+
+        def call(asked: Tensor | None) -> Tensor:
+            places = range(len(rows)) if asked is None else asked.nonzero().flatten().tolist()
+            scores = torch.zeros(len(rows), len(self.functions))
+            scores[list(places)] = self._called([rows[i] for i in places], [completions[i] for i in places])
+            return scores
+
+        return scored(call, lambda scores: failed_rows(scores, None), self.job.failures, self._wait)
+
+    def _wait(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self.sign.give("waiting to call the reward functions again")
+            time.sleep(min(left, 1.0))
 
     def _called(self, rows: Sequence[Mapping[str, Any]], completions: Sequence[StreamCompletion]) -> Tensor:
         columns = {name: [row[name] for row in rows] for name in rows[0] if name not in OWN_COLUMNS}

@@ -10,6 +10,7 @@ import torch
 from apportion import AR3PO, DAPO, HORA, ReinforceAda, Uniform
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer, FailedRewards
 from apportion.trl.failures import LEAST, WINDOW, FailureCount, RewardsFailedError, failed_rows
+from apportion.trl.rewards import RewardReader
 from tests.trl.tiny import TERMS, Judge, assert_gradient, direct_gradient, hora, make_questions, mark, trained
 
 NAN = float("nan")
@@ -76,8 +77,15 @@ def test_dropping_never_ends_a_run_and_aborting_ends_it_at_the_first_failure(run
     _, watch, history = run(config=config, judge=judge, allocator=Uniform(8), failed_rewards="drop")
     assert [row["allocation/failed"] for row in history] == [32.0, 32.0]
     assert [float(gradient.abs().max()) for _, gradient in watch.updates] == [0.0, 0.0]
-    with pytest.raises(RewardsFailedError, match=r"got none for \d+ of the latest 32 \(at most 0 may have none\)"):
-        run(judge=Judge(none=silent), allocator=Uniform(8), failed_rewards="abort")
+    seen = []
+
+    def none_for_the_last(call, prompts):
+        seen.append(prompts[-1])
+        return [None if prompt == prompts[-1] else 0.0 for prompt in prompts]
+
+    with pytest.raises(RewardsFailedError, match=r"got none for 8 of the latest 32 \(at most 0 may have") as caught:
+        run(judge=Verifier(none_for_the_last), allocator=Uniform(8), failed_rewards="abort")
+    assert f"for the prompt {seen[0]!r}" in str(caught.value)
 
 
 def test_reward_functions_are_called_again_for_the_rows_without_a_reward_alone(make):
@@ -188,6 +196,20 @@ def test_a_dead_function_is_called_for_three_prompts_and_then_given_up(make):
     with pytest.raises(RewardsFailedError, match=r"none for 64 of the latest 96 .* verifier raised Conn.*: refused"):
         make(AllocatedGRPOTrainer, reward_funcs=[verifier], allocator=Uniform(8)).train()
     assert verifier.calls == [32, 32, 8, 8, 8, 32, 8, 8, 8]
+
+
+def test_a_call_is_given_up_after_three_prompts_in_a_row_and_one_prompt_is_called_once():
+    calls = []
+
+    def judged(prompts, **columns):
+        calls.append(prompts)
+        if set(prompts) - set("cf"):
+            raise TimeoutError("busy")
+        return [1.0] * len(prompts)
+
+    read = RewardReader({"judged"}).reading(judged, "judged")
+    assert read(prompts=list("abcdef")) == [np.inf, np.inf, 1.0, np.inf, np.inf, 1.0]
+    assert read(prompts=["a", "a"]) == [np.inf, np.inf] and len(calls) == 1 + 6 + 1
 
 
 @pytest.mark.parametrize("wrong", [1, 2])

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from apportion import AR3PO, DAPO
+from apportion.selection import ShuffledEpochs
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
 from tests.builders import LABEL_FREE, LABELLED
 from tests.rules import small
@@ -172,19 +173,22 @@ def test_a_response_of_an_earlier_step_replaces_the_last_wrong_one(run, reuse, k
     built, watch = train(run, kind, 5, allocator, questions=QUESTIONS.select([1, 2, 3, 10]), **given)
     earlier, times = {}, 0
     for step in watch.steps:
-        rows, expected = step.rows, []
+        rows, expected, shown = step.rows, [], {}
         for prompt, calls in step.by_prompt.items():
             absent = earlier.get(prompt, set()) - {call.ids for call in calls}
             ids, rewards = [call.ids for call in calls], rewarded(calls)
-            if absent and not any(rewards):
+            replaces = bool(absent) and not any(rewards)
+            if replaces:
                 times += 1
                 found = [row.ids for row in rows if row.prompt == ids_of(prompt) and row.ids in absent]
                 assert len(found) == (reuse != "stop_gradient")
                 ids, rewards = ids[:-1] + found, [*rewards[:-1], 1.0]
             advantages = group_advantages(built, rewards)
             expected += [Row(ids_of(prompt), own, a) for own, a in zip(ids, advantages, strict=False)]
+            shown[prompt] = iter([*advantages[:-1], 0.0] if replaces else advantages)
         assert_rows(rows, expected)
         assert_chunks(step, len(expected), built)
+        assert step.table["advantages"] == pytest.approx([next(shown[call.prompt]) for call in step.calls], abs=1e-5)
         for call in step.calls:
             if call.score:
                 earlier.setdefault(call.prompt, set()).add(call.ids)
@@ -280,13 +284,18 @@ def test_rewards_that_rloo_clips_to_one_value_are_dropped(run):
     assert logged["allocation/mixed"] == 0
 
 
-@pytest.mark.parametrize(("trainer", "weighting"), [(AllocatedGRPOTrainer, "token"), (AllocatedRLOOTrainer, "rollout")])
-def test_a_batch_without_groups_changes_no_weights(run, trainer, weighting):
-    """No completion is correct, so dynamic sampling finds no mixed group."""
-    given = {"allocator": DAPO(rollouts_per_prompt=4, draw=2, max_draws=2), "weighting": weighting}
-    judge = Judge(mark=lambda completion, k: 0.0)
-    _, watch, history = run(trainer, config={"max_steps": 2, "max_grad_norm": 0.0}, judge=judge, **given)
+@pytest.mark.parametrize(
+    ("trainer", "weighting", "selection"),
+    [(AllocatedGRPOTrainer, "token", None), (AllocatedRLOOTrainer, "rollout", ShuffledEpochs())],
+)
+def test_a_batch_without_groups_changes_no_weights(run, trainer, weighting, selection):
+    """No completion is correct, so dynamic sampling finds no mixed group in any prompt of the data set."""
+    given = {"allocator": DAPO(rollouts_per_prompt=4, draw=2, max_draws=3), "weighting": weighting}
+    judge, questions = Judge(mark=lambda completion, k: 0.0), make_questions(8)
+    config = {"max_steps": 2, "max_grad_norm": 0.0}
+    _, watch, history = run(trainer, config=config, judge=judge, questions=questions, selection=selection, **given)
     for step in watch.steps:
-        assert len(step.calls) == 24 and step.rows == [] and step.padding == 4
+        assert {prompt: len(calls) for prompt, calls in step.by_prompt.items()} == dict.fromkeys(questions["prompt"], 4)
+        assert step.rows == [] and step.padding == 4
     assert [row["loss"] for row in history] == [0.0, 0.0]
     assert [float(gradient.abs().max()) for _, gradient in watch.updates] == [0.0, 0.0]

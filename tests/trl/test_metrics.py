@@ -10,9 +10,9 @@ import pytest
 from apportion import AR3PO, DAPO, ReinforceAda, Voting
 from apportion.engines.metrics import DIFFICULTIES
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
-from apportion.trl.metrics import Metrics, whole_columns
+from apportion.trl.metrics import combined, whole_columns
 from tests.soak import case
-from tests.trl.tiny import EOS, PAD, Judge, group_advantages, hora, ids_of
+from tests.trl.tiny import EOS, PAD, Judge, group_advantages, hora, ids_of, make_questions
 
 ALLOCATORS = {
     "ar3po": lambda: AR3PO(stages=4, rollouts_per_stage=2, reuse="none"),
@@ -158,10 +158,11 @@ def test_label_free_rewards_are_those_of_the_votes_and_functions_are_logged_besi
 
 
 def test_metrics_and_columns_of_reward_functions_are_logged(run, tmp_path):
-    """``log_metric`` is averaged over rows, ``log_extra`` is a column of the table."""
+    """``log_metric`` is averaged over rows, ``log_extra`` is a column of the table. Each row has cells of its own."""
     seen = []
 
-    def noisy(completions, log_metric, log_extra, **columns):
+    def noisy(completions, log_metric, log_extra, gold, **columns):
+        assert [own.pop() for own in gold] == ["a"] * len(completions)
         vowels = [float(sum(c in "aeiou" for c in text)) for text in completions]
         seen.extend(vowels)
         log_metric("vowels", float(np.mean(vowels)))
@@ -170,6 +171,7 @@ def test_metrics_and_columns_of_reward_functions_are_logged(run, tmp_path):
         return [None] * len(completions)
 
     given = {"allocator": ALLOCATORS["ar3po"](), "others": [noisy], "verdict": "judge"}
+    given["questions"] = make_questions().add_column("gold", [["a"]] * 48)
     _, watch, (logged,) = run(config={"max_steps": 1, "log_completions": True}, **given)
     sizes = [len(calls) for calls in watch.steps[0].rounds]
     assert len(sizes) > 1 and len(seen) < 32
@@ -206,11 +208,9 @@ ROUNDS = {
 
 
 def test_metrics_of_rounds_are_combined_by_their_kind():
-    metrics = Metrics()
-    metrics.add({name: [first] for name, (first, _, _) in ROUNDS.items()} | {"only/once": [7.0]}, 4)
-    metrics.add({name: [second] for name, (_, second, _) in ROUNDS.items()}, 2)
+    first, second = ({name: [each[place]] for name, each in ROUNDS.items()} for place in (0, 1))
     expected = {name: both for name, (*_, both) in ROUNDS.items()} | {"only/once": 7.0}
-    assert metrics.combine() == pytest.approx(expected, nan_ok=True)
+    assert combined([(first | {"only/once": [7.0]}, 4), (second, 2)]) == pytest.approx(expected, nan_ok=True)
 
 
 def test_a_column_that_is_logged_in_some_rounds_has_a_value_for_each_row():

@@ -11,7 +11,7 @@ from trl import RLOOTrainer
 from apportion import HORA, TTRL, Uniform
 from apportion.records import read_log
 from apportion.trl import AllocatedRLOOTrainer
-from apportion.trl.metrics import Metrics
+from apportion.trl.metrics import combined
 from tests.trl.test_parity import assert_same
 from tests.trl.tiny import assert_rows, ids_of, log_probabilities, make_policy, policy_with, trained, whole_groups
 
@@ -63,7 +63,5 @@ def test_rewards_from_votes_are_penalised_too(make):
 
 
 def test_kl_of_several_rounds_is_a_mean_over_tokens():
-    metrics = Metrics()
-    metrics.add({"kl": [0.3], "completions/mean_length": [2.0]}, 4)
-    metrics.add({"kl": [0.1], "completions/mean_length": [6.0]}, 4)
-    assert metrics.combine()["kl"] == pytest.approx((0.3 * 8 + 0.1 * 24) / 32)
+    rounds = [({"kl": [kl], "completions/mean_length": [length]}, 4) for kl, length in ((0.3, 2.0), (0.1, 6.0))]
+    assert combined(rounds)["kl"] == pytest.approx((0.3 * 8 + 0.1 * 24) / 32)

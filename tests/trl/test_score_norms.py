@@ -15,7 +15,7 @@ from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
 from apportion.trl.generation import score_norms
 from apportion.trl.settings import TRLAllocation
 from tests.soak import case
-from tests.trl.tiny import ids_of, log_probabilities, make_policy
+from tests.trl.tiny import hora, ids_of, log_probabilities, make_policy
 
 TEMPERATURE = 0.7
 
@@ -72,6 +72,8 @@ LEARNING = {
     "optimal baseline": REINFORCE | {"allocator": Uniform(8), "baseline": Optimal()},
     "single rollouts": REINFORCE | {"baseline": Optimal(scope="constant")},
     "spo": {"allocator": Uniform(1), "estimator": "spo", "baseline": SPO()},
+    "two rounds with a penalty": REINFORCE
+    | {"trainer": AllocatedRLOOTrainer, "allocator": hora(), "baseline": Optimal(), "config": {"beta": 0.05}},
 }
 
 

@@ -64,7 +64,7 @@ CONSTRUCTED = {
     "an eval_dataset needs reward_funcs, got none; give some, which are never trained on, or leave the "
     "eval_dataset out": {"allocator": VOTES, "reward_funcs": [], "eval_dataset": make_questions(4)},
     # TRL itself would train no step, and say so in a log line alone
-    "train_dataset must have the 4 prompts of a generation batch, got 3; TRL would train no step: give more, ": {
+    "the data must have the 4 prompts of a generation batch, got 3; TRL would train no step: give more, ": {
         "questions": make_questions(3)
     },
     # every advantage would be 0

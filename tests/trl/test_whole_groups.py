@@ -7,7 +7,7 @@ import pytest
 
 from apportion import AR3PO, DAPO, HORA, TTRL, VIP, PilotCommit, Uniform
 from apportion.records import read_log
-from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
+from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer, FailedRewards
 from apportion.trl.failures import RewardsFailedError
 from tests.trl.tiny import TOKENIZER, Call, Judge, assert_rows, mark, untimed, whole_groups
 
@@ -27,8 +27,8 @@ class Comparison:
         assert len(set(prompts)) == 1 and len(prompts) == len(completions) == len(completion_ids) == len(k)
         assert TOKENIZER.batch_decode(completion_ids, skip_special_tokens=True) == completions
         log_extra("text", list(completions))
-        log_metric("group_size", len(prompts))
         scores = [sum(other < each for other in completions) / max(len(completions) - 1, 1) for each in completions]
+        log_metric("best", max(scores))
         if self.none is not None:
             scores = [None if self.none(each) else score for each, score in zip(completions, scores, strict=True)]
         rows = zip(prompts, completions, completion_ids, scores, strict=True)
@@ -45,6 +45,8 @@ def test_a_function_is_called_once_for_each_group_of_one_round(run, trainer, rul
         assert_rows(step.rows, whole_groups(built, step))
         mean = pytest.approx(sum(call.score for call in step.calls) / 32)
         assert logged["rewards/comparison/mean"] == mean == logged["reward"]
+        assert logged["best"] == pytest.approx(sum(max(each.score for each in calls) for calls in step.rounds) / 4)
+    assert not built._logs["extra"] and not built._pending_metrics
 
 
 @pytest.mark.parametrize(
@@ -87,8 +89,9 @@ def test_completions_without_a_reward_leave_their_group_and_a_dead_function_ends
         missing = sum(call.score is None for call in step.calls)
         assert missing == logged["allocation/failed"] > 0 and logged["allocation/rows"] == 32 - missing
     dead = Comparison(none=lambda text: True)
-    with pytest.raises(RewardsFailedError, match="comparison returned None"):
+    with pytest.raises(RewardsFailedError, match="comparison returned None") as caught:
         run(judge=dead, **given)
+    assert f"for the prompt {dead.rounds[-1][0].prompt!r}" in str(caught.value)
     # the verdict is a reward
     run(others=[dead], verdict="judge", allocator=HORA(), whole_groups=True, failed_rewards="abort")
 
@@ -96,8 +99,22 @@ def test_completions_without_a_reward_leave_their_group_and_a_dead_function_ends
 def test_buffered_pilots_keep_their_rewards(run):
     allocator = PilotCommit(pilots=3, commits=3, max_rounds=3, min_rate=0.0, max_rate=1.0, target=2)
     given = {"others": [Comparison()], "verdict": "judge", "whole_groups": True, "config": {"max_steps": 14}}
-    _, _, history = run(allocator=allocator, **given)
+    _, watch, history = run(allocator=allocator, **given)
     assert sum(logged["allocation/reused"] for logged in history) > 0
+    for step in watch.steps:
+        assert step.table["judge"] == [call.score for call in step.calls]
+
+
+def test_a_group_is_called_again_as_a_whole(run):
+    """The function gives None to some in its first call, and scores others among all of the group in the second."""
+    comparison = Comparison(none=lambda text: not comparison.rounds and text[:1] in "048c")
+    given = {"allocator": VIP(), "whole_groups": True, "failed_rewards": FailedRewards(retries=1, wait=0.0)}
+    _, watch, (logged,) = run(judge=comparison, config={"max_steps": 1}, **given)
+    first, second, *others = watch.steps[0].rounds
+    assert logged["allocation/failed"] == 0 and len(others) == 3
+    assert [call.text for call in first] == [call.text for call in second] and None in [call.score for call in first]
+    scores = [call.score for calls in (second, *others) for call in calls]
+    assert watch.steps[0].table["comparison"] == pytest.approx(scores)
 
 
 REFUSED = {

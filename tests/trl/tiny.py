@@ -173,9 +173,10 @@ class Row:
 
 @dataclass
 class Step:
-    """One generation batch: its scored rounds, and the micro-batches that the loss got."""
+    """One generation batch: its scored rounds, TRL's table of completions, and the micro-batches that the loss got."""
 
     rounds: list
+    table: dict
     chunks: list = field(default_factory=list)
 
     @property
@@ -234,7 +235,8 @@ class Watch(TrainerCallback):
 
         def watched(model, inputs, *args, **settings):
             if self.judge.rounds:
-                self.steps.append(Step(self.judge.rounds[:]))
+                columns = {**trainer._logs["rewards"], "advantages": trainer._logs["advantages"]}
+                self.steps.append(Step(self.judge.rounds[:], {name: list(own) for name, own in columns.items()}))
                 self.judge.rounds.clear()
             self.steps[-1].chunks.append(dict(inputs))
             return compute_loss(model, inputs, *args, **settings)
