@@ -5,6 +5,7 @@ steps from 0. Here the unused micro-batches are saved, one file per rank. A resu
 and no allocator learns from a batch twice.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
 
 from apportion.engines.fresh_rows import FreshRows
 from apportion.engines.saved_settings import check_same_settings
@@ -22,12 +23,15 @@ from apportion.runs.declared_types import fits
 from apportion.trl.failures import FailureCount
 from apportion.trl.generation import Response
 from apportion.trl.ranks import Ranks
-from apportion.trl.rewards import RewardReader
 from apportion.trl.rows import to_device
 from apportion.trl.sampler import SelectedRows
 from apportion.trl.settings import TRLAllocation
 
+logger = logging.getLogger(__name__)
+
 FILE = "apportion.pt"
+LAST = "trainer_state.json"
+"""The file that TRL writes last: a checkpoint that has it is whole."""
 KIND, BATCH_KIND = "TRL run", "TRL generation batch"
 REMEDY = "resume from another checkpoint, or start a new run"
 TRLTrainer: Any = object  # one of TRL's trainers comes later in the method resolution order
@@ -69,7 +73,36 @@ class SavedState:
             )
 
 
-class CheckpointedTrainer(TRLTrainer):  # type: ignore[misc]
+class WholeCheckpoints(TRLTrainer):  # type: ignore[misc]
+    """Overrides the methods of TRL so that a checkpoint with its last file has our own files too."""
+
+    _save_allocation: Callable[[Path], None]
+    """Writes our own files of this rank to the folder of a checkpoint."""
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **settings: Any) -> Any:
+        """Train as TRL does. ``resume_from_checkpoint=True`` is the last whole checkpoint in the output folder.
+
+        TRL takes the last one, which a run that was killed while it wrote it has left without some of its files.
+        """
+        if resume_from_checkpoint is True and (whole := newest_checkpoint(Path(self.args.output_dir))) is not None:
+            last = get_last_checkpoint(self.args.output_dir)
+            if Path(last).name != whole.name:
+                logger.warning("%s was not written to its end; training goes on from %s", last, whole.name)
+            resume_from_checkpoint = str(whole)
+        return super().train(resume_from_checkpoint, *args, **settings)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Write TRL's checkpoint, after our own files."""
+        if not self.args.save_only_model:
+            folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+            folder.mkdir(parents=True, exist_ok=True)
+            if self.accelerator.is_main_process:
+                (folder / LAST).unlink(missing_ok=True)  # of an earlier run, whose checkpoint is written again
+            self._save_allocation(folder)
+        super()._save_checkpoint(model, trial)
+
+
+class CheckpointedTrainer(WholeCheckpoints):
     """Overrides the methods of TRL that write and read checkpoints and sample prompts."""
 
     allocation: TRLAllocation
@@ -77,7 +110,6 @@ class CheckpointedTrainer(TRLTrainer):  # type: ignore[misc]
     _take_dataset: Callable[[], None]
     """Gives all rules the prompts of ``train_dataset``."""
     _failures: FailureCount
-    _reader: RewardReader
     _batches: int = 0
     _log: str | None = None
     _sampler: Any = None
@@ -121,13 +153,6 @@ class CheckpointedTrainer(TRLTrainer):  # type: ignore[misc]
         assert selection is not None
         return self._ranks.run_on_main(lambda: selection.choose(count))
 
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Write TRL's checkpoint, after our own files: TRL's files mark a checkpoint as complete."""
-        if not self.args.save_only_model:
-            folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-            self._save_allocation(folder)
-        super()._save_checkpoint(model, trial)
-
     def _save_allocation(self, folder: Path) -> None:
         allocation, used = self.allocation, self._step % (self.args.steps_per_generation * self.num_iterations)
         save_batch(folder, self._ranks.rank, self._buffered_inputs if used else None)
@@ -143,7 +168,7 @@ class CheckpointedTrainer(TRLTrainer):  # type: ignore[misc]
                 settings=allocation.settings,
                 iterations=self.num_iterations,
                 log=self._log,
-                failures=self._failures.state_dict() | {"returned": sorted(self._reader.returned)},
+                failures=self._failures.state_dict(),
             )
             save(folder, state)
 
@@ -163,8 +188,7 @@ class CheckpointedTrainer(TRLTrainer):  # type: ignore[misc]
             return replace(saved, allocator={}, baseline=None, selection=None)
 
         saved = ranks.run_on_main(load_without_state_dicts)
-        check_iterations(saved, self.num_iterations)
-        sharing = (ranks.size, self.args.steps_per_generation)
+        sharing = (ranks.size, self.args.steps_per_generation, self.num_iterations)
         self._buffered_inputs = load_batch(folder, ranks.rank, sharing, self.accelerator.device, saved)
         self._fresh.restore(saved.drawn)
         self._batches = saved.batches
@@ -172,7 +196,6 @@ class CheckpointedTrainer(TRLTrainer):  # type: ignore[misc]
         with restoring(folder / FILE, REMEDY):
             self._failures.load_state_dict(saved.failures)
             self._restore_sampler(saved)
-        self._reader.returned.update(saved.failures.get("returned", ()))
 
         def restore() -> None:
             with restoring(folder / FILE, REMEDY):
@@ -196,6 +219,14 @@ class CheckpointedTrainer(TRLTrainer):  # type: ignore[misc]
                 next(iter(self._sampler), None)  # skip the orders of finished epochs
         elif not self.args.ignore_data_skip:
             self._sampler.replay(saved.chosen, len(self.train_dataset))
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """Return the last whole checkpoint in the output folder of a run; None if there is none."""
+    prefix = f"{PREFIX_CHECKPOINT_DIR}-"
+    steps = (path.parent.name.removeprefix(prefix) for path in folder.glob(f"{prefix}*/{LAST}"))
+    newest = max((int(step) for step in steps if step.isdecimal()), default=None)
+    return None if newest is None else folder / f"{prefix}{newest}"
 
 
 def save(folder: Path, state: SavedState) -> None:
@@ -234,7 +265,6 @@ def load(folder: Path, name: str, *, baseline: bool = False, selection: bool = F
 
 def save_batch(folder: Path, rank: int, chunks: list[dict[str, Any]] | None) -> None:
     """Write the micro-batches that one rank has yet to train on, or remove their file if ``chunks`` is None."""
-    folder.mkdir(parents=True, exist_ok=True)
     if chunks is None:
         _batch_file(folder, rank).unlink(missing_ok=True)
     else:
@@ -243,20 +273,21 @@ def save_batch(folder: Path, rank: int, chunks: list[dict[str, Any]] | None) -> 
 
 
 def load_batch(
-    folder: Path, rank: int, sharing: tuple[int, int], device: torch.device, state: SavedState
+    folder: Path, rank: int, sharing: tuple[int, int, int], device: torch.device, state: SavedState
 ) -> list[dict[str, Any]] | None:
     """Load what ``save_batch`` wrote to ``device``; None if the checkpoint with ``state`` lies between two batches.
 
-    Raises ValueError if the batch was shared by other numbers of ranks and micro-batches than ``sharing``, or if the
-    file is missing or damaged.
+    Raises ValueError if the batch was shared by other numbers of ranks, micro-batches and iterations than ``sharing``,
+    or if the file is missing or damaged.
     """
     if state.sharing is None:
         return None
-    if tuple(state.sharing) != sharing:
+    begun = (*state.sharing, sharing[2] if state.iterations is None else state.iterations)
+    if begun != sharing:
         raise ValueError(
-            "a checkpoint in the middle of a generation batch must be resumed with as many processes and "
-            f"steps_per_generation, {state.sharing[0]} and {state.sharing[1]}, got {sharing[0]} and {sharing[1]}; set "
-            "them so, or resume a checkpoint between two batches"
+            "a checkpoint in the middle of a generation batch must be resumed with as many processes, "
+            f"steps_per_generation and num_iterations, {begun}, got {sharing}; set them so, or resume a checkpoint "
+            "between two batches"
         )
     path = _batch_file(folder, rank)
     if not path.exists():
@@ -265,15 +296,6 @@ def load_batch(
     with restoring(path, REMEDY):
         _check_chunks(chunks, sharing[1])
     return [to_device(chunk, device) for chunk in chunks]
-
-
-def check_iterations(state: SavedState, iterations: int) -> None:
-    """Raise ValueError if the rest of a batch was to be used another number of ``iterations``."""
-    if state.sharing is not None and state.iterations not in (None, iterations):
-        raise ValueError(
-            "a checkpoint in the middle of a generation batch must be resumed with as many num_iterations, "
-            f"{state.iterations}, got {iterations}; set them so, or resume a checkpoint between two batches"
-        )
 
 
 def _check_chunks(chunks: Any, count: int) -> None:

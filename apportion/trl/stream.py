@@ -24,11 +24,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from apportion.engines.dataset_prompts import read_prompts
 from apportion.stream import Stream
-from apportion.trl.checkpoints import FILE
+from apportion.trl.checkpoints import FILE, WholeCheckpoints
 from apportion.trl.overrides import BillLine
 from apportion.trl.ranks import Ranks
 from apportion.trl.settings import TRLAllocation
@@ -48,7 +47,7 @@ PATIENCE = 1e9
 """Seconds for a request of the stream. The trainer's ``heartbeat_stale_after_s`` bounds the silence of the process."""
 
 
-class AllocatedAsyncGRPOTrainer(AsyncGRPOTrainer):  # type: ignore[misc]
+class AllocatedAsyncGRPOTrainer(WholeCheckpoints, AsyncGRPOTrainer):  # type: ignore[misc]
     """``trl.experimental.async_grpo.AsyncGRPOTrainer`` with an allocator that decides who gets the next free slot.
 
     The first eight arguments are those of TRL. ``per_device_train_batch_size * gradient_accumulation_steps`` times the
@@ -156,13 +155,9 @@ class AllocatedAsyncGRPOTrainer(AsyncGRPOTrainer):  # type: ignore[misc]
         """Return a loader of one micro-batch after the other, which fetches none before it is needed."""
         return DataLoader(_MicroBatches(self), batch_size=None)
 
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Write TRL's checkpoint after the state of the stream: TRL's files mark a checkpoint as complete."""
-        if not self.args.save_only_model and self.accelerator.is_main_process:
-            folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-            folder.mkdir(parents=True, exist_ok=True)
+    def _save_allocation(self, folder: Path) -> None:
+        if self.accelerator.is_main_process:
             self._worker.save(folder / FILE)
-        super()._save_checkpoint(model, trial)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)

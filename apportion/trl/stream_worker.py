@@ -71,8 +71,8 @@ class StreamWorker:
         self.metrics_queue: queue.Queue[Any] = queue.Queue()
         self.updates: deque[int] = deque()
         self.groups = 0
-        self._problems: dict[str, str] = {}
-        self._failures = FailureCount(allocation.failures, names, self._problems)
+        self._problems, self._returned = dict[str, str](), set[str]()
+        self._failures = FailureCount(allocation.failures, names, self._problems, self._returned)
         self._verdicts = Verdicts(allocation, torch.ones(len(names)), self._failures, _no_components)
         self._asked: dict[int, Ticket] = {}
         self._asked_at = 0.0
@@ -93,7 +93,8 @@ class StreamWorker:
         self._sign.give("starting")
         self._link, theirs = context.Pipe()
         self._wake, self._woken = context.Pipe()
-        self._process = context.Process(target=run_sampler, args=(theirs, self._sign, self.job), daemon=True)
+        job = replace(self.job, returned=frozenset(self._returned))
+        self._process = context.Process(target=run_sampler, args=(theirs, self._sign, job), daemon=True)
         self._process.start()
         theirs.close()
         until = time.monotonic() + START_SECONDS
@@ -230,6 +231,7 @@ class StreamWorker:
                 trace
             )
         self._problems.update(message.problems)
+        self._returned.update(message.returned)
         norms = self.allocation.needs.score_norms
         rollouts = [
             Rollout(
@@ -238,8 +240,8 @@ class StreamWorker:
             for _, each in message.completions
         ]
         tickets = [self._asked[number] for number, _ in message.completions]
-        judged = self._verdicts.judge(rollouts, [ticket.prompt.text for ticket in tickets])
-        with self._lock:
+        with self._lock:  # a checkpoint has failures and the arrival of their completions, or neither
+            judged = self._verdicts.judge(rollouts, [ticket.prompt.text for ticket in tickets])
             for ticket, rollout in zip(tickets, judged, strict=True):
                 self.stream.arrived(ticket, rollout, message.version)
             self._asked = {}

@@ -10,7 +10,7 @@ import pytest
 import torch
 from trl import GRPOTrainer
 
-from apportion import HORA, VIP, Uniform
+from apportion import DAPO, HORA, VIP, Uniform
 from apportion.baselines import SPO
 from apportion.engines.saved_state import SavedStateError, save_state
 from apportion.predictors import DiscountedCounts
@@ -18,7 +18,7 @@ from apportion.presets import fixed_baseline
 from apportion.records import RecordError, read_log
 from apportion.selection import LargestVariance, Mixed
 from apportion.trl import AllocatedGRPOTrainer, checkpoints
-from apportion.trl.generation import Response
+from apportion.trl.generation import Response, _with_keys_of
 from apportion.trl.rows import unpack_row
 from tests.hostile import FILES, MARKER
 from tests.soak import case
@@ -74,6 +74,11 @@ def logged_steps(folder):
 
 def hora():
     return HORA(pre_rollouts=2, rollouts_per_prompt=4)
+
+
+def dapo():
+    """Return a rule that draws further prompts."""
+    return DAPO(rollouts_per_prompt=4, draw=2, max_draws=3)
 
 
 def trained(folder, allocator=None, kind=AllocatedGRPOTrainer, resume=None, steps=2, questions=8, given=None, **config):
@@ -162,10 +167,13 @@ def test_a_checkpoint_without_settings_resumes(tmp_path):
 
 def test_other_iterations_are_refused_in_the_middle_of_a_batch_alone(tmp_path):
     trained(tmp_path, hora(), num_iterations=2)
-    message = "in the middle of a generation batch must be resumed with as many num_iterations, 2, got 3; set them so"
+    message = (
+        r"in the middle of a generation batch must be .* num_iterations, \(1, 2, 2\), got \(1, 2, 3\); set them so"
+    )
     with pytest.raises(ValueError, match=message):
         trained(tmp_path, hora(), resume=1, num_iterations=3)
-    assert trained(tmp_path, hora(), resume=2, steps=3, num_iterations=3).state.global_step == 3
+    again = trained(tmp_path, hora(), resume=2, steps=5, num_iterations=3)
+    assert again.state.global_step == 5 and again._batches == 2
 
 
 def logged(folder, steps=2, resume=None, **given):
@@ -203,6 +211,30 @@ def test_a_batch_left_by_an_earlier_run_is_not_used(tmp_path):
     assert not list(tmp_path.glob("checkpoint-*/apportion_batch_*"))
     (tmp_path / "checkpoint-1" / "apportion_batch_0.pt").write_bytes(left)
     assert_equal_ends(trained(tmp_path, hora(), resume=1), whole)
+
+
+def test_training_goes_on_from_the_last_whole_checkpoint(tmp_path, monkeypatch, caplog):
+    """The run is killed after our own files, in a new checkpoint and in one that is written again, or after TRL's."""
+    save, whole, early = GRPOTrainer._save_checkpoint, trained(tmp_path / "whole", dapo()), True
+
+    def torn(trainer, *given):
+        last = trainer.state.global_step == 2
+        if not (last and early):
+            save(trainer, *given)
+        if last:
+            raise KeyboardInterrupt
+
+    (tmp_path / "killed" / "checkpoint-kept-9").mkdir(parents=True)
+    (tmp_path / "killed" / "checkpoint-kept-9" / checkpoints.LAST).touch()
+    for name, resume, early in (("killed", None, True), ("killed", 1, True), ("later", None, False)):
+        monkeypatch.setattr(GRPOTrainer, "_save_checkpoint", torn)
+        with pytest.raises(KeyboardInterrupt):
+            trained(tmp_path / name, dapo(), resume=resume)
+        monkeypatch.setattr(GRPOTrainer, "_save_checkpoint", save)
+        caplog.clear()
+        assert_equal_ends(trained(tmp_path / name, dapo(), resume=True), whole)
+        said = "checkpoint-2 was not written to its end; training goes on from checkpoint-1"
+        assert (said in caplog.text) == early
 
 
 HALVES = {"steps_per_generation": 4, "num_iterations": 2}
@@ -252,17 +284,17 @@ def test_state_and_batch_are_loaded_as_saved_and_refused_if_shared_by_other_numb
     learnt = saved(tmp_path, allocator={"successes": [1.0, 2.0]}, sharing=(2, 1))
     assert checkpoints.load(tmp_path, "hora") == learnt
     with pytest.raises(SavedStateError, match=r"must hold it, got no such file; resume from another"):
-        checkpoints.load_batch(tmp_path, 0, (2, 1), CPU, learnt)
+        checkpoints.load_batch(tmp_path, 0, (2, 1, 3), CPU, learnt)
     for rank in (0, 1):
         checkpoints.save_batch(tmp_path, rank, [{"advantages": torch.tensor([0.5, rank]), "num_items_in_batch": None}])
     for rank in (0, 1):
-        (chunk,) = checkpoints.load_batch(tmp_path, rank, (2, 1), CPU, learnt)
+        (chunk,) = checkpoints.load_batch(tmp_path, rank, (2, 1, 3), CPU, learnt)
         assert chunk["advantages"].tolist() == [0.5, rank] and chunk["num_items_in_batch"] is None
-    for sharing in ((1, 1), (2, 4)):
-        with pytest.raises(ValueError, match=r"steps_per_generation, 2 and 1, got . and .; set them so"):
+    for sharing in ((1, 1, 3), (2, 4, 3)):
+        with pytest.raises(ValueError, match=r"num_iterations, \(2, 1, 3\), got \(., ., 3\); set them so"):
             checkpoints.load_batch(tmp_path, 0, sharing, CPU, learnt)
     # between two batches any number of ranks resumes
-    assert checkpoints.load_batch(tmp_path, 0, (3, 1), CPU, saved(tmp_path)) is None
+    assert checkpoints.load_batch(tmp_path, 0, (3, 1, 1), CPU, saved(tmp_path)) is None
 
 
 def test_an_added_or_removed_baseline_is_refused(tmp_path):
@@ -278,7 +310,7 @@ def test_a_foreign_file_in_a_checkpoint_is_refused_in_one_line_and_runs_no_code(
     learnt = saved(tmp_path, sharing=(1, 1))
     loads = {
         checkpoints.FILE: lambda: checkpoints.load(tmp_path, "hora"),
-        "apportion_batch_0.pt": lambda: checkpoints.load_batch(tmp_path, 0, (1, 1), CPU, learnt),
+        "apportion_batch_0.pt": lambda: checkpoints.load_batch(tmp_path, 0, (1, 1, 1), CPU, learnt),
     }
     for name in FILES:
         for file, load in loads.items():
@@ -310,7 +342,7 @@ def test_a_forged_state_or_batch_is_refused(tmp_path):
     for chunks in (None, [], [{}], [{"advantages": two}] * 2, [{"advantages": "text"}], [unequal]):
         save_state(tmp_path / "apportion_batch_0.pt", checkpoints.BATCH_KIND, chunks)
         with pytest.raises(SavedStateError, match=r"apportion_batch_0\.pt: .*micro-batches"):
-            checkpoints.load_batch(tmp_path, 0, (1, 1), CPU, learnt)
+            checkpoints.load_batch(tmp_path, 0, (1, 1, 1), CPU, learnt)
 
 
 def test_a_response_of_an_earlier_step_keeps_its_ids_scores_and_row_in_less_memory(tmp_path):
@@ -334,3 +366,5 @@ def test_a_response_of_an_earlier_step_keeps_its_ids_scores_and_row_in_less_memo
     assert all(torch.equal(found.row[key], kept.row[key]) for key in row)
     assert all(torch.equal(back[key], row[key]) for key in row)
     assert Response(kept.tokens, "a text", (1.0,), 7).for_reuse().row is None
+    with pytest.raises(ValueError, match="all columns of this step's loss, got one without ref; resume with the beta"):
+        _with_keys_of({**row, "ref": ids}, back)

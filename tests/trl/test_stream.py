@@ -8,8 +8,10 @@ import re
 import signal
 import time
 from collections import Counter
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,11 +25,14 @@ from trl.experimental.async_grpo.async_grpo_trainer import RolloutWorkerProtocol
 
 from apportion import HORA, VIP, InverseAccuracy, PilotCommit
 from apportion.allocators import Voting
+from apportion.engines.saved_state import load_state
 from apportion.selection import SPOWeights
-from apportion.trl import AllocatedAsyncGRPOTrainer, seam
+from apportion.trl import AllocatedAsyncGRPOTrainer, FailedRewards, seam
+from apportion.trl.checkpoints import FILE, WholeCheckpoints
 from apportion.trl.failures import RewardsFailedError
 from apportion.trl.stream import micro_batches
-from apportion.trl.stream_worker import StreamWorkerError
+from apportion.trl.stream_sampler import SignOfLife, StreamCompletion, _Sampler
+from apportion.trl.stream_worker import KIND, StreamWorkerError
 from tests.trl import tiny
 from tests.trl.scripts.streamed import judge, make, without_gpu
 from tests.trl.test_ranks import start
@@ -45,19 +50,20 @@ def on_cpu(monkeypatch):
 class Faulty:
     """A reward function with ``faults`` by the first character of a completion: what it returns, or an exception.
 
-    That of "any" is raised in every call.
+    That of "any" is raised in every call, and ``first`` in the first one of a process.
     """
 
     __name__ = "faulty"
 
-    def __init__(self, faults=(), hangs=False):
-        self.faults, self.hangs = dict(faults), hangs
+    def __init__(self, faults=(), hangs=False, first=None):
+        self.faults, self.hangs, self.first = dict(faults), hangs, first
 
     def __call__(self, completions, k, **columns):
         if self.hangs:
             time.sleep(600)
         found = [self.faults.get(text[:1], tiny.mark(text, each)) for text, each in zip(completions, k, strict=True)]
-        for each in (self.faults.get("any"), *found):
+        first, self.first = self.first, None
+        for each in (first, self.faults.get("any"), *found):
             if isinstance(each, Exception):
                 raise each
         return found
@@ -107,6 +113,8 @@ def test_without_age_it_is_plain_grpo_on_the_newest_policy(policy, tmp_path, mon
     assert "uniform: an update has 16 or more rollouts, in whole groups, and none" in capsys.readouterr().err
     audit.check(bound=0)
     assert Counter(chain(*audit.prompts)) == Counter(trainer.train_dataset["prompt"])  # one epoch, each once
+    first, second = ([r.completion.tokens for g in update.groups for r in g.rollouts] for update in audit.given[:2])
+    assert sum(map(tuple.__eq__, first, second)) < 4  # each batch has random numbers of its own
     for logged in history:  # the log-probabilities of the other process are those of the trainer's weights
         assert logged["ratio"] == pytest.approx(1, abs=1e-5) and logged["kl"] == pytest.approx(0, abs=1e-5)
         assert logged["sample/staleness_max"] == 0 and logged["allocation/rows"] == 16
@@ -166,6 +174,36 @@ def test_a_killed_run_resumes_without_losing_or_repeating_a_prompt(policy, tmp_p
     assert resumed.allocation.baseline.predict(audit.worker.stream._prompts).std() > 0
 
 
+def test_a_resumed_run_knows_its_failures_and_the_functions_that_have_returned(policy, tmp_path):
+    """A function that has returned may raise in the first call of the process that samples: it ends no run."""
+    faults, given = dict.fromkeys("0123"), {"failed_rewards": "drop", "estimator": "reinforce", "baseline": "spo"}
+    given |= {"save_strategy": "steps", "save_steps": 1}
+    make(policy, tmp_path, reward=Faulty(faults), max_steps=1, **given).train()
+    resumed = make(policy, tmp_path, reward=Faulty(faults, first=TimeoutError("busy")), max_steps=2, **given)
+    saved = load_state(tmp_path / "checkpoint-1" / FILE, KIND, remedy="", records=(StreamCompletion,))
+    resumed._worker.load(tmp_path / "checkpoint-1" / FILE)
+    assert resumed._worker._failures.state_dict() == saved["failures"] and saved["failures"]["number"] > 0
+    assert str(resumed.allocation.baseline.state_dict()) == str(saved["baseline"])
+    resumed.train(resume_from_checkpoint=True)
+    assert resumed.state.global_step == 2 and resumed._worker.groups > saved["groups"] > 0
+
+
+def test_a_completion_that_a_further_call_does_not_heal_is_called_for_no_more(policy, tmp_path):
+    sizes = []
+
+    def busy(completions, **columns):
+        sizes.append(len(completions))
+        return [None if text == "bad" else 1.0 for text in completions]
+
+    job = make(policy, tmp_path, failed_rewards=FailedRewards(retries=3, wait=0.0))._worker.job
+    sampler = _Sampler(
+        replace(job, functions=[busy]), SignOfLife(SimpleNamespace(value=0.0), SimpleNamespace(value=b""))
+    )
+    completions = [StreamCompletion("000:", text, *[np.zeros(0)] * 3) for text in ("a", "bad", "b")]
+    assert sampler._scores([{"prompt": "000:"}] * 3, completions).isnan().tolist() == [[False], [True], [False]]
+    assert sizes == [3, 1]
+
+
 def ends_with(trainer, audit, error, text, seconds=60):
     started = time.monotonic()
     with pytest.raises(error, match=text):
@@ -218,7 +256,7 @@ REFUSED = {
     "got pilot_commit; use it with AllocatedGRPOTrainer": {"allocator": PilotCommit()},
     "got voting; use it with": {"allocator": Voting()},
     "verdict must be one of the reward functions, judge, got 'gold'": {"verdict": "gold"},
-    "whole_groups and rollout_log must be left out of a stream, got True and None": {"whole_groups": True},
+    "whole_groups must be left out of a stream, .* got True; ": {"whole_groups": True},
     "extract and rollout_log_text must be left out of a stream, .* got 'boxed', 'hashes'; ": {
         "extract": "boxed",
         "rollout_log_text": "hashes",
@@ -271,9 +309,10 @@ def test_the_undocumented_names_of_the_trainer_exist(policy, tmp_path):
     trainer = make(policy, tmp_path)
     for name in (*seam.ASYNC_ATTRIBUTES, "_worker"):
         assert hasattr(trainer, name), name
-    own = {name for name, value in vars(AllocatedAsyncGRPOTrainer).items() if inspect.isfunction(value)}
+    methods = vars(AllocatedAsyncGRPOTrainer) | vars(WholeCheckpoints)
+    own = {name for name, value in methods.items() if inspect.isfunction(value)}
     overridden = {name for name in own if hasattr(AsyncGRPOTrainer, name) and not name.startswith("__")}
-    assert overridden == set(seam.ASYNC_METHODS)
+    assert overridden - {"train"} == set(seam.ASYNC_METHODS)
     for name, parameters in seam.ASYNC_METHODS.items():
         assert tuple(inspect.signature(getattr(AsyncGRPOTrainer, name)).parameters)[1:] == parameters
     for name in ("start", "stop", "update_model_version", "check_health"):

@@ -11,7 +11,7 @@ from trl import GRPOConfig, RLOOConfig
 
 from apportion.allocators import Size
 from apportion.config import ConfigError, build
-from apportion.trl.jobs.job import Job
+from apportion.trl.jobs.job import CHECKPOINTS, Job
 from apportion.trl.jobs.sources import SourceModel
 
 CONFIGS: dict[str, type[Any]] = {"grpo": GRPOConfig, "rloo": RLOOConfig}
@@ -69,7 +69,7 @@ def make_arguments(
     defaults = _defaults(job, model) | _sizes(job, questions, processes) | _evaluation_size(job, processes)
     used = {key: default for key, default in defaults.items() if key not in job.training}
     table = {key: default.value for key, default in used.items()} | job.training
-    output_dir = str(job.directory / "checkpoints")
+    output_dir = str(job.directory / CHECKPOINTS)
     return build(CONFIGS[job.algorithm], table | {"output_dir": output_dir}, "training"), used
 
 

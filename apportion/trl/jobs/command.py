@@ -16,10 +16,11 @@ from apportion.engines.prompts import last_text
 from apportion.engines.saved_state import SavedStateError
 from apportion.runs.progress import Display
 from apportion.runs.signals import code_of
+from apportion.trl.checkpoints import newest_checkpoint
 from apportion.trl.failures import RewardsFailedError
 from apportion.trl.jobs.evaluated import EvaluatedGRPOTrainer, EvaluatedRLOOTrainer, EvaluatedTrainer
-from apportion.trl.jobs.folder import MODEL, claim, newest_checkpoint, remove_results
-from apportion.trl.jobs.job import Job
+from apportion.trl.jobs.folder import MODEL, claim, remove_results
+from apportion.trl.jobs.job import CHECKPOINTS, Job
 from apportion.trl.jobs.plan import plan_lines
 from apportion.trl.jobs.prepared import Prepared, prepare
 from apportion.trl.jobs.sources import NO_SOURCES, Sources
@@ -87,7 +88,8 @@ def make_trainer(prepared: Prepared, model: str) -> EvaluatedTrainer:
 
 def _train(prepared: Prepared, display: Display, resume: bool) -> int:
     job, main, source_model = prepared.job, prepared.is_main_process, prepared.source_model
-    folder, checkpoint = job.directory, newest_checkpoint(job.directory) if resume else None
+    folder = job.directory
+    checkpoint = newest_checkpoint(folder / CHECKPOINTS) if resume else None
     say = display.say if main else lambda line: None  # another process prints
     if resume and (folder / MODEL).exists():
         say(f"Finished already; the model is in {folder / MODEL}.")
@@ -107,7 +109,7 @@ def _train(prepared: Prepared, display: Display, resume: bool) -> int:
         say(f"{error}. To continue: {to_continue}")
         return FAILED
     except KeyboardInterrupt as stop:
-        last = newest_checkpoint(folder)
+        last = newest_checkpoint(folder / CHECKPOINTS)
         where = "the beginning" if last is None else f"step {last.name.rpartition('-')[2]}"
         say(f"Stopped in step {trainer.state.global_step + 1}. To continue from {where}: {to_continue}")
         return code_of(stop)

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
-
 from apportion.config import ConfigError
 from apportion.records import remove_steps_after
 from apportion.runs.folder import (
@@ -23,10 +21,9 @@ from apportion.runs.folder import (
     write_run,
 )
 from apportion.runs.whole_files import is_file
-from apportion.trl.jobs.job import FILE
+from apportion.trl.jobs.job import CHECKPOINTS, FILE
 from apportion.trl.jobs.prepared import Prepared
 
-STATE = "trainer_state.json"
 MODEL = "model"
 MAY_CHANGE = frozenset(
     f"training.{setting}"
@@ -70,18 +67,9 @@ def claim(prepared: Prepared, settings: Mapping[str, Any], resume: bool) -> Iter
         yield
 
 
-def newest_checkpoint(folder: Path) -> Path | None:
-    """Return the last whole checkpoint of the job in ``folder``; None if there is none.
-
-    A whole checkpoint has the file that TRL writes last.
-    """
-    found = (folder / "checkpoints").glob(f"{PREFIX_CHECKPOINT_DIR}-*/{STATE}")
-    return max((path.parent for path in found), key=lambda path: int(path.name.rpartition("-")[2]), default=None)
-
-
 def remove_results(folder: Path) -> None:
     """Remove the checkpoints and rollouts of a run that wrote no whole checkpoint."""
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
     remove_steps_after(folder / "rollouts", -1)
 
 

@@ -34,7 +34,7 @@ from apportion.user_functions import import_function
 from apportion.verifiers import Verifier
 
 RUNS = Path("runs")
-FILE = "job.toml"
+FILE, CHECKPOINTS = "job.toml", "checkpoints"
 ID = "id"
 """The column of a question's id."""
 
