@@ -2,14 +2,11 @@
 
 import asyncio
 import gc
-from typing import TypeVar
 
 import pytest
 
 from apportion.endpoint import Endpoint, seed_of
 from tests.endpoint.fault_server import FaultServer
-
-T = TypeVar("T")
 
 
 def run(scenario, seconds=20.0):
@@ -45,6 +42,19 @@ def sample(script=(), count=1, start=0, key="q", **settings):
             return await take(client, "2 + 2 =", count, start, key), server, client
 
     return run(scenario())
+
+
+def asked(script=(), **settings):
+    """Run an asynchronous test with a server that has this script and a client that has these settings."""
+
+    def decorate(test):
+        async def scenario():
+            async with FaultServer(script) as server, endpoint(server, **settings).connect() as client:
+                await test(server, client)
+
+        return lambda: run(scenario())
+
+    return decorate
 
 
 async def take(client, prompt, count, start=0, key="q"):

@@ -7,18 +7,16 @@ The script is a list of behaviours, one a request in the order of arrival, follo
 function from a request to its behaviour. The server keeps all requests, so that tests can count them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from http import HTTPStatus
-from typing import Any, Self
+from typing import Any
 
 
 @dataclass
@@ -37,15 +35,15 @@ class Request:
     left: bool = False
 
     @property
-    def prompt(self) -> str:
+    def prompt(self):
         return self.body["messages"][0]["content"] if "messages" in self.body else self.body["prompt"]
 
     @property
-    def n(self) -> int:
+    def n(self):
         return self.body.get("n", 1)
 
     @property
-    def seed(self) -> int | None:
+    def seed(self):
         return self.body.get("seed")
 
 
@@ -53,67 +51,48 @@ Send = Callable[[bytes], Awaitable[None]]
 Behaviour = Callable[[Request, Send], Awaitable[None]]
 """Sends the reply to a request. The connection is closed if the reply is incomplete."""
 
-Script = Sequence[Behaviour] | Callable[[Request], Behaviour]
-Text = Callable[[Request, int], str | None]
-"""The request and the index of a choice -> the text of the choice."""
 
-
-def seed_text(request: Request, place: int) -> str:
+def seed_text(request, place):
     """Return the name of a sample: the seed of its request and its index."""
     return f"{request.seed}.{place}"
 
 
-def ok(
-    text: Text | str = seed_text,
-    *,
-    most: int | None = None,
-    delay: float = 0.0,
-    finish_reason: str = "stop",
-    tokens: int | None = 5,
-    headers: Sequence[str] = (),
-    **message: Any,
-) -> Behaviour:
-    """A valid reply after ``delay`` seconds: at most ``most`` choices of ``tokens`` each (None: no usage)."""
+def ok(text=seed_text, *, most=None, delay=0.0, finish_reason="stop", tokens=5, headers=(), **message):
+    """A valid reply after ``delay`` seconds: at most ``most`` choices of ``tokens`` each (None: no usage).
 
-    async def reply(request: Request, send: Send) -> None:
+    ``text`` is that of all choices, or a function of the request and the index of a choice.
+    """
+
+    async def reply(request, send):
         await asyncio.sleep(delay)
         await send(http(200, reply_body(request, text, most, finish_reason, tokens, message), headers))
 
     return reply
 
 
-def reply_body(
-    request: Request,
-    text: Text | str = seed_text,
-    most: int | None = None,
-    finish_reason: str = "stop",
-    tokens: int | None = 5,
-    message: dict[str, Any] | None = None,
-) -> bytes:
-    choices: list[dict[str, Any]] = []
+def reply_body(request, text=seed_text, most=None, finish_reason="stop", tokens=5, message=None):
+    choices = []
     for place in range(min(request.n, most or request.n)):
         content = text(request, place) if callable(text) else text
         inner = {"message": {"role": "assistant", "content": content, **(message or {})}}
         choice = {"text": content} if request.path.endswith("/completions") and "prompt" in request.body else inner
         choices.append({"index": place, "finish_reason": finish_reason, **choice})
-    reply: dict[str, Any] = {"id": "reply", "object": "completion", "model": request.body["model"], "choices": choices}
+    reply = {"id": "reply", "object": "completion", "model": request.body["model"], "choices": choices}
     if tokens is not None:
         reply["usage"] = {"prompt_tokens": len(request.prompt), "completion_tokens": tokens * len(choices)}
     return json.dumps(reply).encode()
 
 
-def streamed(cut: bool = False) -> Behaviour:
+def streamed(cut=False):
     """A valid reply as a stream of chunks, which is ``cut`` off before its end."""
 
-    async def reply(request: Request, send: Send) -> None:
+    async def reply(request, send):
         whole = json.loads(reply_body(request))
-        chunks: list[dict[str, Any]] = []
+        chunks = []
         for choice in whole["choices"]:
-            pieces = [*choice["message"]["content"], None]
-            for piece in pieces:
-                reason = "stop" if piece is None else None
-                chunks.append({"choices": [{"index": choice["index"], "delta": {"content": piece}}]})
-                chunks[-1]["choices"][0]["finish_reason"] = reason
+            for piece in (*choice["message"]["content"], None):
+                part = {"index": choice["index"], "finish_reason": None if piece else "stop"}
+                chunks.append({"choices": [part | {"delta": {"content": piece}}]})
         chunks.append({"choices": [], "usage": whole["usage"]})
         lines = [*(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks), "data: [DONE]\n\n"]
         body = "".join(lines[: len(lines) // 2] if cut else lines).encode()
@@ -122,52 +101,38 @@ def streamed(cut: bool = False) -> Behaviour:
     return reply
 
 
-def n_ignored() -> Behaviour:
-    """One choice, whatever n."""
-    return ok(most=1)
-
-
-def n_short(most: int) -> Behaviour:
-    """At most ``most`` choices."""
-    return ok(most=most)
-
-
-def n_refused(status: int = 400) -> Behaviour:
+def n_refused(status):
     """An error if n is above 1."""
 
-    async def reply(request: Request, send: Send) -> None:
+    async def reply(request, send):
         await (refused(status, "only one completion is allowed") if request.n > 1 else ok())(request, send)
 
     return reply
 
 
-def refused(status: int, message: str = "no", headers: Sequence[str] = ()) -> Behaviour:
+def refused(status, message="no", headers=()):
     """An error with this status and message."""
     return raw(status, json.dumps({"error": {"message": message, "type": "error", "code": status}}).encode(), headers)
 
 
-def sent(whole: bytes) -> Behaviour:
+def raw(status, body, headers=(), kind="application/json"):
+    """Any body, declared as JSON unless another ``kind`` is given."""
+    return sent(http(status, body, headers, kind))
+
+
+def sent(whole):
     """A whole HTTP reply."""
 
-    async def reply(_: Request, send: Send) -> None:
+    async def reply(_, send):
         await send(whole)
 
     return reply
 
 
-def raw(status: int, body: bytes, headers: Sequence[str] = ()) -> Behaviour:
-    """Any body, declared as JSON."""
-
-    async def reply(_: Request, send: Send) -> None:
-        await send(http(status, body, headers))
-
-    return reply
-
-
-def rate_limited(*, seconds: float | None = None, date_in: float | None = None, ms: float | None = None) -> Behaviour:
+def rate_limited(*, seconds=None, date_in=None, ms=None):
     """429 with Retry-After in seconds, or as a date ``date_in`` seconds ahead, or with Retry-After-Ms."""
 
-    async def reply(request: Request, send: Send) -> None:
+    async def reply(request, send):
         headers = []
         if seconds is not None:
             headers.append(f"Retry-After: {seconds}")
@@ -181,24 +146,24 @@ def rate_limited(*, seconds: float | None = None, date_in: float | None = None, 
     return reply
 
 
-def broken(status: int = 500, ms: float = 10) -> Behaviour:
+def broken(status=500, ms=10):
     """A server error that asks for a retry after ``ms`` milliseconds."""
     return refused(status, "the engine has crashed", [f"Retry-After-Ms: {ms}"])
 
 
-def cut_before() -> Behaviour:
+def cut_before():
     """The connection is closed without a byte."""
 
-    async def reply(_: Request, send: Send) -> None:
+    async def reply(_, send):
         raise ConnectionAbortedError
 
     return reply
 
 
-def cut_inside() -> Behaviour:
+def cut_inside():
     """The connection is closed halfway through the body."""
 
-    async def reply(request: Request, send: Send) -> None:
+    async def reply(request, send):
         whole = http(200, reply_body(request))
         await send(whole[: len(whole) - len(reply_body(request)) // 2])
         raise ConnectionAbortedError
@@ -206,10 +171,10 @@ def cut_inside() -> Behaviour:
     return reply
 
 
-def drip(every: float = 0.02) -> Behaviour:
+def drip(every=0.02):
     """A valid reply, one byte at a time."""
 
-    async def reply(request: Request, send: Send) -> None:
+    async def reply(request, send):
         for byte in http(200, reply_body(request)):
             await send(bytes([byte]))
             await asyncio.sleep(every)
@@ -217,85 +182,77 @@ def drip(every: float = 0.02) -> Behaviour:
     return reply
 
 
-def silent() -> Behaviour:
+def silent():
     """Never a byte; the connection stays open."""
 
-    async def reply(_: Request, send: Send) -> None:
+    async def reply(_, send):
         await asyncio.Event().wait()
 
     return reply
 
 
-def malformed() -> Behaviour:
+def malformed():
     """Status 200 and half of a JSON object."""
     return raw(200, b'{"id": "reply", "choices": [{"mess')
 
 
-def no_choices() -> Behaviour:
+def no_choices():
     """Status 200 and an object without choices."""
     return raw(200, b'{"id": "reply"}')
 
 
-def null_choices() -> Behaviour:
+def null_choices():
     """Status 200 and null for the choices."""
     return raw(200, b'{"id": "reply", "choices": null}')
 
 
-def null_content() -> Behaviour:
+def null_content():
     """A choice emptied by a content filter."""
     return ok(lambda *_: None, finish_reason="content_filter")
 
 
-def html_page(status: int = 200) -> Behaviour:
+def html_page():
     """A page for browsers, as a login or a wrong path gives."""
     page = b"<!DOCTYPE html>\n<html><head><title>Sign in</title></head><body>Please sign in</body></html>"
-
-    async def reply(_: Request, send: Send) -> None:
-        await send(http(status, page, kind="text/html; charset=utf-8"))
-
-    return reply
+    return raw(200, page, kind="text/html; charset=utf-8")
 
 
-def redirected(url: str | None = None, status: int = 307) -> Behaviour:
+def redirected(url=None):
     """A redirect to ``url``, by default to the path of the request, which never ends."""
 
-    async def reply(request: Request, send: Send) -> None:
-        await send(http(status, b"", [f"Location: {url or request.path}"]))
+    async def reply(request, send):
+        await raw(307, b"", [f"Location: {url or request.path}"])(request, send)
 
     return reply
 
 
-def endless(chunk: int = 2**16) -> Behaviour:
+def endless():
     """Status 200 and a body that never ends."""
 
-    async def reply(_: Request, send: Send) -> None:
+    async def reply(_, send):
         await send(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
         while True:
-            await send(b"%x\r\n%s\r\n" % (chunk, b" " * chunk))
+            await send(b"10000\r\n%s\r\n" % (b" " * 2**16))
 
     return reply
 
 
-def packed(size: int) -> Behaviour:
+def packed(size):
     """A small body that unpacks to ``size`` bytes."""
-
-    async def reply(_: Request, send: Send) -> None:
-        await send(http(200, gzip.compress(b" " * size), ["Content-Encoding: gzip"]))
-
-    return reply
+    return raw(200, gzip.compress(b" " * size), ["Content-Encoding: gzip"])
 
 
-def wrong_key() -> Behaviour:
+def wrong_key():
     """401 that repeats the key of the request."""
 
-    async def reply(request: Request, send: Send) -> None:
+    async def reply(request, send):
         key = request.headers.get("authorization", "").removeprefix("Bearer ")
         await refused(401, f"Incorrect API key provided: {key}.")(request, send)
 
     return reply
 
 
-def http(status: int, body: bytes, headers: Sequence[str] = (), kind: str = "application/json") -> bytes:
+def http(status, body, headers=(), kind="application/json"):
     """Return a whole HTTP reply."""
     lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", f"Content-Type: {kind}"]
     return "\r\n".join([*lines, f"Content-Length: {len(body)}", *headers, "", ""]).encode() + body
@@ -309,7 +266,7 @@ class FaultServer:
     /v1/chat/completions and /v1/completions are answered with 404, or with their whole reply in ``other_paths``.
     """
 
-    script: Script = ()
+    script: Any = ()
     requests: list[Request] = field(default_factory=list)
     most_in_flight: int = 0
     other_paths: dict[str, bytes] = field(default_factory=dict)
@@ -317,42 +274,42 @@ class FaultServer:
     _connections: set[asyncio.Task[None]] = field(default_factory=set)
 
     @property
-    def url(self) -> str:
+    def url(self):
         return f"{self.root}/v1"
 
     @property
-    def root(self) -> str:
+    def root(self):
         return f"http://127.0.0.1:{self._port}"
 
     @property
-    def left(self) -> list[Request]:
+    def left(self):
         """The requests whose client disconnected before the whole reply was sent."""
         return [request for request in self.requests if request.left]
 
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self):
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._protocol, "127.0.0.1", 0)
         self._port = self._server.sockets[0].getsockname()[1]
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *_):
         self._server.close()
         for connection in list(self._connections):
             connection.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
         await self._server.wait_closed()
 
-    def _protocol(self) -> asyncio.StreamReaderProtocol:
+    def _protocol(self):
         reader = _Reader()
 
-        def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        def connected(_, writer):
             connection = asyncio.create_task(self._serve(reader, writer))
             self._connections.add(connection)
             connection.add_done_callback(self._connections.discard)
 
         return asyncio.StreamReaderProtocol(reader, connected)
 
-    async def _serve(self, reader: _Reader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader, writer):
         try:
             while (request := await self._read(reader)) is not None:
                 await self._answer(request, reader, writer)
@@ -361,7 +318,7 @@ class FaultServer:
         finally:
             writer.close()
 
-    async def _read(self, reader: _Reader) -> Request | None:
+    async def _read(self, reader):
         head = await reader.readuntil(b"\r\n\r\n")
         first, *lines = head.decode().split("\r\n")[:-2]
         pairs = (line.partition(":") for line in lines)
@@ -371,8 +328,8 @@ class FaultServer:
         self.requests.append(request)
         return request
 
-    async def _answer(self, request: Request, reader: _Reader, writer: asyncio.StreamWriter) -> None:
-        async def send(data: bytes) -> None:
+    async def _answer(self, request, reader, writer):
+        async def send(data):
             writer.write(data)
             await writer.drain()
 
@@ -393,7 +350,7 @@ class FaultServer:
                 task.cancel()
             await asyncio.gather(answer, gone, return_exceptions=True)
 
-    def _behaviour(self, request: Request) -> Behaviour:
+    def _behaviour(self, request):
         if request.path in self.other_paths:
             return sent(self.other_paths[request.path])
         if request.path.partition("?")[0] not in ("/v1/chat/completions", "/v1/completions"):
@@ -406,14 +363,14 @@ class FaultServer:
 class _Reader(asyncio.StreamReader):
     """A reader that notices a disconnect even if nobody is reading."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.gone = asyncio.Event()
 
-    def feed_eof(self) -> None:
+    def feed_eof(self):
         self.gone.set()
         super().feed_eof()
 
-    def set_exception(self, exc: Exception) -> None:
+    def set_exception(self, exc):
         self.gone.set()
         super().set_exception(exc)

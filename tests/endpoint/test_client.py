@@ -9,14 +9,12 @@ from itertools import count as counting
 import pytest
 
 from apportion.endpoint import Client, Completion, EndpointError, Usage, seed_of
-from tests.endpoint.builders import endpoint, run, sample, single_texts, take, texts, until
+from tests.endpoint.builders import asked, endpoint, run, sample, single_texts, take, texts, until
 from tests.endpoint.fault_server import (
     FaultServer,
     broken,
     malformed,
-    n_ignored,
     n_refused,
-    n_short,
     ok,
     rate_limited,
     refused,
@@ -40,14 +38,14 @@ def test_a_server_that_honours_n_gets_one_request():
 
 
 def test_a_server_that_ignores_n_gets_one_request_a_sample_and_the_first_reply_is_kept():
-    found, server, client = sample(lambda _: n_ignored(), count=8)
+    found, server, client = sample(lambda _: ok(most=1), count=8)
     assert client.honours_n is False
     assert sorted(request.n for request in server.requests) == [1] * 7 + [8]
     assert texts(found) == single_texts(range(8))
 
 
 def test_the_samples_missing_from_a_short_reply_are_requested_again():
-    found, server, client = sample(lambda _: n_short(3), count=8)
+    found, server, client = sample(lambda _: ok(most=3), count=8)
     assert client.honours_n is True
     assert [request.n for request in server.requests] == [8, 5, 2]
     assert texts(found) == [f"{seed_of(0, 'q', number // 3 * 3)}.{number % 3}" for number in range(8)]
@@ -61,19 +59,13 @@ def test_a_server_that_refuses_n_gets_one_request_a_sample(status):
     assert texts(found) == single_texts(range(4))
 
 
-def test_a_server_that_refuses_a_larger_n_later_gets_one_request_a_sample_from_then_on():
-    async def scenario():
-        def script(request):
-            return refused(400, "n must be at most 4") if request.n > 4 else ok()
-
-        async with FaultServer(script) as server, endpoint(server).connect() as client:
-            await take(client, "a", 4)
-            assert client.honours_n is True
-            assert texts(await take(client, "b", 8)) == single_texts(range(8))
-            assert client.honours_n is False
-            assert [request.n for request in server.requests] == [4, 8, 1, 7] + [1] * 7
-
-    run(scenario())
+@asked(lambda request: refused(400, "n must be at most 4") if request.n > 4 else ok())
+async def test_a_server_that_refuses_a_larger_n_later_gets_one_request_a_sample_from_then_on(server, client):
+    await take(client, "a", 4)
+    assert client.honours_n is True
+    assert texts(await take(client, "b", 8)) == single_texts(range(8))
+    assert client.honours_n is False
+    assert [request.n for request in server.requests] == [4, 8, 1, 7] + [1] * 7
 
 
 @pytest.mark.parametrize("honours", [True, False])
@@ -101,15 +93,12 @@ def test_exactly_one_request_probes_and_others_go_one_by_one(honours):
     assert len({text for each in found for text in texts(each)}) == 32
 
 
-def test_after_a_failed_probe_it_stays_unknown_whether_n_is_honoured():
-    async def scenario():
-        async with FaultServer([refused(500)]) as server, endpoint(server, max_retries=0).connect() as client:
-            assert not any(completion.error for completion in await take(client, "a", 4))
-            assert client.honours_n is None and [request.n for request in server.requests] == [4, 1, 1, 1, 1]
-            await take(client, "b", 4)
-            assert client.honours_n is True
-
-    run(scenario())
+@asked([refused(500)], max_retries=0)
+async def test_after_a_failed_probe_it_stays_unknown_whether_n_is_honoured(server, client):
+    assert not any(completion.error for completion in await take(client, "a", 4))
+    assert client.honours_n is None and [request.n for request in server.requests] == [4, 1, 1, 1, 1]
+    await take(client, "b", 4)
+    assert client.honours_n is True
 
 
 def test_samples_are_given_in_the_order_of_their_numbers_however_they_arrive():
@@ -121,30 +110,19 @@ def test_samples_are_given_in_the_order_of_their_numbers_however_they_arrive():
     assert texts(found) == single_texts(range(8))
 
 
-def test_prompts_take_turns_if_slots_are_few():
-    async def scenario():
-        script = lambda _: ok(most=1, delay=0.01)  # noqa: E731
-        async with FaultServer(script) as server, endpoint(server, concurrency=1).connect() as client:
-            await take(client, "probe", 2)
-            await asyncio.gather(take(client, "long", 8), take(client, "short", 2))
-            return [request.prompt for request in server.requests[2:]]
-
-    prompts = run(scenario())
+@asked(lambda _: ok(most=1, delay=0.01), concurrency=1)
+async def test_prompts_take_turns_if_slots_are_few(server, client):
+    await take(client, "probe", 2)
+    await asyncio.gather(take(client, "long", 8), take(client, "short", 2))
+    prompts = [request.prompt for request in server.requests[2:]]
     assert sorted(prompts) == ["long"] * 8 + ["short"] * 2
     assert prompts[:5].count("short") == 2
 
 
-def test_at_most_concurrency_requests_are_in_flight():
-    async def scenario():
-        async with (
-            FaultServer(lambda _: ok(most=1, delay=0.02)) as server,
-            endpoint(server, concurrency=3).connect() as client,
-        ):
-            await asyncio.gather(*(take(client, "a", 6, key=str(key)) for key in range(4)))
-            assert len(server.requests) == 24
-            return server.most_in_flight
-
-    assert run(scenario()) == 3
+@asked(lambda _: ok(most=1, delay=0.02), concurrency=3)
+async def test_at_most_concurrency_requests_are_in_flight(server, client):
+    await asyncio.gather(*(take(client, "a", 6, key=str(key)) for key in range(4)))
+    assert len(server.requests) == 24 and server.most_in_flight == 3
 
 
 def test_with_random_faults_every_sample_is_answered_once_and_no_reply_is_lost():
@@ -179,45 +157,36 @@ def first_only(request):
     return ok(most=1) if request.seed == seed_of(0, "q", 0) else silent()
 
 
-def test_leaving_early_cancels_what_is_in_flight():
-    async def scenario():
-        async with FaultServer(first_only) as server, endpoint(server).connect() as client:
-            async with aclosing(client.sample("a", 4, 0, "q")) as samples:
-                async for completion in samples:
-                    assert completion.text == single_texts(range(1))[0]
-                    await until(lambda: len(server.requests) == 4)
-                    break
-            assert client.usage.cancelled == 3
-            await until(lambda: len(server.left) == 3)
-            assert texts(await take(client, "b", 1)) == single_texts(range(1))  # the slots are free again
-
-    run(scenario())
+@asked(first_only)
+async def test_leaving_early_cancels_what_is_in_flight(server, client):
+    async with aclosing(client.sample("a", 4, 0, "q")) as samples:
+        async for completion in samples:
+            assert completion.text == single_texts(range(1))[0]
+            await until(lambda: len(server.requests) == 4)
+            break
+    assert client.usage.cancelled == 3
+    await until(lambda: len(server.left) == 3)
+    assert texts(await take(client, "b", 1)) == single_texts(range(1))  # the slots are free again
 
 
-def test_samples_that_wait_for_a_slot_are_not_requested_after_leaving():
-    async def scenario():
-        async with FaultServer(first_only) as server, endpoint(server, concurrency=2).connect() as client:
-            async with aclosing(client.sample("a", 64, 0, "q")) as samples:
-                await anext(samples)
-                await until(lambda: len(server.requests) == 3)
-            assert client.usage.cancelled == 2
-            assert texts(await take(client, "b", 1)) == single_texts(range(1))
-            assert len(server.requests) == 4
-
-    run(scenario())
+@asked(first_only, concurrency=2)
+async def test_samples_that_wait_for_a_slot_are_not_requested_after_leaving(server, client):
+    async with aclosing(client.sample("a", 64, 0, "q")) as samples:
+        await anext(samples)
+        await until(lambda: len(server.requests) == 3)
+    assert client.usage.cancelled == 2
+    assert texts(await take(client, "b", 1)) == single_texts(range(1))
+    assert len(server.requests) == 4
 
 
-def test_a_deadline_of_the_caller_ends_the_run_promptly():
-    async def scenario():
-        async with FaultServer(lambda _: silent()) as server, endpoint(server).connect() as client:
-            started = time.monotonic()
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.2):
-                    await asyncio.gather(take(client, "a", 4), take(client, "b", 4))
-            assert time.monotonic() - started < 5
-            await until(lambda: len(server.left) == len(server.requests) == client.usage.cancelled == 5)
-
-    run(scenario())
+@asked(lambda _: silent())
+async def test_a_deadline_of_the_caller_ends_the_run_promptly(server, client):
+    started = time.monotonic()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await asyncio.gather(take(client, "a", 4), take(client, "b", 4))
+    assert time.monotonic() - started < 5
+    await until(lambda: len(server.left) == len(server.requests) == client.usage.cancelled == 5)
 
 
 def test_a_cancelled_task_ends_promptly_during_a_request_and_during_a_backoff():
@@ -252,19 +221,12 @@ def test_closing_the_client_ends_every_request():
     run(scenario())
 
 
-def test_an_error_of_the_endpoint_cancels_the_other_requests_of_its_prompt():
-    async def scenario():
-        def script(request):
-            number = [seed_of(0, "q", number) for number in range(4)].index(request.seed or 0)
-            return [ok(most=1), silent(), refused(403, "forbidden"), silent()][number]
-
-        async with FaultServer(script) as server, endpoint(server).connect() as client:
-            samples = client.sample("a", 4, 0, "q")
-            assert (await anext(samples)).text == single_texts(range(1))[0]
-            with pytest.raises(EndpointError, match="forbidden"):
-                await anext(samples)
-
-    run(scenario())
+@asked(lambda request: refused(403, "forbidden") if request.seed == seed_of(0, "q", 2) else first_only(request))
+async def test_an_error_of_the_endpoint_cancels_the_other_requests_of_its_prompt(server, client):
+    samples = client.sample("a", 4, 0, "q")
+    assert (await anext(samples)).text == single_texts(range(1))[0]
+    with pytest.raises(EndpointError, match="forbidden"):
+        await anext(samples)
 
 
 def test_an_error_while_leaving_is_ignored():
@@ -285,19 +247,13 @@ def test_an_error_while_leaving_is_ignored():
     run(scenario())
 
 
-def test_a_refused_setting_ends_the_run_and_is_not_mistaken_for_a_refused_n():
-    async def scenario():
-        script = lambda _: refused(400, "top_k must be positive")  # noqa: E731
-        async with FaultServer(script) as server, endpoint(server).connect() as client:
-            with pytest.raises(
-                EndpointError, match="answered 400: top_k must be positive, for a plain prompt too; change"
-            ):
-                await take(client, "a", 4)
-            assert client.honours_n is None
-            plain = [("1 + 1 =", 1)] * 3
-            assert [(request.prompt, request.n) for request in server.requests] == [("a", 4), ("a", 1), *plain]
-
-    run(scenario())
+@asked(lambda _: refused(400, "top_k must be positive"))
+async def test_a_refused_setting_ends_the_run_and_is_not_mistaken_for_a_refused_n(server, client):
+    with pytest.raises(EndpointError, match="answered 400: top_k must be positive, for a plain prompt too; change"):
+        await take(client, "a", 4)
+    assert client.honours_n is None
+    plain = [("1 + 1 =", 1)] * 3
+    assert [(request.prompt, request.n) for request in server.requests] == [("a", 4), ("a", 1), *plain]
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])

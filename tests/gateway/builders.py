@@ -14,7 +14,8 @@ from apportion.allocators import Voting
 from apportion.endpoint import seed_of
 from apportion.gateway import GatewayLimits, GatewaySettings, UpstreamSettings
 from apportion.stopping import make_rule
-from tests.endpoint.fault_server import FaultServer, http
+from tests.endpoint.builders import run
+from tests.endpoint.fault_server import FaultServer, ok
 
 openai = pytest.importorskip("openai")
 pytest.importorskip("uvicorn")
@@ -77,14 +78,20 @@ async def gateway(script=(), **given):
             sock.close()
 
 
-def streamed(
-    text,
-    *,
-    delay=0.0,
-    every=0.0,
-    tokens=5,
-    **message,
-):
+def served(script=(), *, seconds=20.0, **given):
+    """Run an asynchronous test on a gateway with these settings before a server with this script."""
+
+    def decorate(test):
+        async def scenario():
+            async with gateway(script, **given) as place:
+                await test(place)
+
+        return lambda: run(scenario(), seconds)
+
+    return decorate
+
+
+def streamed(text, *, delay=0.0, every=0.0, tokens=5, **message):
     """A stream of one choice after ``delay`` seconds, a word every ``every`` seconds, with usage if it is asked for."""
 
     async def reply(request, send):
@@ -99,7 +106,7 @@ def streamed(
             await asyncio.sleep(every)
         await send(chunk(request, [{"index": 0, "delta": {}, "finish_reason": "stop"}]))
         if tokens is not None and request.body.get("stream_options", {}).get("include_usage"):
-            usage = {"prompt_tokens": 7, "completion_tokens": tokens, "total_tokens": 7 + tokens}
+            usage = {"prompt_tokens": len(MESSAGES[0]["content"]), "completion_tokens": tokens}
             await send(chunk(request, [], usage=usage))
         await send(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
 
@@ -138,22 +145,11 @@ def either(text, **settings):
             return
         message = {name: value for name, value in settings.items() if name not in ("delay", "every", "tokens")}
         await asyncio.sleep(settings.get("delay", 0.0))
-        body = {
-            "id": f"chat-{request.number}",
-            "object": "chat.completion",
-            "created": 1,
-            "model": "tiny",
-            "choices": [
-                {"index": 0, "message": {"role": "assistant", "content": text, **message}, "finish_reason": "stop"}
-            ],
-            "usage": {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12},
-        }
-        await send(http(200, json.dumps(body).encode()))
+        await ok(text, **message)(request, send)
 
     return reply
 
 
 def ballot(completion):
     """Return the ballot of a completion, or of a chunk, of the openai client."""
-    found = completion.model_extra["apportion"]
-    return found
+    return completion.model_extra["apportion"]

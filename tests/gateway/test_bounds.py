@@ -9,9 +9,10 @@ from contextlib import suppress
 import pytest
 
 from apportion.endpoint.http import HTTP
+from tests.cases import lines
 from tests.endpoint.builders import run, until
 from tests.endpoint.fault_server import cut_before, cut_inside, malformed, raw, refused, silent
-from tests.gateway.builders import MESSAGES, ballot, by_sample, either, gateway, listen, openai, streamed
+from tests.gateway.builders import MESSAGES, ballot, by_sample, either, gateway, listen, openai, served, streamed
 
 BODY = json.dumps({"model": "tiny", "messages": MESSAGES}).encode()
 JSON = {"content-type": "application/json"}
@@ -23,76 +24,63 @@ async def post(place, body, headers=JSON, path="/v1/chat/completions"):
         return await client.post(f"{place.root}{path}", content=body, headers=headers)
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        (b"{", "must be JSON"),
-        (b'{"a": NaN}', "NaN"),
-        (b'{"a": 1e999}', "must be JSON"),
-        (b"[" * 5000, "nesting"),
-        (b"[]", "JSON object"),
-        (b"{}", "messages must be"),
-        (b'{"messages": []}', "messages must be"),
-        (b'{"messages": [{}], "n": "2"}', "n must be"),
-        (b'{"messages": [{}], "n": 0}', "n must be"),
-        (b'{"messages": [{}], "seed": 1.5}', "seed must be"),
-        (b'{"messages": [{}], "stream": "yes"}', "stream must be"),
-        (b'{"messages": [{}], "stream_options": []}', None),
-        (b'{"messages": [{}], "stream_options": 3}', "stream_options must be"),
-        (b'{"messages": [{"content": "\\ud800"}]}', "surrogate"),
-    ],
-)
-def test_a_body_that_cannot_be_used_is_refused_in_the_form_of_openai(body, said):
-    async def scenario():
-        async with gateway(by_sample(["42"])) as place:
-            reply = await post(place, body)
-            if said is None:
-                assert reply.status_code == 200
-                return
-            assert reply.status_code == 400 and place.upstream.requests == []
-            error = reply.json()["error"]
-            assert error.keys() == {"message", "type", "param", "code"} and error["type"] == "invalid_request_error"
-            assert said in error["message"] and len(error["message"]) < 500
-
-    run(scenario())
+BODIES = r"""
+    {                                        => must be JSON
+    {"a": NaN}                               => NaN
+    {"a": 1e999}                             => must be JSON
+    []                                       => JSON object
+    {}                                       => messages must be
+    {"messages": []}                         => messages must be
+    {"messages": [{}], "n": "2"}             => n must be
+    {"messages": [{}], "n": 0}               => n must be
+    {"messages": [{}], "seed": 1.5}          => seed must be
+    {"messages": [{}], "stream": "yes"}      => stream must be
+    {"messages": [{}], "stream_options": 3}  => stream_options must be
+    {"messages": [{"content": "\ud800"}]}    => surrogate
+"""
 
 
-def test_requests_of_a_wrong_kind_are_refused():
-    async def scenario():
-        async with gateway(by_sample(["42"])) as place:
-            assert (await post(place, BODY, {"content-type": "text/plain"})).status_code == 415
-            assert (await post(place, BODY, JSON | {"host": "evil.example"})).status_code == 403
-            assert (await post(place, BODY, JSON | {"host": f"localhost:{place.port}"})).status_code == 200
-            missing = await post(place, BODY, path="/v1/completions")
-            assert missing.status_code == 404 and "/v1/chat/completions" in missing.json()["error"]["message"]
-            async with HTTP.AsyncClient() as client:
-                assert (await client.get(f"{place.root}/v1/chat/completions")).status_code == 405
-                assert (await client.get(f"{place.root}/health")).json() == {"status": "ok", "votes": 0, "queued": 0}
-
-    run(scenario())
+@served(by_sample(["42"]), seconds=60)
+async def test_a_body_that_cannot_be_used_is_refused_in_the_form_of_openai(place):
+    for body, said in [*lines(BODIES), ("[" * 5000, "nesting")]:
+        reply = await post(place, body.encode())
+        assert reply.status_code == 400 and place.upstream.requests == [], body
+        error = reply.json()["error"]
+        assert error.keys() == {"message", "type", "param", "code"} and error["type"] == "invalid_request_error"
+        assert said in error["message"] and len(error["message"]) < 500, body
+    assert (await post(place, b'{"messages": [{}], "stream_options": []}')).status_code == 200
 
 
-def test_a_body_that_is_too_large_or_too_slow_is_refused():
+@served(by_sample(["42"]))
+async def test_requests_of_a_wrong_kind_are_refused(place):
+    assert (await post(place, BODY, {"content-type": "text/plain"})).status_code == 415
+    assert (await post(place, BODY, JSON | {"host": "evil.example"})).status_code == 403
+    assert (await post(place, BODY, JSON | {"host": f"localhost:{place.port}"})).status_code == 200
+    missing = await post(place, BODY, path="/v1/completions")
+    assert missing.status_code == 404 and "/v1/chat/completions" in missing.json()["error"]["message"]
+    async with HTTP.AsyncClient() as client:
+        assert (await client.get(f"{place.root}/v1/chat/completions")).status_code == 405
+        assert (await client.get(f"{place.root}/health")).json() == {"status": "ok", "votes": 0, "queued": 0}
+
+
+@served(by_sample(["42"]), max_body_bytes=5000, body_seconds=0.2)
+async def test_a_body_that_is_too_large_or_too_slow_is_refused(place):
     async def endless():
         while True:
             yield b" " * 1000
 
-    async def scenario():
-        async with gateway(by_sample(["42"]), max_body_bytes=5000, body_seconds=0.2) as place:
-            assert (await post(place, b" " * 5001)).status_code == 413
-            assert (await post(place, b" " * 19_000)).status_code == 413
-            async with HTTP.AsyncClient() as client:
-                url = f"{place.root}/v1/chat/completions"
-                with suppress(HTTP.NetworkError):  # the connection is closed while the client is still sending
-                    assert (await client.post(url, content=endless(), headers=JSON)).status_code == 413
-            reader, writer = await asyncio.open_connection("127.0.0.1", place.port)
-            head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            writer.write(f"{head}Content-Length: 9\r\n\r\n{{".encode())
-            assert b" 408 " in (await reader.read()).partition(b"\r\n")[0]  # to the end: the connection is closed
-            writer.close()
-            assert place.upstream.requests == []
-
-    run(scenario())
+    assert (await post(place, b" " * 5001)).status_code == 413
+    assert (await post(place, b" " * 19_000)).status_code == 413
+    async with HTTP.AsyncClient() as client:
+        url = f"{place.root}/v1/chat/completions"
+        with suppress(HTTP.NetworkError):  # the connection is closed while the client is still sending
+            assert (await client.post(url, content=endless(), headers=JSON)).status_code == 413
+    reader, writer = await asyncio.open_connection("127.0.0.1", place.port)
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    writer.write(f"{head}Content-Length: 9\r\n\r\n{{".encode())
+    assert b" 408 " in (await reader.read()).partition(b"\r\n")[0]  # to the end: the connection is closed
+    writer.close()
+    assert place.upstream.requests == []
 
 
 def test_a_full_queue_is_answered_with_429_and_the_time_to_come_back():
@@ -109,17 +97,14 @@ def test_a_full_queue_is_answered_with_429_and_the_time_to_come_back():
     run(scenario())
 
 
-def test_a_long_wait_in_the_queue_is_answered_with_429():
-    async def scenario():
-        async with gateway(lambda _: silent(), max_votes=1, queue_seconds=0.2, deadline_seconds=1) as place:
-            first = asyncio.create_task(place.ask())
-            await until(lambda: place.server.app.state.gateway.queue.running == 1)
-            with pytest.raises(openai.RateLimitError, match="no vote ended within"):
-                await place.ask()
-            with pytest.raises(openai.InternalServerError):
-                await first
-
-    run(scenario())
+@served(lambda _: silent(), max_votes=1, queue_seconds=0.2, deadline_seconds=1)
+async def test_a_long_wait_in_the_queue_is_answered_with_429(place):
+    first = asyncio.create_task(place.ask())
+    await until(lambda: place.server.app.state.gateway.queue.running == 1)
+    with pytest.raises(openai.RateLimitError, match="no vote ended within"):
+        await place.ask()
+    with pytest.raises(openai.InternalServerError):
+        await first
 
 
 @pytest.mark.parametrize(
@@ -156,15 +141,12 @@ def test_upstream_failures_have_their_status_and_reason(script, status, said):
     run(scenario())
 
 
-def test_a_server_that_is_not_there_is_a_bad_gateway():
-    async def scenario():
-        async with gateway(url="http://127.0.0.1:9/v1", max_retries=0) as place:
-            with pytest.raises(openai.InternalServerError, match="cannot be reached"):
-                await place.ask()
-            with pytest.raises(openai.InternalServerError, match="cannot be reached"):
-                await place.client.models.list()
-
-    run(scenario())
+@served(url="http://127.0.0.1:9/v1", max_retries=0)
+async def test_a_server_that_is_not_there_is_a_bad_gateway(place):
+    with pytest.raises(openai.InternalServerError, match="cannot be reached"):
+        await place.ask()
+    with pytest.raises(openai.InternalServerError, match="cannot be reached"):
+        await place.client.models.list()
 
 
 def test_a_failed_upstream_request_is_sent_again():
@@ -181,20 +163,17 @@ def test_a_failed_upstream_request_is_sent_again():
     run(scenario())
 
 
-def test_a_graceful_stop_ends_votes_in_progress_and_refuses_those_that_wait():
-    async def scenario():
-        async with gateway(lambda _: streamed("Answer: 42", delay=0.5), max_votes=1) as place:
-            running = asyncio.create_task(place.ask())
-            queue = place.server.app.state.gateway.queue
-            await until(lambda: queue.running == 1)
-            waiting = asyncio.create_task(place.ask())
-            await until(lambda: queue.waiting == 1)
-            place.server.stop()
-            assert ballot(await running)["answer"] == "42"
-            with pytest.raises(openai.InternalServerError, match="shutting down"):
-                await waiting
-
-    run(scenario())
+@served(lambda _: streamed("Answer: 42", delay=0.5), max_votes=1)
+async def test_a_graceful_stop_ends_votes_in_progress_and_refuses_those_that_wait(place):
+    running = asyncio.create_task(place.ask())
+    queue = place.server.app.state.gateway.queue
+    await until(lambda: queue.running == 1)
+    waiting = asyncio.create_task(place.ask())
+    await until(lambda: queue.waiting == 1)
+    place.server.stop()
+    assert ballot(await running)["answer"] == "42"
+    with pytest.raises(openai.InternalServerError, match="shutting down"):
+        await waiting
 
 
 @pytest.mark.slow

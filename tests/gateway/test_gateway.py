@@ -9,9 +9,10 @@ import pytest
 from apportion.endpoint import seed_of
 from apportion.gateway.upstream import Bill
 from apportion.stopping import TARGETS
+from tests.cases import lines
 from tests.endpoint.builders import run, until
 from tests.endpoint.fault_server import http, ok, refused
-from tests.gateway.builders import MESSAGES, ballot, by_sample, either, gateway, openai, settings, streamed
+from tests.gateway.builders import MESSAGES, ballot, by_sample, either, gateway, openai, served, settings, streamed
 
 SPLIT = ["41", "42", None, "42", "42", "41", "42", "42"]
 
@@ -53,7 +54,7 @@ def test_the_first_completion_of_the_winner_comes_back_as_upstream_sent_it(upstr
                     "finish_reason": "stop",
                 }
             ]
-            assert reply["usage"] == {"prompt_tokens": 8 * 7, "completion_tokens": 8 * 5, "total_tokens": 8 * 12}
+            assert reply["usage"] == {"prompt_tokens": 8 * 6, "completion_tokens": 8 * 5, "total_tokens": 8 * 11}
             own = reply["apportion"]
             assert own["answer"] == "42" and own["votes"] == {"42": 5, "41": 2} and own["share"] == 5 / 7
             assert (own["samples"], own["unparsed"], own["failed"], own["uncounted"]) == (8, 1, 0, 0)
@@ -63,27 +64,25 @@ def test_the_first_completion_of_the_winner_comes_back_as_upstream_sent_it(upstr
     run(scenario())
 
 
-def test_the_rule_stops_early_and_headers_say_so():
-    async def scenario():
-        async with gateway(by_sample(["42"]), max_samples=64) as place:
-            reply = await place.client.chat.completions.with_raw_response.create(model="tiny", messages=MESSAGES)
-            own = {name: value for name, value in reply.headers.items() if name.startswith("x-apportion-")}
-            assert own.pop("x-apportion-disagreement").startswith("0.0")
-            assert own == {
-                "x-apportion-samples": "6",
-                "x-apportion-answer-share": "1",
-                "x-apportion-stopped": "rule",
-                "x-apportion-rule": "posterior_predictive",
-                "x-apportion-unparsed": "0",
-                "x-apportion-failed": "0",
-                "x-apportion-cancelled": "0",
-            }
-            assert len(place.upstream.requests) == 6
-
-    run(scenario())
+@served(by_sample(["42"]), max_samples=64)
+async def test_the_rule_stops_early_and_headers_say_so(place):
+    reply = await place.client.chat.completions.with_raw_response.create(model="tiny", messages=MESSAGES)
+    own = {name: value for name, value in reply.headers.items() if name.startswith("x-apportion-")}
+    assert own.pop("x-apportion-disagreement").startswith("0.0")
+    assert own == {
+        "x-apportion-samples": "6",
+        "x-apportion-answer-share": "1",
+        "x-apportion-stopped": "rule",
+        "x-apportion-rule": "posterior_predictive",
+        "x-apportion-unparsed": "0",
+        "x-apportion-failed": "0",
+        "x-apportion-cancelled": "0",
+    }
+    assert len(place.upstream.requests) == 6
 
 
-def test_fields_of_the_request_go_upstream_unchanged():
+@served(by_sample(["42"]), upstream_stream=False)
+async def test_fields_of_the_request_go_upstream_unchanged(place):
     fields = {
         "temperature": 0.3,
         "top_p": 0.9,
@@ -94,67 +93,50 @@ def test_fields_of_the_request_go_upstream_unchanged():
         "tools": [{"type": "function", "function": {"name": "add", "parameters": {}}}],
         "user": "Zoë",
     }
-
-    async def scenario():
-        async with gateway(by_sample(["42"]), upstream_stream=False) as place:
-            await place.ask(**fields, extra_body={"top_k": 20, "apportion": {"max_samples": 4}}, n=2)
-            for request in place.upstream.requests:
-                assert request.body == {"model": "tiny", "messages": MESSAGES, "top_k": 20, **fields}
-
-    run(scenario())
+    await place.ask(**fields, extra_body={"top_k": 20, "apportion": {"max_samples": 4}}, n=2)
+    for request in place.upstream.requests:
+        assert request.body == {"model": "tiny", "messages": MESSAGES, "top_k": 20, **fields}
 
 
-def test_the_seed_of_a_request_gives_each_sample_its_own():
-    async def scenario():
-        async with gateway(by_sample(["42"]), rule="fixed", max_samples=4, curtail=False) as place:
-            for _ in range(2):
-                await place.ask(seed=7)
-            first, again = place.upstream.requests[:4], place.upstream.requests[4:]
-            wanted = sorted(seed_of(7, "", number) for number in range(4))
-            assert sorted(request.body["seed"] for request in first) == wanted
-            assert sorted(request.body["seed"] for request in again) == wanted
-            await place.ask()
-            assert all("seed" not in request.body for request in place.upstream.requests[8:])
-
-    run(scenario())
+@served(by_sample(["42"]), rule="fixed", max_samples=4, curtail=False)
+async def test_the_seed_of_a_request_gives_each_sample_its_own(place):
+    for _ in range(2):
+        await place.ask(seed=7)
+    first, again = place.upstream.requests[:4], place.upstream.requests[4:]
+    wanted = sorted(seed_of(7, "", number) for number in range(4))
+    assert sorted(request.body["seed"] for request in first) == wanted
+    assert sorted(request.body["seed"] for request in again) == wanted
+    await place.ask()
+    assert all("seed" not in request.body for request in place.upstream.requests[8:])
 
 
-def test_n_choices_are_the_best_answers_and_then_further_samples():
-    async def scenario():
-        async with gateway(by_sample(SPLIT), rule="fixed", max_samples=8) as place:
-            reply = await body_of(place, n=4)
-            assert [choice["index"] for choice in reply["choices"]] == [0, 1, 2, 3]
-            assert reply["apportion"]["chosen"] == [
-                {"sample": 1, "answer": "42"},
-                {"sample": 0, "answer": "41"},
-                {"sample": 2, "answer": None},
-                {"sample": 3, "answer": "42"},
-            ]
-            texts = [choice["message"]["content"] for choice in reply["choices"]]
-            assert [text[:8] for text in texts] == ["sample 1", "sample 0", "sample 2", "sample 3"]
-            assert (await refusal(place, n=9)).param == "n"
-
-    run(scenario())
+@served(by_sample(SPLIT), rule="fixed", max_samples=8)
+async def test_n_choices_are_the_best_answers_and_then_further_samples(place):
+    reply = await body_of(place, n=4)
+    assert [choice["index"] for choice in reply["choices"]] == [0, 1, 2, 3]
+    assert reply["apportion"]["chosen"] == [
+        {"sample": 1, "answer": "42"},
+        {"sample": 0, "answer": "41"},
+        {"sample": 2, "answer": None},
+        {"sample": 3, "answer": "42"},
+    ]
+    texts = [choice["message"]["content"] for choice in reply["choices"]]
+    assert [text[:8] for text in texts] == ["sample 1", "sample 0", "sample 2", "sample 3"]
+    assert (await refusal(place, n=9)).param == "n"
 
 
-def test_a_stream_of_n_choices_has_each_under_its_index():
-    async def scenario():
-        async with gateway(by_sample(SPLIT), rule="fixed", max_samples=8) as place:
-            texts = {0: "", 1: ""}
-            async for chunk in await place.ask(n=2, seed=0, stream=True):
-                for choice in chunk.choices:
-                    texts[choice.index] += choice.delta.content or ""
-            assert texts == {0: "sample 1. Answer: 42", 1: "sample 0. Answer: 41"}
-
-    run(scenario())
+@served(by_sample(SPLIT), rule="fixed", max_samples=8)
+async def test_a_stream_of_n_choices_has_each_under_its_index(place):
+    texts = {0: "", 1: ""}
+    async for chunk in await place.ask(n=2, seed=0, stream=True):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+    assert texts == {0: "sample 1. Answer: 42", 1: "sample 0. Answer: 41"}
 
 
-def test_a_vote_takes_at_least_n_samples():
-    async def scenario():
-        async with gateway(by_sample(["42"]), max_samples=16) as place:
-            assert len((await body_of(place, n=12))["choices"]) == 12
-
-    run(scenario())
+@served(by_sample(["42"]), max_samples=16)
+async def test_a_vote_takes_at_least_n_samples(place):
+    assert len((await body_of(place, n=12))["choices"]) == 12
 
 
 def test_a_stream_holds_the_winner_the_ballot_and_the_usage():
@@ -201,13 +183,10 @@ async def _lines(place):
         return [line async for line in response.iter_lines() if line]
 
 
-def test_an_error_before_a_stream_begins_has_its_own_status():
-    async def scenario():
-        async with gateway(lambda _: refused(401, "wrong key")) as place:
-            error = await refusal(place, stream=True)
-            assert error.status_code == 401 and error.body["message"] == "wrong key"
-
-    run(scenario())
+@served(lambda _: refused(401, "wrong key"))
+async def test_an_error_before_a_stream_begins_has_its_own_status(place):
+    error = await refusal(place, stream=True)
+    assert error.status_code == 401 and error.body["message"] == "wrong key"
 
 
 def test_a_request_at_temperature_0_is_not_voted_on():
@@ -223,37 +202,35 @@ def test_a_request_at_temperature_0_is_not_voted_on():
     run(scenario())
 
 
-def test_a_request_can_set_its_vote_within_the_bounds():
-    async def scenario():
-        async with gateway(by_sample(SPLIT), max_samples=16) as place:
+@served(by_sample(SPLIT), max_samples=16)
+async def test_a_request_can_set_its_vote_within_the_bounds(place):
 
-            async def voted(**fields):
-                found = (await body_of(place, extra_body={"apportion": fields}))["apportion"]
-                return found
+    async def voted(**fields):
+        found = (await body_of(place, extra_body={"apportion": fields}))["apportion"]
+        return found
 
-            assert (await voted(vote=False))["stopped"] == "off"
-            assert (await voted(rule="fixed", max_samples=4, curtail=False))["samples"] == 4
-            assert (await voted(eps=0.9))["samples"] < (await voted(eps=0.001))["samples"]
-            assert (await voted(extract="last_number"))["votes"].keys() == {"41", "42", "2"}
-            assert (await voted(target="accuracy", eps=0.5))["rule"] == TARGETS["accuracy"].name
-            for fields, param in [
-                ({"target": "speed"}, "apportion.target"),
-                ({"target": "accuracy", "rule": "esc"}, "apportion.target"),
-                ({"max_samples": 17}, "apportion.max_samples"),
-                ({"max_samples": True}, "apportion.max_samples"),
-                ({"rule": "none"}, "apportion.rule"),
-                ({"rule": "esc", "eps": 0.1}, "apportion.eps"),
-                ({"eps": 2}, "apportion"),
-                ({"wave": 0}, "apportion"),
-                ({"vote": 1}, "apportion.vote"),
-                ({"extract": "os:system"}, "apportion.extract"),
-                ({"tempo": 1}, "apportion.tempo"),
-                ([], "apportion"),
-            ]:
-                error = await refusal(place, extra_body={"apportion": fields})
-                assert (error.status_code, error.param) == (400, param), fields
-
-    run(scenario())
+    assert (await voted(vote=False))["stopped"] == "off"
+    assert (await voted(rule="fixed", max_samples=4, curtail=False))["samples"] == 4
+    assert (await voted(eps=0.9))["samples"] < (await voted(eps=0.001))["samples"]
+    assert (await voted(extract="last_number"))["votes"].keys() == {"41", "42", "2"}
+    assert (await voted(target="accuracy", eps=0.5))["rule"] == TARGETS["accuracy"].name
+    wrong = """
+        {"target": "speed"}                     => apportion.target
+        {"target": "accuracy", "rule": "esc"}   => apportion.target
+        {"max_samples": 17}                     => apportion.max_samples
+        {"max_samples": true}                   => apportion.max_samples
+        {"rule": "none"}                        => apportion.rule
+        {"rule": "esc", "eps": 0.1}             => apportion.eps
+        {"eps": 2}                              => apportion
+        {"wave": 0}                             => apportion
+        {"vote": 1}                             => apportion.vote
+        {"extract": "os:system"}                => apportion.extract
+        {"tempo": 1}                            => apportion.tempo
+        []                                      => apportion
+    """
+    for fields, param in lines(wrong):
+        error = await refusal(place, extra_body={"apportion": json.loads(fields)})
+        assert (error.status_code, error.param) == (400, param), fields
 
 
 def test_samples_that_are_no_longer_needed_are_cancelled_by_closing_their_streams():
@@ -274,28 +251,22 @@ def test_samples_that_are_no_longer_needed_are_cancelled_by_closing_their_stream
     run(scenario())
 
 
-def test_a_client_that_leaves_cancels_its_upstream_requests():
-    async def scenario():
-        async with gateway(lambda _: streamed("a b c", every=60), max_samples=4, rule="fixed") as place:
-            for stream in (False, True):
-                with pytest.raises(openai.APITimeoutError):
-                    await place.ask(timeout=0.3, stream=stream)
-            await until(lambda: len(place.upstream.left) == len(place.upstream.requests) > 0)
-            assert place.server.app.state.gateway.queue.running == 0
-
-    run(scenario())
+@served(lambda _: streamed("a b c", every=60), max_samples=4, rule="fixed")
+async def test_a_client_that_leaves_cancels_its_upstream_requests(place):
+    for stream in (False, True):
+        with pytest.raises(openai.APITimeoutError):
+            await place.ask(timeout=0.3, stream=stream)
+    await until(lambda: len(place.upstream.left) == len(place.upstream.requests) > 0)
+    assert place.server.app.state.gateway.queue.running == 0
 
 
-def test_a_vote_without_answers_ends_early_and_returns_the_first_completion():
-    async def scenario():
-        async with gateway(by_sample([None]), max_samples=64, give_up=3) as place:
-            reply = await body_of(place)
-            assert reply["choices"][0]["message"]["content"] == "sample 0: no idea"
-            own = reply["apportion"]
-            assert (own["answer"], own["share"], own["votes"], own["disagreement"]) == (None, None, {}, None)
-            assert (own["stopped"], own["samples"], own["unparsed"]) == ("unanswered", 3, 3)
-
-    run(scenario())
+@served(by_sample([None]), max_samples=64, give_up=3)
+async def test_a_vote_without_answers_ends_early_and_returns_the_first_completion(place):
+    reply = await body_of(place)
+    assert reply["choices"][0]["message"]["content"] == "sample 0: no idea"
+    own = reply["apportion"]
+    assert (own["answer"], own["share"], own["votes"], own["disagreement"]) == (None, None, {}, None)
+    assert (own["stopped"], own["samples"], own["unparsed"]) == ("unanswered", 3, 3)
 
 
 @pytest.mark.parametrize("upstream_stream", [True, False])
@@ -339,26 +310,22 @@ def test_the_deadline_returns_the_best_answer_so_far():
     run(scenario())
 
 
-def test_models_are_those_of_upstream():
+@served()
+async def test_models_are_those_of_upstream(place):
     listed = {"object": "list", "data": [{"id": "org/tiny", "object": "model", "created": 1, "owned_by": "me"}]}
-
-    async def scenario():
-        async with gateway() as place:
-            place.upstream.other_paths["/v1/models"] = http(200, json.dumps(listed).encode())
-            assert [model.id async for model in place.client.models.list()] == ["org/tiny"]
-            assert (await place.client.models.retrieve("org/tiny")).owned_by == "me"
-            with pytest.raises(openai.NotFoundError) as raised:
-                await place.client.models.retrieve("another")
-            assert raised.value.code == "model_not_found"
-            assert {request.headers["authorization"] for request in place.upstream.requests} == {"Bearer the-key"}
-            place.upstream.other_paths["/v1/models"] = http(401, b'{"error": {"message": "wrong key"}}')
-            with pytest.raises(openai.AuthenticationError, match="wrong key"):
-                await place.client.models.retrieve("org/tiny")
-            place.upstream.other_paths["/v1/models"] = http(500, b"Internal Server Error")
-            with pytest.raises(openai.InternalServerError, match="answered 500"):
-                await place.client.models.list()
-
-    run(scenario())
+    place.upstream.other_paths["/v1/models"] = http(200, json.dumps(listed).encode())
+    assert [model.id async for model in place.client.models.list()] == ["org/tiny"]
+    assert (await place.client.models.retrieve("org/tiny")).owned_by == "me"
+    with pytest.raises(openai.NotFoundError) as raised:
+        await place.client.models.retrieve("another")
+    assert raised.value.code == "model_not_found"
+    assert {request.headers["authorization"] for request in place.upstream.requests} == {"Bearer the-key"}
+    place.upstream.other_paths["/v1/models"] = http(401, b'{"error": {"message": "wrong key"}}')
+    with pytest.raises(openai.AuthenticationError, match="wrong key"):
+        await place.client.models.retrieve("org/tiny")
+    place.upstream.other_paths["/v1/models"] = http(500, b"Internal Server Error")
+    with pytest.raises(openai.InternalServerError, match="answered 500"):
+        await place.client.models.list()
 
 
 def test_the_key_of_a_request_goes_upstream_and_nowhere_else(caplog, monkeypatch):
@@ -382,22 +349,16 @@ def test_the_key_of_a_request_goes_upstream_and_nowhere_else(caplog, monkeypatch
     assert "401" in caplog.text and "the-key" not in caplog.text and "own-secret" not in caplog.text
 
 
-def test_a_reply_without_usage_is_not_counted():
-    async def scenario():
-        async with gateway(by_sample(["42"], tokens=None)) as place:
-            reply = await body_of(place)
-            assert reply["apportion"]["uncounted"] == reply["apportion"]["requests"]
-            assert reply["usage"]["completion_tokens"] == 0
-
-    run(scenario())
+@served(by_sample(["42"], tokens=None))
+async def test_a_reply_without_usage_is_not_counted(place):
+    reply = await body_of(place)
+    assert reply["apportion"]["uncounted"] == reply["apportion"]["requests"]
+    assert reply["usage"]["completion_tokens"] == 0
 
 
-def test_an_upstream_server_that_does_not_stream_is_read_too():
-    async def scenario():
-        async with gateway(lambda _: ok("Answer: 42")) as place:
-            assert ballot(await place.ask())["answer"] == "42"
-
-    run(scenario())
+@served(lambda _: ok("Answer: 42"))
+async def test_an_upstream_server_that_does_not_stream_is_read_too(place):
+    assert ballot(await place.ask())["answer"] == "42"
 
 
 def test_an_upstream_server_that_refuses_stream_options_is_asked_without():
