@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from apportion.data.templates import REMINDER, STEPS
+from tests.builders import write_jsonl
 
 Row = dict[str, Any]
 
@@ -55,5 +56,5 @@ def write(path: Path, rows: Sequence[Row]) -> Path:
             for row in rows:
                 writer.writerow({k: json.dumps(v) if isinstance(v, (list, dict)) else v for k, v in row.items()})
     else:
-        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        write_jsonl(path, rows)
     return path

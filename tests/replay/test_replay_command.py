@@ -1,18 +1,15 @@
 """``apportion replay``: tables, JSON, and refusals in one line."""
 
-import json
-
 import pytest
 
+from tests.builders import write_jsonl
 from tests.commands import parsed, printed, refuse_all
 
 
 @pytest.fixture
 def counts(tmp_path):
-    path = tmp_path / "run.jsonl"
     rows = [{"id": str(q), "prompt": f"question {q}", "correct_of_8": [q % 9] * 8} for q in range(40)]
-    path.write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
-    return path
+    return write_jsonl(tmp_path / "run.jsonl", rows)
 
 
 def test_rules_follow_one_another_or_commas_and_their_table_is_printed(counts):

@@ -1,12 +1,11 @@
 """Runs and votes to show: made records, rollout logs of them, studies of the lab by their files, and votes."""
 
-import json
-
 import numpy as np
 
 from apportion.records.run_record import RunRecord
 from apportion.vote.journal import Journal
 from apportion.vote.setup import make_setup
+from tests.builders import write_jsonl
 from tests.vote.builders import make_ballot, make_sample
 
 NOON = 1.8e9
@@ -72,7 +71,7 @@ def write_run(folder, steps, speed=1, seed=0, size=4):
         if step % 5 == 0:
             line["success"] = 0.2 + 0.5 * (1 - np.exp(-speed * step / steps)) + 0.01 * seed
         lines.append(line)
-    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    write_jsonl(folder / "metrics.jsonl", lines)
 
 
 def make_vote(path, questions=40, most=16, seed=0):
