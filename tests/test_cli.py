@@ -1,9 +1,7 @@
-import json
 import os
 import re
 import resource
 import shlex
-import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,20 +18,14 @@ from apportion.described import described_fields
 from apportion.solve import solve
 from apportion.stopping import RULES
 from apportion.vote.setup import SETTINGS
+from tests.builders import write_jsonl
 from tests.cases import check_all, lines
 from tests.commands import invoke, parsed, printed, refuse_all, refused
-from tests.warm import forked
+from tests.warm import cold, forked
 
 ROOT = Path(__file__).parents[1]
 VIP = "--success 0.1,0.5,0.9 --budget 24 --high 12"
 FULL = Path("/dev/full")
-
-
-def command(code, *arguments):
-    """Run ``code`` with ``arguments`` in a new process, which has imported nothing."""
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=environment)
 
 
 def answer(arguments):
@@ -78,9 +70,9 @@ def test_allocating_imports_no_torch_and_starts_quickly():
 
 
 def cpu_seconds(code, *arguments):
-    """Return the time of the processor that ``command`` takes, since the clock depends on what else runs."""
+    """Return the time of the processor that ``code`` takes in a new process, since the clock depends on what else runs."""
     started = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = command(code, *arguments)
+    done = cold("-c", code, *arguments)
     assert done.returncode == 0, done.stderr
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return ended.ru_utime + ended.ru_stime - started.ru_utime - started.ru_stime
@@ -276,44 +268,25 @@ def test_voting_is_imported_only_by_its_command():
         "heavy = {'openai', 'math_verify', 'rich', 'pydantic', 'scipy.special', 'apportion.vote'}\n"
         "assert not heavy & sys.modules.keys()"
     )
-    done = command(code)
+    done = cold("-c", code)
     assert done.returncode == 0, done.stderr
-
-
-def test_a_wrong_study_is_refused_before_anything_runs(tmp_path):
-    pytest.importorskip("torch")
-    assert "cannot be read" in refused("lab", str(tmp_path / "missing.toml"), "--dry-run")
-    assert "'sedes'" in refused("lab", "--set", "sedes=3", "--dry-run")
 
 
 LEDGER = ["7 a+3 b*7 =", "2 a*3 =", "5 a-4 b+2 =", "9 a+1 ="]
 
 
-def voted(folder, rows):
+def voted(folder, prompts):
     """Return the arguments of a dry run without labels, with 4 prompts a step, on the easy base."""
-    path = folder / "prompts.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = write_jsonl(folder / "prompts.jsonl", [{"prompt": text} for text in prompts])
     settings = "--set=training.base=easy --set=training.prompts_per_step=4"
     return f"lab --labels none --prompts {path} {settings} --dry-run".split()
-
-
-def test_a_dry_run_without_labels_counts_prompts_gold_steps_and_rollouts(tmp_path):
-    pytest.importorskip("torch")
-    rows = [{"prompt": text} for text in LEDGER]
-    rows[0]["answer"] = "00"
-    said = printed(*voted(tmp_path, rows))
-    assert "4 for training from " in said
-    assert " held out; no labels; gold of 1 is for the report alone" in said
-    assert "steps       60 a run" in said
-    assert "rollouts    at least 3,840 and at most 15,360 a run; 69,120 to 138,240 in all" in said
-    assert [path.name for path in tmp_path.iterdir()] == ["prompts.jsonl"]
 
 
 def test_unusable_prompts_are_refused(tmp_path):
     pytest.importorskip("torch")
 
     def check(prompts, more, problem):
-        assert problem in refused(*voted(tmp_path, [{"prompt": text} for text in prompts]), *more.split())
+        assert problem in refused(*voted(tmp_path, prompts), *more.split())
         assert [path.name for path in tmp_path.iterdir()] == ["prompts.jsonl"]
 
     of_prompts = [
@@ -431,6 +404,6 @@ def test_a_wrong_configuration_is_refused_before_torch_is_imported(tmp_path):
         "    except SystemExit as end: assert end.code == 2, words\n"
         "    assert not {'torch', 'transformers', 'trl', 'datasets'} & sys.modules.keys(), words"
     )
-    done = command(code, *commands)
+    done = cold("-c", code, *commands)
     assert done.returncode == 0, done.stderr
     assert [line[:7] for line in done.stderr.splitlines()] == ["error: "] * len(commands), done.stderr

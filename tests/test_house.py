@@ -1,16 +1,14 @@
 """Rules of the house, over the source itself: which way imports run, what stays out, what must be documented."""
 
 import ast
-import os
 import re
-import subprocess
-import sys
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 from apportion.config import load
 from tests.cases import lines
+from tests.warm import cold
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "apportion"
@@ -287,12 +285,9 @@ def test_importing_the_package_is_light_and_quick():
         "seconds = time.process_time() - started\n"
         f"print(seconds, *({heavy!r} & sys.modules.keys()))"
     )
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     seconds = []
     for _ in range(5):
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-        took, *found = done.stdout.split()
+        took, *found = cold("-c", code).stdout.split()
         assert not found, f"import apportion imports {found}"
         seconds.append(float(took))
         if seconds[-1] <= 0.3:  # half of it compiles the source where no bytecode may be kept

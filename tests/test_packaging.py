@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import tarfile
 import tomllib
 import zipfile
@@ -15,6 +14,7 @@ import pytest
 import apportion
 from tests.cases import lines
 from tests.test_house import ROOT
+from tests.warm import cold
 
 yaml = pytest.importorskip("yaml")
 
@@ -111,25 +111,17 @@ def test_a_command_without_its_extra_says_which_one(tmp_path):
     (tmp_path / "q.jsonl").write_text('{"prompt": "What is 2 + 2?"}\n', encoding="utf-8")
     cases = lines(COMMANDS)
     words = [word for missing, _, command in cases for word in (missing, command)]
-    said = python("-c", WITHOUT, *words, cwd=tmp_path).stderr.splitlines()
+    said = python("-c", WITHOUT, *words, folder=tmp_path).stderr.splitlines()
     assert len(said) == 2 * len(cases), said  # one line and an exit code each
     for (_, extra, command), line, code in zip(cases, said[::2], said[1::2], strict=True):
         assert f"pip install 'apportion[{extra}]'" in line and code == "2", (command, line)
     assert said[0] == "apportion's command line needs typer, which is not installed; pip install 'apportion[cli]'"
 
 
-def python(*arguments, check=True, **settings):
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=check,
-        env=environment,
-        **settings,
-    )
+def python(*words, folder=ROOT):
+    done = cold(*words, folder=folder)
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 WITH_EXTRAS = {"cli", "config", "lab", "tinker", "vote"}
@@ -155,25 +147,24 @@ def wheel(tmp_path_factory):
     pytest.importorskip("hatchling")
     pytest.importorskip("hatch_fancy_pypi_readme")
     folder = tmp_path_factory.mktemp("built")
-    python("-m", "hatchling", "build", "-t", "sdist", "-d", str(folder), cwd=ROOT)
+    python("-m", "hatchling", "build", "-t", "sdist", "-d", folder)
     (sdist,) = folder.glob("apportion-*.tar.gz")
     with tarfile.open(sdist) as archive:
         archive.extractall(folder, filter="data")
-    python(
-        "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder), cwd=folder / sdist.name.removesuffix(".tar.gz")
-    )
+    unpacked = folder / sdist.name.removesuffix(".tar.gz")
+    python("-m", "hatchling", "build", "-t", "wheel", "-d", folder, folder=unpacked)
     (found,) = folder.glob("apportion-*.whl")
     return found
 
 
 def fresh(folder):
     """Make an empty environment. Return its Python."""
-    python("-m", "venv", "--without-pip", str(folder))
+    python("-m", "venv", "--without-pip", folder)
     return folder / "bin" / "python"
 
 
 def install(own, *arguments):
-    python("-m", "pip", "--python", str(own), "--quiet", "install", "--no-compile", *arguments)
+    python("-m", "pip", "--python", own, "--quiet", "install", "--no-compile", *arguments)
 
 
 def installed(own, *arguments):

@@ -1,6 +1,5 @@
 """The site: it builds without a warning, loads nothing from other servers, and shows every public name and command."""
 
-import ast
 import os
 import re
 import subprocess
@@ -17,6 +16,7 @@ from typer import Context
 from typer.main import get_command
 
 from apportion.cli import app
+from tests.public_names import listed, trees_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("site")]
 
@@ -151,17 +151,6 @@ def test_the_search_works_without_a_server(site):
     assert any("assets/iframe-worker.js" in each for each in tags(site / "index.html").loads)
 
 
-def public_names():
-    """Return every name of an ``__all__`` as a user writes it."""
-    names = []
-    for path in sorted((ROOT / "apportion").rglob("*.py")):
-        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-                names += [f"{module}.{name}" for name in ast.literal_eval(node.value)]
-    return names
-
-
 def imported_names():
     """Return every name of apportion that an example or a document imports."""
     sources = [*(ROOT / "examples").glob("*.py"), *(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
@@ -205,7 +194,7 @@ def documented(package):
 
 
 def test_every_public_name_is_on_one_page_of_the_reference(package, documented):
-    names = public_names()
+    names = [name.replace(":", ".") for name in listed(trees_of(ROOT))]
     assert len(names) > 300
     assert not sorted(name for name in names if documented[home(package, name)] != 1)
 
