@@ -5,6 +5,8 @@ import json
 import numpy as np
 import torch
 
+from tests.builders import write_jsonl
+
 
 def curve(directory, without=()):
     """Return the metrics without their times."""
@@ -44,8 +46,7 @@ def write_prompts(path, problems, answers=None):
     """Write a file of prompts with these right ``answers``, some maybe None; without any there is no such column."""
     gold = [{}] * len(problems) if answers is None else [{"answer": answer} for answer in answers]
     rows = [{"prompt": problem.text, **answer} for problem, answer in zip(problems, gold, strict=True)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return write_jsonl(path, rows)
 
 
 class Killed(BaseException):

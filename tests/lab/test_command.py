@@ -12,7 +12,7 @@ from apportion.presets import PRESETS
 from apportion.runs.folder import hold_lock
 from tests import warm
 from tests.builders import LABELLED
-from tests.cases import assert_refused
+from tests.cases import assert_refused, refuse_lines
 from tests.lab.states import curves
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,14 +100,6 @@ def test_a_study_plans_trains_reports_and_is_not_repeated(whole):
     assert curves(folder) == before and report.read_text() == whole_report
 
 
-@pytest.mark.slow
-def test_a_study_that_another_process_trains_is_left_alone(whole):
-    working_directory, _ = whole
-    with hold_lock(working_directory / "runs" / "quick" / "lock"):
-        refused = run(working_directory, "quick.toml")
-    assert refused.returncode == 2 and "one process trains a study at a time" in refused.stderr
-
-
 def test_dry_run_shows_the_plan_and_touches_nothing(tmp_path, config):
     done = run(tmp_path, config, "--dry-run", "--set", "seeds=[4]")
     assert done.returncode == 0
@@ -118,31 +110,28 @@ def test_dry_run_shows_the_plan_and_touches_nothing(tmp_path, config):
 
 def test_a_wrong_config_is_refused_before_anything_is_paid_for(tmp_path, config, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    ends = "a run ends by one of rollouts, tokens, steps, got 2 tokens and 3 steps"
-    assert_refused(
-        lambda overrides: read_study(config, overrides.split("|"), None, resume=False),
-        [
-            ("learning_rate", "training.learnin_rate=1"),
-            (r"training\.rollouts", "training.rollouts='many'"),
-            (ends, "training.tokens=2|training.steps=3"),
-            ("baseline must be one of", "baseline=unifrom"),
-            ("variance_draws must be 0 or at least 3", "variance_draws=2"),
-            ("seeds must be distinct", "seeds=[1,1]"),
-            ("plain folder name", "name='../elsewhere'"),
-            ("give one of rollouts_per_prompt, budget and", "allocators.vip.budget=50"),
-            ("gp", "allocators.vip.predictor=gpp"),
-            ("between 24 and 512 for 8 prompts, got 20", "allocators.vip={name='vip', budget=20}"),
-            ("base must be", "training.base=hardest"),
-            ("rollouts must be the same for all allocators of .*, got 64 for 'vip'", "trainings.vip.rollouts=64"),
-            ("trainings are for the allocators uniform, vip, hora, got one for 'vpi'", "trainings.vpi.kl=0.1"),
-            ("reward must be 'exact' for vip, which needs binary rewards, got 'share'", "training.reward=share"),
-            (r"training\.reward must be one of 'exact', 'share', got 'fair'", "training.reward=fair"),
-            (r"training\.rollout_log must be one of 'full', 'hashes'.*'none', got 'all'", "training.rollout_log=all"),
-            (r"training\.weighting must be one of 'prompt', 'rollout', 'token', got 'word'", "training.weighting=word"),
-            ("trainings.vip .* has no key 'learnin_rate'", "trainings.vip.learnin_rate=1"),
-            ("trainings.vip: a baseline goes with the estimator", "trainings.vip.estimator=reinforce"),
-        ],
-    )
+    wrong = """
+        training.learnin_rate=1             => learning_rate
+        training.rollouts='many'            => training.rollouts
+        training.tokens=2|training.steps=3  => ends by one of rollouts, tokens, steps, got 2 tokens and 3 steps
+        baseline=unifrom                    => baseline must be one of
+        variance_draws=2                    => variance_draws must be 0 or at least 3
+        seeds=[1,1]                         => seeds must be distinct
+        name='../elsewhere'                 => plain folder name
+        allocators.vip.budget=50            => give one of rollouts_per_prompt, budget and
+        allocators.vip.predictor=gpp        => gp
+        allocators.vip={name='vip', budget=20} => between 24 and 512 for 8 prompts, got 20
+        training.base=hardest               => base must be
+        trainings.vip.rollouts=64           => rollouts must be the same for all allocators of .*, got 64 for 'vip'
+        trainings.vpi.kl=0.1                => trainings are for the allocators uniform, vip, hora, got one for 'vpi'
+        training.reward=share               => reward must be 'exact' for vip, which needs binary rewards, got 'share'
+        training.reward=fair                => training.reward must be one of 'exact', 'share', got 'fair'
+        training.rollout_log=all            => training.rollout_log must be one of 'full', 'hashes'.*'none', got 'all'
+        training.weighting=word             => weighting must be one of 'prompt', 'rollout', 'token', got 'word'
+        trainings.vip.learnin_rate=1        => trainings.vip .* has no key 'learnin_rate'
+        trainings.vip.estimator=reinforce   => trainings.vip: a baseline goes with the estimator
+    """
+    refuse_lines(lambda overrides: read_study(config, overrides.split("|"), None, resume=False), wrong)
     assert not (tmp_path / "runs").exists()
 
 

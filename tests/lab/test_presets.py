@@ -2,10 +2,11 @@
 
 import pytest
 
-from apportion import DAPO, VIP, Batch, Belief, Plan, Prompt, Rollout, Uniform
+from apportion import DAPO, VIP, Prompt, Rollout, Uniform
 from apportion.predictors import GaussianProcess
 from apportion.presets import mopps_with_refill, spo, vip_as_printed
 from apportion.selection import MoPPS
+from tests.builders import finished
 
 
 def test_vip_as_printed_has_the_papers_process_and_formula():
@@ -28,7 +29,7 @@ def test_spo_draws_prompts_by_the_baseline_that_it_subtracts():
     assert found.allocator == Uniform(rollouts_per_prompt=1) and found.estimator == "spo"
     assert (found.baseline.rho, found.selection.floor) == (0.9, 0.05)
     found.selection.prepare(prompts)
-    batch = Batch.start(prompts, Belief.uniform(3)).add(Plan([1, 1, 1]), [[Rollout(True)], [Rollout(False)], []])
+    batch = finished(prompts, [[Rollout(True)], [Rollout(False)], []], asked=[1, 1, 1])
     for _ in range(3):
         assert found.selection._predict().mean.tolist() == found.baseline.predict(prompts).tolist()
         found.baseline.update(batch)

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 from matplotlib.figure import Figure
 
@@ -7,6 +5,7 @@ from apportion.lab.report.measures import arm_table, summarise
 from apportion.lab.report.picture import draw_curves
 from apportion.lab.report.results import BANDS, Run
 from apportion.lab.report.with_labels import MEASURES, findings, verdict
+from tests.builders import write_jsonl
 
 
 def write_run(directory, success, counts, p):
@@ -28,7 +27,7 @@ def write_run(directory, success, counts, p):
                 "counts": counts,
             }
         )
-    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_jsonl(directory / "metrics.jsonl", lines)
     return Run.read(directory)
 
 

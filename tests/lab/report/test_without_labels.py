@@ -8,6 +8,7 @@ from apportion.lab.report.measures import summarise
 from apportion.lab.report.picture import draw
 from apportion.lab.report.results import Run, SeedInterval
 from apportion.lab.report.without_labels import MEASURES, SCORES, accuracy_table, findings, panels, verdict, vote_table
+from tests.builders import write_jsonl
 
 LABELS = [(4, 2, 1), (1, 1, 0), (0, 0, 0)]
 """The number of labels with known gold, right labels and false consensus of each step."""
@@ -38,7 +39,7 @@ def write_run(directory, rollouts=30, mean_16=(0.25, 0.5), gold=True, labels=LAB
                 **(evaluated(1) if step == len(labels) else {}),
             }
         )
-    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_jsonl(directory / "metrics.jsonl", lines)
     return Run.read(directory)
 
 

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 
 from apportion.lab.training.pool import pool_of
@@ -12,7 +10,8 @@ from apportion.lab.world.task import (
     verify,
 )
 from apportion.rows import TableError
-from tests.cases import assert_refused
+from tests.builders import write_jsonl
+from tests.cases import assert_refused, refuse_lines
 from tests.lab.states import write_prompts
 
 PROBLEMS = problem_pool(12, seed=5)
@@ -88,30 +87,24 @@ def test_more_prompts_than_drawn_ones_may_be_in_a_step(tmp_path):
 
 def test_a_file_that_cannot_be_learnt_on_is_refused(tmp_path):
     """The longest problem that is taken, of six operations, has 13 tokens with its end, of 14 that can be written."""
+    path = tmp_path / "prompts.jsonl"
 
     def read(rows):
-        path = tmp_path / "prompts.jsonl"
-        rows = [{"prompt": row} if isinstance(row, str) else row for row in rows]
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return pool_of(of_file(path), seed=0)
+        return pool_of(of_file(write_jsonl(path, rows)), seed=0)
 
-    right, twice = "7 a+3 =", "prompt 2: a prompt must be there once, got '7 a.3 =' again; remove it"
+    wrong = """
+        7 a+3 = & what is 1 + 1? => prompts.jsonl.* 2: a problem reads like .*, got 'what is 1 .*; write it with
+        7 a+3 = & 7 a+3          => prompt 2: a problem reads like .*, got '7 a.3'; write it with
+        7 a+3 = & 7 a+3 a+3 =    => prompt 2: a fork must have two operations
+        7 a+3 = & 7 a+4 = & 7 a+5 = => at least the 4 prompts of a step, got 3; lower prompts_per
+        7 a+3 = & 1 a+3 b+3 c+3 d+3 e+3 f+3 g+3 = => 2: .* at most 6 operations for the base easy, got 7; remove it
+        7 a+3 = & 7 a+3 b*7 b-2 = => prompt 2: a problem must have no forks for the base easy
+        7 a+3 = & 7 a+3 =        => prompt 2: a prompt must be there once, got '7 a.3 =' again; remove it
+    """
+    refuse_lines(lambda prompts: read([{"prompt": prompt} for prompt in prompts.split(" & ")]), wrong)
+    twice = [{"id": i, "prompt": "7 a+3 ="} for i in range(2)]
     assert_refused(
-        read,
-        [
-            ("prompts.jsonl.* 2: a problem reads like .*, got 'what is 1 .*; write it with", [right, "what is 1 + 1?"]),
-            ("prompt 2: a problem reads like .*, got '7 a.3'; write it with", [right, "7 a+3"]),
-            ("prompt 2: a fork must have two operations", [right, "7 a+3 a+3 ="]),
-            ("at least the 4 prompts of a step, got 3; lower prompts_per", [right, "7 a+4 =", "7 a+5 ="]),
-            (
-                "prompt 2: a problem must have at most 6 operations for the base easy, got 7; remove it",
-                [right, "1 a+3 b+3 c+3 d+3 e+3 f+3 g+3 ="],
-            ),
-            ("prompt 2: a problem must have no forks for the base easy", [right, "7 a+3 b*7 b-2 ="]),
-            (twice, [{"id": i, "prompt": right} for i in range(2)]),
-            (twice, [right, right]),
-            ("must have a column prompt, question or problem; add one", [{"text": right}]),
-        ],
+        read, [("prompt 2: a prompt must be there once", twice), ("must have a column prompt", [{"text": "a"}])]
     )
     with pytest.raises(TableError, match=r"nowhere\.csv"):
         pool_of(of_file(tmp_path / "nowhere.csv"), seed=0)

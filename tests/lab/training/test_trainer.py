@@ -18,7 +18,7 @@ from apportion.predictors import DiscountedCounts, RunningVariance
 from apportion.records import read_log, record_of_log
 from apportion.selection import GRESO, Mixed, SPOWeights
 from apportion.types import Group
-from tests.cases import assert_refused
+from tests.cases import assert_refused, refuse_lines, settings_of
 from tests.hostile import FILES, MARKER
 from tests.lab.states import Killed, curve, equal
 from tests.soak import case
@@ -330,32 +330,40 @@ def test_reused_responses_are_told_apart_in_the_metrics(tmp_path, small_base_fol
     assert ratios["recompute"] < 1e-9 < ratios["replay"]
 
 
+WRONG = """
+    steps = 0                      => steps must be at least 1, got 0; leave it out
+    tokens = 9                     => a run ends by one of rollouts, tokens, steps, got 9 tokens and 6 steps; leave one
+    slots = 0                      => slots must be at least 1, got 0
+    age_bound = -1                 => age_bound must be at least 0, got -1
+    learning_rate = nan            => learning_rate must be positive, got nan
+    estimator = "ppo"              => estimator must be one of grpo, dr_grpo, rloo,.* gae, got 'ppo'
+    estimator = "reinforce"        => a baseline goes with the estimators 'reinforce' and 'spo', got None
+    trace = 1.5                    => trace must be between 0 and 1, got 1.5
+    discount = -0.1                => discount must be between 0 and 1, got -0.1
+    kl = -0.1                      => kl must be at least 0, got -0.1
+    problems = 4                   => prompts_per_step must be at most problems, got 8 of 4
+    problems = 1000000000          => problems must be between 1 and 1000000, .*, got 1000000000
+    held_out = 1001                => held_out must be between 1 and 1000, .*, got 1001
+    held_out = 0                   => held_out must be .*, got 0
+    base = "mediun"                => base must be easy, medium, hard, forks, or a folder
+    prompts = "x.csv"              => prompts and reset_every are for learning without labels, got x.*; set
+    reset_every = 4                => prompts and reset_every are for learning .*, got None and 4; set
+    labels = "none", reset_every = 0  => reset_every must be at least 1, got 0; leave it out
+    labels = "none", reward = "share" => rewards come from the votes, got reward 'share' .*;
+"""
+
+
 def test_wrong_settings_are_refused_at_construction(small_base_folder):
+    def make(changes):
+        return settings(**{"base": small_base_folder} | changes)
+
+    refuse_lines(lambda text: make(settings_of(text)), WRONG)
     assert_refused(
-        lambda changes: settings(**{"base": small_base_folder} | changes),
+        make,
         [
             ("rollouts must be at least 1, got 0", {"steps": None, "rollouts": 0}),
             ("tokens must be at least 1, got 0", {"steps": None, "tokens": 0}),
-            ("steps must be at least 1, got 0; leave it out", {"steps": 0}),
-            ("a run ends by one of rollouts, tokens, steps, got 9 tokens and 6 steps; leave one out", {"tokens": 9}),
-            ("slots must be at least 1, got 0", {"slots": 0}),
-            ("age_bound must be at least 0, got -1", {"age_bound": -1}),
-            ("learning_rate must be positive, got nan", {"learning_rate": float("nan")}),
-            ("estimator must be one of grpo, dr_grpo, rloo,.* gae, got 'ppo'", {"estimator": "ppo"}),
-            ("a baseline goes with the estimators 'reinforce' and 'spo', got None", {"estimator": "reinforce"}),
             (r"goes with the estimators 'reinforce' and 'spo', got Zero\(\) with 'rloo'", {"baseline": Zero()}),
-            ("trace must be between 0 and 1, got 1.5", {"trace": 1.5}),
-            ("discount must be between 0 and 1, got -0.1", {"discount": -0.1}),
-            ("kl must be at least 0, got -0.1", {"kl": -0.1}),
-            ("prompts_per_step must be at most problems, got 8 of 4", {"problems": 4}),
-            ("problems must be between 1 and 1000000, .*, got 1000000000", {"problems": 10**9}),
-            ("held_out must be between 1 and 1000, .*, got 1001", {"held_out": 1001}),
-            ("held_out must be .*, got 0", {"held_out": 0}),
-            ("base must be easy, medium, hard, forks, or a folder", {"base": "mediun"}),
-            ("prompts and reset_every are for learning without labels, got x.*; set", {"prompts": "x.csv"}),
-            ("prompts and reset_every are for learning .*, got None and 4; set", {"reset_every": 4}),
-            ("reset_every must be at least 1, got 0; leave it out", {"labels": "none", "reset_every": 0}),
-            ("rewards come from the votes, got reward 'share' .*;", {"labels": "none", "reward": "share"}),
             (
                 r"got reward 'exact' and baseline Zero\(\); leave both out, and set the all",
                 {"labels": "none", "estimator": "reinforce", "baseline": Zero()},
