@@ -70,7 +70,7 @@ def test_allocating_imports_no_torch_and_starts_quickly():
 
 
 def cpu_seconds(code, *arguments):
-    """Return the time of the processor that ``code`` takes in a new process, since the clock depends on what else runs."""
+    """Return the processor time that ``code`` takes in a new process: the clock depends on what else runs."""
     started = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = cold("-c", code, *arguments)
     assert done.returncode == 0, done.stderr
