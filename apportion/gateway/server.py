@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from apportion.gateway.app import LOOPBACK, make_app
 from apportion.gateway.settings import GatewaySettings
@@ -16,6 +19,39 @@ from apportion.runs.signals import on_stop
 
 SPARE_CONNECTIONS = 64
 """Connections beyond those of votes and of the queue, for health checks and for replies 429."""
+
+HEAD_SECONDS = 30.0
+"""Longest time in which the head of a request must arrive."""
+
+
+class Connection(H11Protocol):
+    """A connection that is closed if the head of a request does not arrive within ``HEAD_SECONDS``.
+
+    uvicorn waits for it without end, and connections that send nothing would fill the server.
+    """
+
+    _closing: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._set_deadline()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._set_deadline()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._closing is not None:
+            self._closing.cancel()
+
+    def _set_deadline(self) -> None:
+        if self.conn.their_state is not h11.IDLE:
+            if self._closing is not None:
+                self._closing.cancel()
+            self._closing = None
+        elif self._closing is None:
+            self._closing = self.loop.call_later(HEAD_SECONDS, self.transport.close)
 
 
 class GatewayServer(uvicorn.Server):
@@ -27,7 +63,7 @@ class GatewayServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 self.app,
-                http="h11",
+                http=Connection,
                 ws="none",
                 lifespan="on",
                 log_config=None,

@@ -9,6 +9,7 @@ from contextlib import suppress
 import pytest
 
 from apportion.endpoint.http import HTTP
+from apportion.gateway import server
 from tests.cases import lines
 from tests.endpoint.builders import run, until
 from tests.endpoint.fault_server import cut_before, cut_inside, malformed, raw, refused, silent
@@ -81,6 +82,26 @@ async def test_a_body_that_is_too_large_or_too_slow_is_refused(place):
     assert b" 408 " in (await reader.read()).partition(b"\r\n")[0]  # to the end: the connection is closed
     writer.close()
     assert place.upstream.requests == []
+
+
+def test_connections_without_a_request_do_not_fill_the_gateway(monkeypatch):
+    monkeypatch.setattr(server, "HEAD_SECONDS", 2.0)
+
+    async def scenario():
+        async with gateway(by_sample(["42"])) as place:
+            opened = [await asyncio.open_connection("127.0.0.1", place.port) for _ in range(3)]
+            whole = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            beginning, body = whole[:60].encode(), f"{whole}Content-Length: {len(BODY)}\r\n\r\n".encode() + BODY
+            opened[1][1].write(beginning)
+            opened[2][1].write(body)
+            head = await opened[2][0].readuntil(b"\r\n\r\n")
+            opened[2][1].write(beginning)  # of a second request
+            assert b" 200 " in head.partition(b"\r\n")[0]
+            for reader, writer in opened:
+                await asyncio.wait_for(reader.read(), 60)  # to the end: the connection is closed
+                writer.close()
+
+    run(scenario())
 
 
 def test_a_full_queue_is_answered_with_429_and_the_time_to_come_back():
