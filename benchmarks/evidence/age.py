@@ -22,6 +22,8 @@ from benchmarks.evidence import reach
 from benchmarks.evidence.cell import Cell
 
 OLDER = Path(__file__).parent / "older.json"
+GOLDEN = "tests/golden/decisions.json.gz"
+"""What every rule decides, as the golden record keeps it."""
 SHOWN = 12
 """Names of changed definitions that are kept for each value, formulas first."""
 
@@ -29,7 +31,8 @@ SHOWN = 12
 def older() -> dict[str, Any]:
     """Return what is known of values that are older than the code: by cell ``formulas`` (a key) and ``changed``.
 
-    ``same formulas`` says that neither a room with formulas nor the benchmark has changed, but another room.
+    ``same formulas`` says that neither a room with formulas nor the benchmark has changed, but another room. ``same
+    decisions`` says that the golden record of decisions was then as it is now.
     """
     return json.loads(OLDER.read_text(encoding="utf-8")) if OLDER.exists() else {}
 
@@ -60,6 +63,7 @@ def find(values: Mapping[str, Mapping[str, Any]], cells: Mapping[str, Cell]) -> 
             unknown = "unknown, git does not have the commit"
             found |= {name: {"formulas": cells[name].formulas, "changed": unknown} for name in names}
             continue
+        decided = subprocess.run(["git", "diff", "--quiet", commit, "--", GOLDEN], cwd=reach.ROOT).returncode == 0
         for name in names:
             then, now = cells[name].reached(code), cells[name].reached()
             keys[name] = reach.key_of(then, cells[name].measure)
@@ -69,6 +73,7 @@ def find(values: Mapping[str, Mapping[str, Any]], cells: Mapping[str, Cell]) -> 
                 found[name] = {
                     "formulas": cells[name].formulas,
                     "same formulas": cells[name].reached(code, own) == cells[name].reached(rooms=own),
+                    "same decisions": decided,
                     "changed": _told(changed, homes) if then else "the measurement",
                 }
     _write(found)

@@ -221,7 +221,9 @@ def _summary() -> str:
     few = sum(has_few_seeds(own.effects) for _, own in central)
     measured = [own.verdict for claim, own in found if claim.kind is Kind.PAPER]
     values, older = all_committed(), age.older()
-    same = sum(each.get("same formulas", False) for each in older.values())
+    same, decided = (
+        sum(each.get(f"same {what}", False) for each in older.values()) for what in ("formulas", "decisions")
+    )
     changed = sum(not is_of_a_commit(each) for each in values.values())
     hours = sum(each["facts"]["cpu_seconds"] for each in values.values()) / 3600
     return "\n".join(
@@ -231,9 +233,9 @@ def _summary() -> str:
             + (f" By verdict: {'; '.join(told)}." if told else ""),
             f"- Of {len(measured)} claims that a paper measured, {measured.count(Verdict.HOLDS)} hold and "
             f"{measured.count(Verdict.FAILS)} do not. Theorems and identities are counted apart.",
-            f"- {len(older)} of {len(values)} values are older than the code that they depend on; for {same} of these "
-            "neither a formula nor the benchmark changed, but how files, answers and settings are read, or the like. "
-            "The details say what changed.",
+            f"- {len(older)} of {len(values)} values are older than the code that they depend on. When {decided} of "
+            f"these were measured, every rule of the golden record decided as it does now. For {same} neither a "
+            "formula nor the benchmark changed. The details say what changed.",
             f"- {changed} values were measured in a tree with changes, which is refused now.",
             f"- All cells take {hours:.1f} hours of one core. The details name the processor of each.",
         ]
