@@ -1,19 +1,16 @@
-"""Read columns of a file of prompts (CSV with a header, JSON lines or Parquet), and write counts as CSV."""
+"""Read columns of a file of prompts: CSV with a header, JSON lines or Parquet."""
 
-import csv
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from apportion.rows import Rows, TableError, reading, row_location, table_rows
-from apportion.runs.whole_files import write_whole
-from apportion.types import Counts, Floats
+from apportion.types import Floats
 from apportion.untrusted import parse_number, shown
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
@@ -76,23 +73,3 @@ def columns_of(path: Path, rows: Sequence[tuple[int, dict[str, Any]]]) -> list[s
     if not rows:
         raise TableError(f"a table must have at least one row, got none in {path}; give one row a prompt")
     return list(dict.fromkeys(column for _, row in rows for column in row))
-
-
-def write_counts(path: Path, counts: Counts, ids: Sequence[Any] | None = None) -> None:
-    """Write ``counts`` [P] as CSV, with ``ids`` [P] or prompt numbers from 0. Raise TableError if that fails."""
-    if path.suffix.lower() != ".csv":
-        raise TableError(f"counts are written as .csv, got {str(path)!r}; rename it")
-    keys = range(len(counts)) if ids is None else ids
-    text = StringIO()
-    writer = csv.writer(text)
-    writer.writerow(["prompt" if ids is None else "id", "count"])
-    writer.writerows(zip(map(_no_formula, keys), counts.tolist(), strict=True))
-    try:
-        write_whole(path, text.getvalue())
-    except OSError as error:
-        raise TableError(f"counts cannot be written to {path} ({error.strerror or error}); change the path") from error
-
-
-def _no_formula(cell: Any) -> Any:
-    """Return ``cell`` with an apostrophe before what a spreadsheet would run as a formula."""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell

@@ -4,8 +4,9 @@ import sys
 import numpy as np
 import pytest
 
+from apportion.cli.allocate import write_counts
 from apportion.rows import TableError
-from apportion.tables import read_columns, write_counts
+from apportion.tables import read_columns
 from tests.cases import check_all, lines
 from tests.test_untrusted import ENDLESS, make_sparse
 

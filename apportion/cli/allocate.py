@@ -1,6 +1,9 @@
 """``apportion allocate``: a budget of rollouts, split over prompts."""
 
+import csv
 import sys
+from collections.abc import Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
@@ -10,8 +13,11 @@ from apportion.allocators.vip import GroupEstimator
 from apportion.cli.allocation_text import allocation_json, allocation_text
 from apportion.cli.errors import usage_errors
 from apportion.cli.options import AsJson
+from apportion.rows import TableError
+from apportion.runs.whole_files import write_whole
 from apportion.solve import METHODS, Method, solve
-from apportion.tables import read_columns, write_counts
+from apportion.tables import read_columns
+from apportion.types import Counts
 from apportion.untrusted import parse_number, shown
 
 
@@ -76,3 +82,23 @@ def _numbers(option: str, text: str) -> list[float]:
         raise ValueError(
             f"--{option} must be numbers separated by commas, got {shown(text)}; give one a prompt"
         ) from None
+
+
+def write_counts(path: Path, counts: Counts, ids: Sequence[Any] | None = None) -> None:
+    """Write ``counts`` [P] as CSV, with ``ids`` [P] or prompt numbers from 0. Raise TableError if that fails."""
+    if path.suffix.lower() != ".csv":
+        raise TableError(f"counts are written as .csv, got {str(path)!r}; rename it")
+    keys = range(len(counts)) if ids is None else ids
+    text = StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["prompt" if ids is None else "id", "count"])
+    writer.writerows(zip(map(_no_formula, keys), counts.tolist(), strict=True))
+    try:
+        write_whole(path, text.getvalue())
+    except OSError as error:
+        raise TableError(f"counts cannot be written to {path} ({error.strerror or error}); change the path") from error
+
+
+def _no_formula(cell: Any) -> Any:
+    """Return ``cell`` with an apostrophe before what a spreadsheet would run as a formula."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
