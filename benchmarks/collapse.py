@@ -29,6 +29,7 @@ from apportion.runs.children import ChildTask, Parent, run_all
 from benchmarks.common import RESULTS, table, write
 from benchmarks.evidence.hora_measured import explored
 from benchmarks.methods import finished_part
+from benchmarks.studies import runs_of
 
 CONFIG = Path(__file__).with_suffix(".toml")
 MINUTES_A_RUN = 2.5
@@ -55,7 +56,7 @@ def main(part: str = "all", *overrides: str, results: Path = RESULTS) -> None:
     if part == "all":
         _train(study)
     done = finished_part(study)
-    runs = {arm: [Run.read(run_directory(done.directory, arm, seed)) for seed in done.seeds] for arm in done.allocators}
+    runs = runs_of(done)
     rows = [
         [
             f"{arm}, {place}x",

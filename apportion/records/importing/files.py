@@ -157,11 +157,8 @@ def _below(folder: Path) -> list[Path]:
     tables = [
         each for each in folder.glob("*/*") if each.is_file() and kind_of(each) and kind_of(each) not in DOCUMENTS
     ]
-    return (
-        tables
-        if all(STEP.search(each.name.partition(".")[0]) or STEP.search(each.parent.name) for each in tables)
-        else []
-    )
+    named = zip(*_names(tables), strict=True)
+    return tables if all(STEP.search(folder) or STEP.search(name) for folder, name in named) else []
 
 
 def natural(path: Path) -> list[Any]:
