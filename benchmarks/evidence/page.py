@@ -234,8 +234,8 @@ def _summary() -> str:
             f"- Of {len(measured)} claims that a paper measured, {measured.count(Verdict.HOLDS)} hold and "
             f"{measured.count(Verdict.FAILS)} do not. Theorems and identities are counted apart.",
             f"- {len(older)} of {len(values)} values are older than the code that they depend on. When {decided} of "
-            f"these were measured, every rule of the golden record decided as it does now. For {same} neither a "
-            "formula nor the benchmark changed. The details say what changed.",
+            "these were measured, every rule of the [golden record](../CONTRIBUTING.md#the-golden-record) decided as "
+            f"it does now. For {same} neither a formula nor the benchmark changed. The details say what changed.",
             f"- {changed} values were measured in a tree with changes, which is refused now.",
             f"- All cells take {hours:.1f} hours of one core. The details name the processor of each.",
         ]
