@@ -26,19 +26,19 @@ Make = Callable[[np.random.Generator], tuple[Floats, int]]
 """Draws success rates [V, Q], and says the size of a group."""
 
 
-def alike(rate: float, group: int) -> Make:
+def alike(rate, group):
     return lambda rng: (np.full((6, 200), rate), group)
 
 
-def half_dead(visits: int, prompts: int = 200) -> Make:
+def half_dead(visits, prompts=200):
     return lambda rng: (np.tile(np.where(np.arange(prompts) % 2, 0.5, 0.0), (visits, 1)), 8)
 
 
-def beta(a: float, prompts: int, visits: int, group: int) -> Make:
+def beta(a, prompts, visits, group):
     return lambda rng: (np.tile(rng.beta(a, a, prompts), (visits, 1)), group)
 
 
-def like_the_run(rng: np.random.Generator) -> tuple[Floats, int]:
+def like_the_run(rng):
     run = open_run(RUN)
     means = np.bincount(run.prompt, run.shares) / np.bincount(run.prompt)
     return np.tile(rng.choice(means, 300), (4, 1)), 8
@@ -64,7 +64,7 @@ GAINS: dict[str, Make] = {
 }
 
 
-def log_of(make: Make, seed: int, shuffle: bool) -> RunRecord:
+def log_of(make, seed, shuffle):
     """Return a run in shuffled epochs of batches of 32."""
     rng = np.random.default_rng(seed)
     rates, group = make(rng)
@@ -86,14 +86,14 @@ def log_of(make: Make, seed: int, shuffle: bool) -> RunRecord:
     )
 
 
-def row(name: str, make: Make, shuffle: bool = False) -> list[str]:
+def row(name, make, shuffle=False):
     """Return a row of the table from ``LOGS`` simulated logs."""
     found = [advice_of(log_of(make, seed, shuffle)) for seed in range(LOGS)]
     some = sum(any(np.isfinite(each.saving.value) for each in own.recommended) for own in found)  # not the baseline
     return [name, f"{some} of {LOGS}"]
 
 
-def main() -> None:
+def main():
     nulls = [row(name, make, "shuffled" in name) for name, make in NULLS.items()]
     gains = [row(name, make) for name, make in GAINS.items()]
     write(

@@ -6,14 +6,10 @@ the answers of Reasoning Gym by data set, if they are there, of which no two dif
     python -m benchmarks.answer_pairs [--scores PATH]
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import defaultdict
-from collections.abc import Iterator
 from itertools import combinations
-from pathlib import Path
 
 from apportion.answers import MathVerify, extract
 from benchmarks.common import ROOT, options, write
@@ -30,21 +26,21 @@ FORMULAS = ("puzzle24",)
 """Data sets whose answers are formulas of one value, which mathematics takes for one, as it says."""
 
 
-def slots(math: MathVerify) -> list[object]:
+def slots(math):
     """Return the row of answers that differ in one number. Equal values, such as 9 over 3 and over 6, are few."""
     kinds = (ANSWERS / "formulas.txt").read_text(encoding="utf-8").splitlines()
     pairs = [pair for kind in kinds for pair in combinations([kind.replace("@", n) for n in NUMBERS], 2)]
     return ["one number differs", len(kinds), len(pairs), sum(math.same(*pair) for pair in pairs), "one"]
 
 
-def stated(math: MathVerify) -> Iterator[list[object]]:
+def stated(math):
     """Yield the row of published answers that completions state in different forms."""
     golds = (ANSWERS / "golds.txt").read_text(encoding="utf-8").splitlines()
     lost = sum(not math.same(extract(form.format(gold)) or "", gold) for form in FORMS for gold in golds)
     yield ["published answers, stated in prose", len(FORMS), len(FORMS) * len(golds), lost, "two"]
 
 
-def foreign(math: MathVerify, path: Path) -> Iterator[list[object]]:
+def foreign(math, path):
     """Yield the row of Reasoning Gym's answers, if they are at ``path``."""
     if not path.exists():
         return
@@ -57,7 +53,7 @@ def foreign(math: MathVerify, path: Path) -> Iterator[list[object]]:
     yield ["Reasoning Gym, different answers", len(found), len(pairs), sum(math.same(*pair) for pair in pairs), "one"]
 
 
-def main() -> None:
+def main():
     """Write the table."""
     given = options(__doc__, scores=SCORES)
     with MathVerify(timeout_seconds=1.0) as math:
@@ -69,7 +65,7 @@ def main() -> None:
         rows,
         notes=[
             "A pair is wrong if two different answers are taken for one, or one answer for two. The one pair of the "
-            "first row is 9 over 3 and 9 over 6, which are equal.",
+            "first row is 9 over 3 and 9 over 6, which are equal."
         ],
         seeds=[0],
     )

@@ -3,8 +3,6 @@
 python -m benchmarks.ar3po
 """
 
-from __future__ import annotations
-
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -17,7 +15,7 @@ from benchmarks.common import write
 from benchmarks.studies import trained
 
 
-def main() -> None:
+def main():
     study, runs = trained(Path(__file__).with_suffix(".toml"), name="ar3po")
     write(
         "ar3po",
@@ -31,7 +29,7 @@ def main() -> None:
             f"Medium base, {study.training.problems} problems, {study.training.prompts_per_step} a step, "
             f"{study.training.rollouts:,} rollouts a run, GRPO, learning rate {study.training.learning_rate:g}; mean "
             "and 95% interval (Student's t) over seeds. grpo_5 is the control with as many rollouts a prompt as the "
-            "stages take.",
+            "stages take."
         ],
         seeds=list(study.seeds),
     )

@@ -8,28 +8,17 @@ of (1 - pi)^2, which needs only the log-probabilities that every engine returns.
     python -m benchmarks.baselines --measure  # measures the norms again; see baselines_measured.py
 """
 
-from __future__ import annotations
-
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 
-from apportion.types import Floats
-from benchmarks.baselines_rules import (
-    RLOO,
-    SHIPPED,
-    WEIGHTS,
-    Samples,
-    moments,
-    ratio,
-)
+from benchmarks.baselines_rules import RLOO, SHIPPED, WEIGHTS, Samples, moments, ratio
 from benchmarks.common import spread, table, write
 
 DATA = Path(__file__).parent / "data"
@@ -39,13 +28,13 @@ BINS = ((0.0, 0.2), (0.2, 0.5), (0.5, 0.8), (0.8, 1.0))
 """Bands of success rates, by which ``evidence`` tells norms."""
 
 
-def recorded() -> dict[str, Samples]:
+def recorded():
     """Return the recorded samples of the language model, by task."""
     file = np.load(MODEL_SCORES)
     return {str(task): samples(file, (t,)) for t, task in enumerate(file["tasks"])}
 
 
-def recorded_lab() -> dict[str, list[Samples]]:
+def recorded_lab():
     """Return the recorded samples of the lab's policies, one for each seed, by base and rollouts trained on."""
     file = np.load(LAB_SCORES)
     return {
@@ -55,25 +44,25 @@ def recorded_lab() -> dict[str, list[Samples]]:
     }
 
 
-def samples(file: Mapping[str, Floats], at: tuple[int, ...]) -> Samples:
+def samples(file, at):
     """Return the samples at a place of the recorded arrays."""
     rewards = file["right"][at].astype(float)
     measures = {name: file[name][at].astype(float) for name in WEIGHTS if name != "equal"}
     return Samples(rewards, measures | {"equal": np.ones_like(rewards)})
 
 
-def quantiles(values: Floats, low: float, high: float, middle: float | None = None) -> str:
+def quantiles(values, low, high, middle=None):
     """Return the median, or ``middle``, and two quantiles."""
     shown = np.median(values) if middle is None else middle
     return f"{shown:.2f} ({np.quantile(values, low):.2f} to {np.quantile(values, high):.2f})"
 
 
-def named(family: str, weight: str) -> list[str]:
+def named(family, weight):
     """Return the first two cells of a row."""
     return [family, WEIGHTS.get(weight, weight)]
 
 
-def gains(data: Mapping[str, Samples]) -> Iterator[list[str]]:
+def gains(data):
     """Yield a row for each rule: its second moment over RLOO's, for each task."""
     found = [moments(each, SPLITS, seed=SEED, more=SHIPPED) for each in data.values()]
     for name in found[0]:
@@ -81,26 +70,23 @@ def gains(data: Mapping[str, Samples]) -> Iterator[list[str]]:
             yield [*named(*name), *(quantiles(ratio(task[name], task[RLOO]), 0.05, 0.95) for task in found)]
 
 
-def stand_in(data: Mapping[str, Samples]) -> list[str]:
+def stand_in(data):
     """Return the row of the stand-in: the second moment by it over that by parameter norms, for each task."""
     cells = []
     for each in data.values():
         fixed, drawn = (
             ratio(found["constant", "squared"], found["constant", "parameters"])
-            for found in (
-                moments(each, SPLITS, seed=SEED),
-                moments(each, RESAMPLES, resample=True, seed=SEED),
-            )
+            for found in (moments(each, SPLITS, seed=SEED), moments(each, RESAMPLES, resample=True, seed=SEED))
         )
         cells.append(quantiles(drawn, 0.025, 0.975, middle=float(np.median(fixed))))
     return [*named("constant / by norms", "squared"), *cells]
 
 
-def lab_rows(data: Mapping[str, Sequence[Samples]]) -> Iterator[list[str]]:
+def lab_rows(data):
     """Yield rows over RLOO's second moment, then over that by parameter norms: medians over splits, by seed."""
     found = [[moments(each, SPLITS, seed=SEED) for each in seeds] for seeds in data.values()]
 
-    def cells(name: tuple[str, str], base: tuple[str, str]) -> list[str]:
+    def cells(name, base):
         return [spread([float(np.median(ratio(run[name], run[base]))) for run in runs], ".2f") for runs in found]
 
     for family, weight in (("b = 0", "-"), *product(("constant", "others of the group"), ("parameters", "squared"))):
@@ -108,7 +94,7 @@ def lab_rows(data: Mapping[str, Sequence[Samples]]) -> Iterator[list[str]]:
     yield [*named("lab: constant / by norms", "squared"), *cells(("constant", "squared"), ("constant", "parameters"))]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measure", action="store_true", help="measure the norms again, in about 20 minutes")
     if parser.parse_args(arguments).measure:

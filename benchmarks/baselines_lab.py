@@ -4,28 +4,24 @@ Uniform trains with RLOO as in ``benchmarks.moments``. At three points of each r
 problems, and each completion's squared norm in all parameters is measured beside quantities that cost nothing.
 """
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 
 import numpy as np
-from transformers import Qwen2ForCausalLM
 
 from apportion.allocators import Uniform
 from apportion.lab.measure.gradients import completion_gradients
-from apportion.lab.policy.sampler import LedgerCompletion, LedgerSampler
+from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.training.settings import Training
 from apportion.lab.training.trainer import Trainer
-from apportion.lab.world.task import Problem, encode
-from apportion.types import Floats
+from apportion.lab.world.task import encode
 from benchmarks.baselines_measured import MEASURES, SAMPLES
 from benchmarks.moments import GROUP, LEARNING_RATES, POINTS, PROMPTS, PROMPTS_PER_STEP
 
 SEEDS = tuple(range(20, 28))
 
 
-def measure_lab() -> dict[str, np.ndarray]:
+def measure_lab():
     """Return what ``data/lab_scores.npz`` holds: [bases, points, seeds, prompts, samples] of every measure."""
     shape = len(LEARNING_RATES), len(POINTS), len(SEEDS), PROMPTS, SAMPLES
     found = {name: np.empty(shape, np.float32) for name in (*MEASURES, "right")}
@@ -39,7 +35,7 @@ def measure_lab() -> dict[str, np.ndarray]:
     return found | {"right": found["right"].astype(bool)} | facts
 
 
-def follow(base: str, seed: int) -> list[dict[str, Floats]]:
+def follow(base, seed):
     """Train one run, and return the measures [prompts, samples] at each of ``POINTS``."""
     settings = Training(
         base,
@@ -58,7 +54,7 @@ def follow(base: str, seed: int) -> list[dict[str, Floats]]:
     return found
 
 
-def scored(policy: Qwen2ForCausalLM, problems: list[Problem], seed: int) -> dict[str, Floats]:
+def scored(policy, problems, seed):
     """Return the measures and verdicts [prompts, samples] of fresh samples."""
     groups = LedgerSampler(policy, seed)([problem.prompt() for problem in problems], [SAMPLES] * len(problems))
     rows = []
@@ -70,7 +66,7 @@ def scored(policy: Qwen2ForCausalLM, problems: list[Problem], seed: int) -> dict
     return dict(zip((*MEASURES, "right"), np.moveaxis(np.array(rows, float), -1, 0), strict=True))
 
 
-def measures(completion: LedgerCompletion, parameters: float) -> list[float]:
+def measures(completion, parameters):
     """Return ``MEASURES`` of a completion whose squared norm in all parameters is known."""
     missing = -np.expm1(completion.logprobs.astype(float))
     surprise = float(-completion.logprobs.sum())

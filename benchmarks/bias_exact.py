@@ -8,16 +8,16 @@ in every round. An end with s right rollouts among n has probability paths x p^s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import comb
 
 import numpy as np
 
-from apportion import Allocator, Batch, Group, Prompt, Rollout
+from apportion import Group, Prompt, Rollout
 from apportion.advantages import advantages_of, needs
-from apportion.types import Counts, Floats, Mask
+from apportion.types import Floats
 
 SUCCESS = np.array([0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98])
 ANSWERS = 4
@@ -27,14 +27,14 @@ ROLLOUTS = tuple(Rollout(k == 0, answer=str(k), completion=k, tokens=1, score_no
 Advantages = Callable[[Sequence[Group]], Floats]
 
 
-def estimator(name: str) -> Advantages:
+def estimator(name):
     """Return the advantage estimator ``name``. If it takes a baseline, that is the true p."""
     if "baseline" in needs(name):
         return lambda groups: advantages_of(groups, name, baseline=[SUCCESS[group.prompt.data] for group in groups])
     return partial(advantages_of, estimator=name)
 
 
-def kept(groups: Sequence[Group]) -> tuple[Counts, Mask]:
+def kept(groups):
     """Return the group number [N] of every rollout, and whether it enters the loss [N]."""
     ids = np.repeat(np.arange(len(groups)), [len(group.rollouts) for group in groups])
     return ids, np.concatenate([group.keep for group in groups])
@@ -51,16 +51,16 @@ class Leaf:
     first: float
     """RLOO's estimate from the k rollouts of the first round alone: right x wrong / (k (k - 1)), or 0 if k is 1."""
 
-    def probability(self, p: float) -> float:
+    def probability(self, p):
         return self.paths * p**self.right * (1 - p) ** (self.trials - self.right)
 
 
-def leaves(allocator: Allocator) -> list[Leaf]:
+def leaves(allocator):
     """Return every end of one prompt under ``allocator``, which treats prompts one by one and has learnt nothing."""
     return list(_descend(allocator, allocator.start([Prompt("p", data=0)]), 1, 0.0))
 
 
-def _descend(allocator: Allocator, batch: Batch, paths: int, first: float) -> Iterator[Leaf]:
+def _descend(allocator, batch, paths, first):
     plan = allocator.plan(batch)
     if not plan:
         [group] = allocator.groups(batch)
@@ -81,7 +81,7 @@ class Exact:
     noise: Floats
 
 
-def exact(found: Sequence[Leaf], name: str, weights: str = "prompt", scale: Floats | None = None) -> Exact:
+def exact(found, name, weights="prompt", scale=None):
     """Return estimate over truth for one prompt: its mean over p (1 - p), or its sum over E[n] p (1 - p).
 
     Mean and sum are over the rollouts in the loss. ``scale`` [leaves] multiplies the estimate of each end.
@@ -103,12 +103,12 @@ def exact(found: Sequence[Leaf], name: str, weights: str = "prompt", scale: Floa
     return Exact(np.array(ratios), np.array(noises))
 
 
-def expected_rollouts(found: Sequence[Leaf]) -> Floats:
+def expected_rollouts(found):
     """Return the expected number of rollouts [P] of one prompt."""
     return np.array([sum(leaf.probability(p) * leaf.trials for leaf in found) for p in SUCCESS])
 
 
-def first_round_factors(found: Sequence[Leaf]) -> Floats:
+def first_round_factors(found):
     """Return factors [leaves] that make RLOO's mean unbiased: E[first round's estimate | right, trials] over RLOO's.
 
     The first round's estimate is unbiased. Its average over the paths to the same end is unbiased too, and less noisy.
@@ -127,7 +127,7 @@ def first_round_factors(found: Sequence[Leaf]) -> Floats:
     return np.array(factors)
 
 
-def boundary(found: Sequence[Leaf]) -> tuple[list[tuple[int, int]], Floats]:
+def boundary(found):
     """Return the ends (right, trials), and their probabilities as Bernstein polynomials [ends, degree + 1].
 
     Row (s, n) holds the coefficients of p^j (1 - p)^(N - j) for j = 0 .. N, with N the most trials.
@@ -140,7 +140,7 @@ def boundary(found: Sequence[Leaf]) -> tuple[list[tuple[int, int]], Floats]:
     return ends, np.array(rows, float)
 
 
-def unique_weights(found: Sequence[Leaf]) -> dict[tuple[int, int], float]:
+def unique_weights(found):
     """Return the function of (right, trials) with expectation p (1 - p) for every p; a ValueError if not unique."""
     ends, rows = boundary(found)
     if np.linalg.matrix_rank(rows) < len(ends):

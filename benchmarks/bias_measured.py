@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from apportion import Allocator, Batch, Group, Prompt, Rollout, collect
+from apportion import Batch, Group, Prompt, collect
 from apportion.advantages import rollout_weights
 from apportion.allocators.dapo import mixed
-from apportion.types import Counts, Floats
-from benchmarks.bias_exact import ANSWERS, ROLLOUTS, SUCCESS, Advantages, kept
+from apportion.types import Floats
+from benchmarks.bias_exact import ANSWERS, ROLLOUTS, SUCCESS, kept
 
 WRONG = np.array([0.6, 0.3, 0.1])
 """Shares of the three wrong answers of the tabular policy."""
@@ -33,30 +33,30 @@ Weights = Callable[[Sequence[Group], Batch], Floats]
 class Population:
     """Draws prompts, each ``SUCCESS`` equally likely, and samples them. ``Prompt.data`` is the index in ``SUCCESS``."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed):
         self.rng = np.random.default_rng(seed)
         self.drawn: Counter[int] = Counter()
 
-    def start(self, count: int) -> list[Prompt]:
+    def start(self, count):
         """Return prompts for a new batch. Prompts of one probability are numbered within the batch."""
         self.drawn.clear()
         return self.more(count)
 
-    def more(self, count: int) -> list[Prompt]:
+    def more(self, count):
         prompts = []
         for place in self.rng.integers(len(SUCCESS), size=count).tolist():
             prompts.append(Prompt(f"{place}", id=f"{place}/{self.drawn[place]}", data=place))
             self.drawn[place] += 1
         return prompts
 
-    def sample(self, prompts: Sequence[Prompt], counts: Counts) -> list[list[Rollout]]:
+    def sample(self, prompts, counts):
         success = np.repeat(SUCCESS[[prompt.data for prompt in prompts]], counts)
         edges = success + (1 - success) * np.append(0, WRONG.cumsum()[:-1])[:, None]
         answers = iter((self.rng.random(len(success)) >= edges).sum(axis=0).tolist())
         return [[ROLLOUTS[next(answers)] for _ in range(count)] for count in counts.tolist()]
 
 
-def by_prompt(groups: Sequence[Group], batch: Batch) -> Floats:
+def by_prompt(groups, batch):
     """Weigh every group equally: the mean over groups of the mean over the rollouts in the loss."""
     ids, keep = kept(groups)
     weights = np.zeros(len(ids))
@@ -64,18 +64,18 @@ def by_prompt(groups: Sequence[Group], batch: Batch) -> Floats:
     return weights
 
 
-def by_rollout(groups: Sequence[Group], batch: Batch) -> Floats:
+def by_rollout(groups, batch):
     """Weigh every rollout equally: the mean over the rollouts in the loss."""
     keep = kept(groups)[1]
     return keep / keep.sum()
 
 
-def summed(groups: Sequence[Group], batch: Batch) -> Floats:
+def summed(groups, batch):
     """Weigh every rollout in the loss with 1: their sum."""
     return kept(groups)[1].astype(float)
 
 
-def by_round(groups: Sequence[Group], batch: Batch) -> Floats:
+def by_round(groups, batch):
     """Weigh every group equally, and each of its two rounds by one half, whatever their numbers of rollouts."""
     ids, _ = kept(groups)
     rounds = np.array([rollout.round for group in groups for rollout in group.rollouts])
@@ -83,17 +83,17 @@ def by_round(groups: Sequence[Group], batch: Batch) -> Floats:
     return 0.5 / sizes[2 * ids + rounds] / len(groups)
 
 
-def over_drawn(groups: Sequence[Group], batch: Batch) -> Floats:
+def over_drawn(groups, batch):
     """Divide the sum of the kept groups' means by the number of prompts drawn up to the last kept one."""
     return by_prompt(groups, batch) * len(groups) / _last_kept(groups, batch)
 
 
-def inverse_binomial(groups: Sequence[Group], batch: Batch) -> Floats:
+def inverse_binomial(groups, batch):
     """Multiply the mean over the B kept groups by (B - 1) / (D - 1), with D prompts drawn up to the last kept one."""
     return by_prompt(groups, batch) * (len(groups) - 1) / (_last_kept(groups, batch) - 1)
 
 
-def _last_kept(groups: Sequence[Group], batch: Batch) -> int:
+def _last_kept(groups, batch):
     return int(np.flatnonzero(mixed(batch))[len(groups) - 1]) + 1
 
 
@@ -118,21 +118,21 @@ class Measured:
     asked: Floats
 
     @property
-    def rollouts(self) -> Floats:
+    def rollouts(self):
         """The mean number of rollouts drawn for a prompt [P]."""
         return self.asked.sum(0) / self.drawn.sum(0)
 
-    def truth(self, weights: str) -> Floats:
+    def truth(self, weights):
         """Return the quantity to estimate [S, P], without the factor of one prompt's gradient."""
         return self.counts if weights in COUNTED else self.drawn
 
-    def ratio(self, name: str, weights: str) -> tuple[Floats, Floats]:
+    def ratio(self, name, weights):
         """Return estimate over truth [P] for the policy of one parameter, and half its interval [P] (delta method)."""
         found = self.coefficients[name, weights]
         estimate = found[..., 0] * (1 - SUCCESS) - found[..., 1:].sum(-1) * SUCCESS
         return _ratio(estimate, self.truth(weights) * SUCCESS * (1 - SUCCESS))
 
-    def tabular(self, name: str, weights: str) -> tuple[Floats, Floats]:
+    def tabular(self, name, weights):
         """Return, for the tabular policy, projection on the truth over its length [P] and cosine with it [P]."""
         found = self.coefficients[name, weights].mean(0)
         estimate = found - found.sum(1, keepdims=True) * POLICY
@@ -141,21 +141,12 @@ class Measured:
         return products / lengths, products / np.sqrt((estimate**2).sum(1) * lengths)
 
 
-def _ratio(estimate: Floats, truth: Floats) -> tuple[Floats, Floats]:
+def _ratio(estimate, truth):
     ratio = estimate.sum(0) / truth.sum(0)
     return ratio, 1.96 * np.sqrt(((estimate - ratio * truth) ** 2).sum(0)) / truth.sum(0)
 
 
-def measure(
-    allocator: Allocator,
-    estimators: Mapping[str, Advantages],
-    weights: Mapping[str, Weights] = WEIGHTS,
-    *,
-    prompts: int = PROMPTS,
-    batches: int = BATCHES,
-    warm_up: int = WARM_UP,
-    seed: int = SEED,
-) -> Measured:
+def measure(allocator, estimators, weights=WEIGHTS, *, prompts=PROMPTS, batches=BATCHES, warm_up=WARM_UP, seed=SEED):
     """Run ``allocator`` over batches of a fixed policy. It observes all; the first ``warm_up`` are not measured."""
     population, cells = Population(seed), len(SUCCESS) * ANSWERS
     found: dict[tuple[str, str], list[Floats]] = {(name, weighting): [] for name in estimators for weighting in weights}

@@ -18,8 +18,7 @@ import numpy as np
 from apportion.stopping import TARGETS, Calibrated, Rule, decide, make_rule
 from apportion.stopping.audited import largest_threshold, smallest_losing_threshold
 from apportion.stopping.calibrated import FEW, SCALE
-from apportion.types import Floats
-from benchmarks.calibrated_curves import Curve, Prefixes, beta_doubt, curve, priced
+from benchmarks.calibrated_curves import Prefixes, beta_doubt, curve, priced
 from benchmarks.common import RESULTS, options, table, write
 from benchmarks.recorded import VOTES, Streams, read_datasets
 from benchmarks.stopping_measured import Estimate, estimate
@@ -52,11 +51,10 @@ CANDIDATES: Mapping[str, Rule] = {
 }
 QUICK = Path("runs") / "calibrated-quick"
 
-Sets = Mapping[str, Mapping[int, Prefixes]]
 """The prefixes by data set and maximum."""
 
 
-def main(votes: Path = VOTES, quick: bool = False) -> None:
+def main(votes=VOTES, quick=False):
     """Measure, and write the table ``calibrated``, under ``runs/`` if ``quick``."""
     drawn = {
         name: Streams.draw(questions, 2 if quick else ORDERS.get(name, OTHER_ORDERS), SEED)
@@ -96,23 +94,19 @@ def main(votes: Path = VOTES, quick: bool = False) -> None:
     )
 
 
-def _few(few: float) -> str:
+def _few(few):
     return f"few = {few}"
 
 
-def _curves(prefixes: Prefixes) -> dict[str, Curve]:
+def _curves(prefixes):
     """Return the curve of every rule by name, of ours by its prior."""
-    return {
-        BASE: curve(prefixes, beta_doubt),
-        **{_few(few): curve(prefixes, priced(few)) for few in FEWS},
-    }
+    return {BASE: curve(prefixes, beta_doubt), **{_few(few): curve(prefixes, priced(few)) for few in FEWS}}
 
 
-Learned = dict[str, tuple[float, float]]
 """FEW and SCALE for each data set, learned on the others; and for "all", learned on all."""
 
 
-def learn(sets: Sets, curves: Mapping[str, Mapping[int, Mapping[str, Curve]]]) -> Learned:
+def learn(sets, curves):
     """Learn both numbers without each set, and on all."""
     worst = {
         name: [
@@ -132,14 +126,14 @@ def learn(sets: Sets, curves: Mapping[str, Mapping[int, Mapping[str, Curve]]]) -
 
 
 @cache
-def disagreement(prefixes: Prefixes, few: float) -> Floats:
+def disagreement(prefixes, few):
     """Return the share of streams that disagree for each of ``SCALES`` and ``EPS``."""
     scores = prefixes.score(priced(few))
     lose = [[prefixes.at(prefixes.ends(scores, scale * eps), prefixes.wrong).mean() for eps in EPS] for scale in SCALES]
     return np.array(lose)
 
 
-def ratios(curves: Mapping[str, Mapping[int, Mapping[str, Curve]]], learned: Learned) -> str:
+def ratios(curves, learned):
     """Return a table of samples over those of ``BASE`` at 99% agreement."""
     rows = [
         [name, _ratio(mine[64][_few(learned[name][0])], mine[64][BASE], 0.99).show(".2f")]
@@ -148,7 +142,7 @@ def ratios(curves: Mapping[str, Mapping[int, Mapping[str, Curve]]], learned: Lea
     return table(["data set", "99%"], rows)
 
 
-def _ratio(ours: Curve, base: Curve, level: float) -> Estimate:
+def _ratio(ours, base, level):
     questions = ours.samples.shape[1]
     weights = np.random.default_rng(SEED).multinomial(questions, np.full(questions, 1 / questions), size=RESAMPLES)
     found = [ours.needed(level, each / questions) / base.needed(level, each / questions) for each in weights]
@@ -156,7 +150,7 @@ def _ratio(ours: Curve, base: Curve, level: float) -> Estimate:
     return Estimate(ours.needed(level) / base.needed(level), float(low), float(high))
 
 
-def leave_one_out(sets: Sets, learned: Learned) -> str:
+def leave_one_out(sets, learned):
     """Return a table of the disagreement on each set with what was learned on the others."""
     rows = []
     for name, mine in sets.items():
@@ -169,7 +163,7 @@ def leave_one_out(sets: Sets, learned: Learned) -> str:
     return table(["data set", "learned on", "worst / eps"], rows)
 
 
-def audits(sets: Sets) -> str:
+def audits(sets):
     """Return a table of the guarantee and the cost of audits, by simulated splits."""
     rows = []
     for name, share, eps, orders in AUDITS:
@@ -207,7 +201,7 @@ def audits(sets: Sets) -> str:
     return table(columns.split("; "), rows)
 
 
-def risks(sets: Sets) -> tuple[list[str], list[list[str]]]:
+def risks(sets):
     """Return the columns and rows of samples, agreement and change of accuracy for settings to choose from."""
     rows = []
     for name, mine in sets.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +12,7 @@ from apportion.stopping import Curtailment, count_votes, encode_answers, leader,
 from apportion.stopping.adaptive_consistency import beta_confidence
 from apportion.stopping.overtaking import log_prior
 from apportion.stopping.posterior_predictive import overtaking_risk
-from apportion.types import Counts, Floats, Mask
+from apportion.types import Counts, Floats
 from benchmarks.recorded import Streams
 
 Score = Callable[[Counts, Counts, int], Floats]
@@ -31,28 +31,28 @@ class Prefixes:
     most: int
 
     @cached_property
-    def votes(self) -> list[Counts]:
+    def votes(self):
         """The votes [B, T, K] of blocks of streams."""
         return list(self._blocks())
 
-    def _blocks(self) -> Iterator[Counts]:
+    def _blocks(self):
         encoded = [encode_answers(stream[: self.most]) for stream in self.streams.answers]
         for start in range(0, len(encoded), BLOCK):
             block = encoded[start : start + BLOCK]
             yield count_votes(np.array([codes for _, codes in block]), max(len(found) for found, _ in block))
 
     @cached_property
-    def samples(self) -> Counts:
+    def samples(self):
         """T, as an array from 1 to T."""
         return np.arange(1, self.votes[0].shape[1] + 1)
 
     @cached_property
-    def wrong(self) -> Mask:
+    def wrong(self):
         """Whether the leader is not the winner of the full vote."""
         return np.concatenate([leader(votes) != leader(votes[:, -1:]) for votes in self.votes])
 
     @cached_property
-    def right(self) -> Floats:
+    def right(self):
         """Whether the leader is right, NaN if unknown."""
         labels = [encode_answers(stream[: self.most])[0] for stream in self.streams.answers]
         leaders = np.concatenate([leader(votes) for votes in self.votes])
@@ -60,28 +60,28 @@ class Prefixes:
         return np.array([self.streams.right(each) for each in chosen]).T
 
     @cached_property
-    def ended(self) -> Mask:
+    def ended(self):
         """Whether no other answer can win, or all samples are taken."""
         ended = np.concatenate([Curtailment().stops(votes, len(self.samples)) for votes in self.votes])
         ended[:, -1] = True
         return ended
 
-    def score(self, score: Score) -> Floats:
+    def score(self, score):
         """Return the score after each sample."""
         most = len(self.samples)
         found = [score(votes, np.broadcast_to(self.samples, votes.shape[:-1]), most) for votes in self.votes]
         return np.concatenate(found)
 
-    def ends(self, scores: Floats, threshold: float) -> Counts:
+    def ends(self, scores, threshold):
         """Return the index [S] of the sample at which a rule with this threshold and curtailment stops."""
         return ((scores <= threshold) | self.ended).argmax(axis=1)
 
-    def at(self, ends: Counts, values: np.ndarray) -> Floats:
+    def at(self, ends, values):
         """Return the means [Q] over the orders of each question of ``values`` [S, T] where the streams end."""
         return self.streams.by_question(values[np.arange(len(ends)), ends])
 
 
-def priced(few: float) -> Score:
+def priced(few):
     """Return the score of the calibrated rule, with a prior with probability ``few`` for few answers.
 
     It is the risk of another winner, over the share of the samples that are left.
@@ -92,7 +92,7 @@ def priced(few: float) -> Score:
     )
 
 
-def beta_doubt(votes: Counts, samples: Counts, most: int) -> Floats:
+def beta_doubt(votes, samples, most):
     """Return the score of ``adaptive_consistency_beta``."""
     return 1 - beta_confidence(*top_two(votes))
 
@@ -104,7 +104,7 @@ class Curve:
     samples: Floats
     agreement: Floats
 
-    def needed(self, target: float, weights: Floats | None = None) -> float:
+    def needed(self, target, weights=None):
         """Return the samples a question at mean agreement ``target``, by a mixture of the two best thresholds.
 
         ``weights`` [Q] are those of the questions, by default equal.
@@ -114,7 +114,7 @@ class Curve:
         return float(np.interp(target, y, x))
 
 
-def curve(prefixes: Prefixes, score: Score) -> Curve:
+def curve(prefixes, score):
     """Return samples and agreement at thresholds that are quantiles of the scores."""
     scores = prefixes.score(score)
     positive = scores[(scores > 1e-7) & np.isfinite(scores)]
@@ -127,7 +127,7 @@ def curve(prefixes: Prefixes, score: Score) -> Curve:
     )
 
 
-def hull(samples: Floats, agreement: Floats) -> tuple[Floats, Floats]:
+def hull(samples, agreement):
     """Return the corners of the upper concave hull of the points, by rising samples and agreement.
 
     >>> [each.tolist() for each in hull(np.array([1.0, 2, 3, 4]), np.array([0.5, 0.6, 0.9, 0.9]))]
@@ -145,5 +145,5 @@ def hull(samples: Floats, agreement: Floats) -> tuple[Floats, Floats]:
     return found[:, 0], found[:, 1]
 
 
-def _slope(a: tuple[float, float], b: tuple[float, float]) -> float:
+def _slope(a, b):
     return (b[1] - a[1]) / (b[0] - a[0]) if b[0] > a[0] else np.inf

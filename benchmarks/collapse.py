@@ -7,25 +7,22 @@ Overrides are those of the lab.
     python -m benchmarks.collapse finished    # a table of the seeds whose runs have all ended
 """
 
-from __future__ import annotations
-
 import os
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from apportion.lab.policy.base import base_policy
-from apportion.lab.report.results import Run, SeedInterval
-from apportion.lab.study.design import Study, claim, read_pools, read_study
+from apportion.lab.report.results import SeedInterval
+from apportion.lab.study.design import claim, read_pools, read_study
 from apportion.lab.study.worker import is_finished, run_directory
 from apportion.lab.training.trainer import Trainer
-from apportion.runs.children import ChildTask, Parent, run_all
+from apportion.runs.children import ChildTask, run_all
 from benchmarks.common import RESULTS, table, write
 from benchmarks.evidence.hora_measured import explored
 from benchmarks.methods import finished_part
@@ -47,11 +44,11 @@ PAIRS = {
 class Measured(Trainer):
     """A trainer that also measures the entropy in nats a token."""
 
-    def _evaluate(self) -> dict[str, Any]:
+    def _evaluate(self):
         return super()._evaluate() | {"entropy": explored(self, None)["entropy"]}
 
 
-def main(part: str = "all", *overrides: str, results: Path = RESULTS) -> None:
+def main(part="all", *overrides, results=RESULTS):
     study = read_study(CONFIG, overrides, None, resume=False)
     if part == "all":
         _train(study)
@@ -98,22 +95,22 @@ def main(part: str = "all", *overrides: str, results: Path = RESULTS) -> None:
     )
 
 
-def at(runs: Sequence[Run], key: str, place: int) -> np.ndarray:
+def at(runs, key, place):
     """Return a measure at one of the evaluations, for each run."""
     return np.array([run.evaluations[key][place] for run in runs])
 
 
-def train(_: Parent, *runs: tuple[Any, ...]) -> None:
+def train(_, *runs):
     """Train runs one after the other, each from its checkpoint if it has one."""
     for settings in runs:
         Measured(*settings).run()
 
 
-def _less(runs: Sequence[Run], place: int, others: Sequence[Run], then: int) -> list[str]:
+def _less(runs, place, others, then):
     return [SeedInterval.of(at(runs, key, place) - at(others, key, then)).signed for key in MEASURES]
 
 
-def _train(study: Study) -> None:
+def _train(study):
     base_policy(study.training.base)  # so that no two processes train it
     pools, left = read_pools(study), dict[int, list[Any]]()
     for arm, seed in study.runs:

@@ -1,7 +1,5 @@
 """Write a benchmark's results: a table for readers, its headline figures for checks, and raw cells outside the tree."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -10,11 +8,9 @@ import shutil
 import subprocess
 import tomllib
 import tracemalloc
-from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -30,7 +26,7 @@ LEFT_OUT = "What no document quotes is left out."
 PACKAGES = ("numpy", "scipy", "torch", "transformers")
 
 
-def machine() -> dict[str, str | int]:
+def machine():
     """Return the processor, cores and threads in use, system, BLAS, and versions of Python and the numerical packages.
 
     ``threads`` is ``OMP_NUM_THREADS``, or the number of cores if it is not set.
@@ -48,24 +44,12 @@ def machine() -> dict[str, str | int]:
     }
 
 
-def facts() -> dict[str, str | int]:
+def facts():
     """Return the machine, the date and the commit of a measurement."""
     return {**machine(), "date": datetime.now(UTC).date().isoformat(), "commit": _commit()}
 
 
-def write(
-    name: str,
-    title: str,
-    columns: Sequence[str],
-    rows: Sequence[Sequence[object]],
-    notes: Sequence[str],
-    *,
-    seeds: Sequence[int],
-    cells: Mapping[str, Any] | None = None,
-    more: Sequence[str] = (),
-    results: Path = RESULTS,
-    measured: Mapping[str, Any] | None = None,
-) -> None:
+def write(name, title, columns, rows, notes, *, seeds, cells=None, more=(), results=RESULTS, measured=None):
     """Write and print the table ``NAME.md``, and write its raw cells.
 
     ``rows`` hold text or numbers, shown as they are. The raw cells, ``rows`` among them, go to ``runs/benchmarks``.
@@ -88,7 +72,7 @@ def write(
     _write(beside / f"{name}.json", json.dumps(content, indent=1) + "\n")
 
 
-def options(says: str | None, **defaults: Any) -> argparse.Namespace:
+def options(says, **defaults):
     """Return the options of the command line, one for each of ``defaults`` and of its type.
 
     A tuple takes several values of the type of its first, and False is a switch.
@@ -104,7 +88,7 @@ def options(says: str | None, **defaults: Any) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def quoted(name: str, text: str) -> str:
+def quoted(name, text):
     """Return the page ``text`` of the table ``name`` with the rows and columns that ``headlines.toml`` names.
 
     A table of the page without such a row or column is kept whole, and so are the columns that name a row. If no rows
@@ -124,11 +108,11 @@ def quoted(name: str, text: str) -> str:
     return "\n\n".join(parts)
 
 
-def _chosen(columns: Sequence[str], rows: Sequence[Sequence[str]], places: Sequence[int]) -> str:
+def _chosen(columns, rows, places):
     return table([columns[i] for i in places], [[row[i] for i in places] for row in rows])
 
 
-def headline(name: str, row: str, column: str) -> str:
+def headline(name, row, column):
     """Return a cell of the committed table ``name``. If several of the page's tables have it, the first counts."""
     key = row.split(" | ")
     for part in (RESULTS / f"{name}.md").read_text(encoding="utf-8").split("\n\n"):
@@ -139,7 +123,7 @@ def headline(name: str, row: str, column: str) -> str:
     raise ValueError(f"no table of {name}.md has a cell for row {row!r} and column {column!r}")
 
 
-def cells_of(part: str) -> list[list[str]]:
+def cells_of(part):
     """Return the cells of a Markdown table, its columns' names first; nothing for another text."""
     lines = part.strip().splitlines()
     if not part.startswith("|"):
@@ -148,7 +132,7 @@ def cells_of(part: str) -> list[list[str]]:
     return [rows[0], *rows[2:]]
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+def table(columns, rows):
     """Return a Markdown table with all columns but the first aligned to the right."""
     short = [len(row) for row in rows if len(row) != len(columns)]
     if short:
@@ -156,13 +140,13 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join(markdown_table(columns, [[*map(str, row)] for row in rows], "l" + "r" * (len(columns) - 1)))
 
 
-def spread(values: Sequence[float], form: str) -> str:
+def spread(values, form):
     """Return the mean of ``values`` and the half width of its 95% interval, without the latter for a single value."""
     found = SeedInterval.of(values)
     return format(found.mean, form) + ("" if found.half_width is None else f" ± {format(found.half_width, form)}")
 
 
-def peak_mib(call: Callable[[], Any]) -> tuple[float, Any]:
+def peak_mib(call):
     """Return the peak of numpy's and Python's allocations during ``call``, beyond those before it, and its result."""
     tracemalloc.start()
     result = call()
@@ -171,15 +155,15 @@ def peak_mib(call: Callable[[], Any]) -> tuple[float, Any]:
     return peak / 2**20, result
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
 
 
-def _commit() -> str:
+def _commit():
     """Return the short hash of the commit, with "+" if a Python file was changed since; "unknown" without git."""
 
-    def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+    def git(*arguments):
         return subprocess.run(
             ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False, encoding="utf-8"
         )
@@ -191,13 +175,13 @@ def _commit() -> str:
     return found + "+" * bool(changed) if found else "unknown"
 
 
-def _processor() -> str:
+def _processor():
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
 
 
-def _version(package: str) -> str | None:
+def _version(package):
     try:
         return version(package)
     except PackageNotFoundError:

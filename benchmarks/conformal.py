@@ -15,16 +15,14 @@ then they change places.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from apportion.types import Counts, Floats
 from benchmarks.common import options, write
 from benchmarks.real_run_data import grpo_run
-from benchmarks.recorded import VOTES, Question, read_datasets
+from benchmarks.recorded import VOTES, read_datasets
 
 GRID = (2, 4, 8, 16, 32)
 MARGIN = 0.05
@@ -41,11 +39,11 @@ class Samples:
     answers: Counts
     rates: Floats
 
-    def __getitem__(self, some: Counts) -> Samples:
+    def __getitem__(self, some):
         return Samples(self.answers[some], self.rates[some])
 
 
-def drawn(questions: Sequence[Question], rng: np.random.Generator) -> Samples:
+def drawn(questions, rng):
     """Return 32 of each question's recorded samples, in a random order."""
     rows, rates = [], []
     for question in questions:
@@ -58,7 +56,7 @@ def drawn(questions: Sequence[Question], rng: np.random.Generator) -> Samples:
     return Samples(np.array(rows), np.array(rates))
 
 
-def simulated(alike: bool, rng: np.random.Generator, visit: int = 20) -> Samples:
+def simulated(alike, rng, visit=20):
     """Return samples at the success rates of the recorded GRPO run; wrong answers are all alike, or all distinct."""
     rates = grpo_run().shares[:, visit - 5 : visit + 5].mean(axis=1)
     right = rng.random((len(rates), GRID[-1])) < rates[:, None]
@@ -66,13 +64,13 @@ def simulated(alike: bool, rng: np.random.Generator, visit: int = 20) -> Samples
     return Samples(np.where(right, 0, wrong), rates)
 
 
-def ranked(answers: Counts, rng: np.random.Generator) -> list[tuple[int, float]]:
+def ranked(answers, rng):
     """Return answers by their share of the samples, the largest first and ties in a random order."""
     shares = [(answer, count / len(answers)) for answer, count in Counter(answers.tolist()).items() if answer >= 0]
     return sorted(shares, key=lambda item: (-item[1], rng.random()))
 
 
-def score(answers: Counts, rng: np.random.Generator) -> float:
+def score(answers, rng):
     """Return the mass of the answers ahead of the right one, and a random part of its own; 1 if it was not drawn."""
     ahead = 0.0
     for answer, share in ranked(answers, rng):
@@ -82,7 +80,7 @@ def score(answers: Counts, rng: np.random.Generator) -> float:
     return 1.0
 
 
-def thresholds(answers: Counts, rng: np.random.Generator) -> tuple[list[float], float]:
+def thresholds(answers, rng):
     """Return the threshold of each k of ``GRID``, and the coverage 1 - delta that they promise at it."""
     scores = np.sort([[score(row[:k], rng) for k in GRID] for row in answers], axis=0)
     delta = float(np.clip(np.mean(scores[:, -1] >= 1 - 1e-9) + MARGIN, 0.05, 0.95))
@@ -90,7 +88,7 @@ def thresholds(answers: Counts, rng: np.random.Generator) -> tuple[list[float], 
     return scores[min(max(place, 1), len(answers)) - 1].tolist(), 1 - delta
 
 
-def stopped(answers: Counts, limits: Sequence[float], rng: np.random.Generator) -> int:
+def stopped(answers, limits, rng):
     """Return the k at which C-GRPO stops."""
     for k, limit in zip(GRID, limits, strict=True):
         order = ranked(answers[:k], rng)
@@ -101,20 +99,20 @@ def stopped(answers: Counts, limits: Sequence[float], rng: np.random.Generator) 
     raise AssertionError
 
 
-def committed(answers: Counts, pilots: int) -> Counts:
+def committed(answers, pilots):
     """Return the rollouts [Q] of explore-then-commit: the pilots, or 32 if they are mixed."""
     right = (answers[:, :pilots] == 0).sum(axis=1)
     return np.where((right > 0) & (right < pilots), GRID[-1], pilots)
 
 
-def figures(samples: Samples, counts: Counts) -> list[float]:
+def figures(samples, counts):
     """Return mean rollouts, and variance and signal over those of an even split of as many."""
     p, n, even = samples.rates, counts, counts.mean()
     v = p * (1 - p)
     return [even, np.mean(v / (n - 1)) / np.mean(v / (even - 1)), np.sum(n * v) / (n.sum() * v.mean())]
 
 
-def measured(make: Callable[[np.random.Generator], Samples], seed: int) -> dict[str, list[list[float]]]:
+def measured(make, seed):
     """Return, by rule, the figures of both halves."""
     rng = np.random.default_rng(seed)
     samples, found = make(rng), {}
@@ -131,7 +129,7 @@ def measured(make: Callable[[np.random.Generator], Samples], seed: int) -> dict[
     return found
 
 
-def rows(name: str, make: Callable[[np.random.Generator], Samples], seeds: Sequence[int]) -> list[list[str]]:
+def rows(name, make, seeds):
     """Return a row a rule: means over seeds and halves, and twice their standard error over seeds."""
     runs = [measured(make, seed) for seed in seeds]
     made = []
@@ -143,7 +141,7 @@ def rows(name: str, make: Callable[[np.random.Generator], Samples], seeds: Seque
     return made
 
 
-def main(votes: Path = VOTES) -> None:
+def main(votes=VOTES):
     """Measure, and write the table ``conformal``."""
     sets = {
         name: questions

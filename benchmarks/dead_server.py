@@ -42,32 +42,32 @@ Script = Callable[[Request], Behaviour]
 COLUMNS = ("fault", "requests with it", "ends after s", "requests", "end")
 
 
-def answer(request: Request) -> Behaviour:
+def answer(request):
     """Return the reply of a working server, after a tenth of a second: one of 32 answers, so that votes go on."""
     return ok(lambda request, place: f"\\boxed{{{((request.seed or 0) + place) % 32}}}", most=1, delay=0.1)
 
 
-def always(fault: Callable[[], Behaviour]) -> Script:
+def always(fault):
     """Return a server with ``fault`` from the start."""
     return lambda _: fault()
 
 
-def later(fault: Callable[[], Behaviour]) -> Script:
+def later(fault):
     """Return a server that works for a while."""
     return lambda request: fault() if request.number >= GOOD else answer(request)
 
 
-def for_one(fault: Callable[[], Behaviour]) -> Script:
+def for_one(fault):
     """Return a server with ``fault`` for one question, the first."""
     return lambda request: fault() if "Question 0?" in request.prompt else answer(request)
 
 
-def broken() -> Behaviour:
+def broken():
     """A server error without Retry-After."""
     return refused(500, "the engine has crashed")
 
 
-def mixed(request: Request) -> Behaviour:
+def mixed(request):
     """A server error for every other request, and one byte a second for the rest."""
     return broken() if request.number % 2 else drip(1.0)
 
@@ -89,7 +89,7 @@ CASES: tuple[tuple[str, str, Script, dict[str, Any]], ...] = (
 )
 
 
-async def run(script: Script, settings: dict[str, Any]) -> tuple[float, int, str]:
+async def run(script, settings):
     """Return the seconds until a vote ended, its requests, and how it ended."""
     questions = [Question(f"q{number}", f"Question {number}?") for number in range(QUESTIONS)]
     with TemporaryDirectory() as folder:
@@ -107,7 +107,7 @@ async def run(script: Script, settings: dict[str, Any]) -> tuple[float, int, str
             return time.monotonic() - started, len(server.requests), end
 
 
-def row(fault: str, requests: str, script: Script, settings: dict[str, Any]) -> list[str]:
+def row(fault, requests, script, settings):
     """Return the row of one fault."""
     found = [asyncio.run(run(script, settings)) for _ in range(REPEATS)]
     seconds, asked, ends = zip(*found, strict=True)
@@ -115,12 +115,12 @@ def row(fault: str, requests: str, script: Script, settings: dict[str, Any]) -> 
     return [fault, requests, spread(seconds, ".1f"), spread(asked, ".0f"), " / ".join(dict.fromkeys(ends))]
 
 
-def main() -> None:
+def main():
     """Run all cases and write the table."""
     notes = [
         f"Eight questions, max_samples 64, concurrency 32, five retries; mean of {REPEATS} runs and 95% interval. Each "
         "ends with an `EndpointError`, unless one question alone has the fault. A server that has answered may come "
-        "back, so a fault after 100 good requests ends the run later.",
+        "back, so a fault after 100 good requests ends the run later."
     ]
     title = "How soon a vote ends on a dead or misdirected server"
     write("dead_server", title, COLUMNS, [row(*case) for case in CASES], notes, seeds=[0])

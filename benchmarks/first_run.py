@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 import venv
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -33,24 +32,24 @@ class Step:
     quoted: str
 
     @property
-    def needs_verl(self) -> bool:
+    def needs_verl(self):
         """Whether verl must be installed."""
         return "apportion.verl" in self.command
 
     @property
-    def title(self) -> str:
+    def title(self):
         """The commands as one line."""
         return " && ".join(re.sub(r"\\\n\s*", "", self.command).strip().splitlines())
 
 
-def steps(page: Path = PAGE) -> Iterator[Step]:
+def steps(page=PAGE):
     """Yield the shell blocks of ``page`` in their order, without those that are marked as not run."""
     for marked, command, quoted in _BLOCK.findall(page.read_text(encoding="utf-8")):
         if not marked:
             yield Step(command, quoted)
 
 
-def run(step: Step, folder: Path, python: Path) -> subprocess.CompletedProcess[str]:
+def run(step, folder, python):
     """Run a step in ``folder``, with the commands of the environment of ``python``."""
     environment = os.environ | {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
     return subprocess.run(
@@ -58,7 +57,7 @@ def run(step: Step, folder: Path, python: Path) -> subprocess.CompletedProcess[s
     )
 
 
-def fresh(folder: Path) -> tuple[Path, float, float]:
+def fresh(folder):
     """Install this checkout into a new environment. Return its Python, the seconds, and the MB that it takes."""
     started = time.perf_counter()
     venv.create(folder, with_pip=True)
@@ -68,7 +67,7 @@ def fresh(folder: Path) -> tuple[Path, float, float]:
     return python, time.perf_counter() - started, size
 
 
-def timed(step: Step, folder: Path, python: Path) -> float:
+def timed(step, folder, python):
     """Return the seconds of a step."""
     started = time.perf_counter()
     done = run(step, folder, python)
@@ -77,7 +76,7 @@ def timed(step: Step, folder: Path, python: Path) -> float:
     return time.perf_counter() - started
 
 
-def main() -> None:
+def main():
     """Write the table."""
     with tempfile.TemporaryDirectory() as place:
         python, installing, size = fresh(Path(place) / "venv")
@@ -93,7 +92,7 @@ def main() -> None:
     notes = [
         f"The commands of docs/diagnose.md in a fresh environment, on a busy machine. Medians of {REPEATS}. The run "
         "has 54 steps of 128 prompts with 8 rollouts each. The environment and `pip install '.[cli,report]'` took "
-        f"{installing:.0f} seconds and {size:,.0f} MB.",
+        f"{installing:.0f} seconds and {size:,.0f} MB."
     ]
     write("first_run", "Time from a log to a plan", ("command", "seconds"), rows, notes, seeds=[0])
 

@@ -3,28 +3,18 @@
 python -m benchmarks.free_form [--quick]
 """
 
-from __future__ import annotations
-
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from apportion.answers import EmbeddingMatch, Equivalence, ExactMatch, MathVerify, PhraseMatch
+from apportion.answers import EmbeddingMatch, ExactMatch, MathVerify, PhraseMatch
 from benchmarks.common import RESULTS, options, write
-from benchmarks.free_form_measured import (
-    SAMPLES,
-    Found,
-    Worded,
-    column,
-    hand_written,
-    measure,
-)
+from benchmarks.free_form_measured import SAMPLES, column, hand_written, measure
 from benchmarks.stopping_measured import ratio
 
 SEED = 0
@@ -33,12 +23,12 @@ QUICK = Path("runs") / "free-form-quick"
 COLUMNS = ("answers are equal by", "precision", "votes split off", "votes wrongly merged")
 
 
-def row(method: str, found: Sequence[Found]) -> list[str]:
+def row(method, found):
     """Return the line of a method."""
     return [method, precision(found), *(f"{column(found, name).mean():.2f}" for name in ("split", "wrong"))]
 
 
-def precision(found: Sequence[Found]) -> str:
+def precision(found):
     """Return the precision with its interval, which is left out if few questions have any merged pair."""
     if not column(found, "merged").any():
         return "none"
@@ -47,18 +37,18 @@ def precision(found: Sequence[Found]) -> str:
     return share.show(".2f") if np.isfinite(share.low) else f"{share.value:.2f}"
 
 
-def f1(found: Sequence[Found]) -> float:
+def f1(found):
     """Return the harmonic mean of precision and recall over all pairs of wordings."""
     rightly, merged, together = (column(found, name).sum() for name in ("rightly", "merged", "together"))
     return float(2 * rightly / (merged + together))
 
 
-def choose(found: Mapping[float, Sequence[Found]], questions: Sequence[int]) -> float:
+def choose(found, questions):
     """Return the threshold with the largest F1 on these questions."""
     return max(found, key=lambda threshold: f1([found[threshold][q] for q in questions]))
 
 
-def cross_fitted(found: Mapping[float, Sequence[Found]]) -> tuple[list[Found], list[float]]:
+def cross_fitted(found):
     """Return each question's result at the threshold chosen on the half without it, and the two thresholds."""
     halves = np.array_split(np.random.default_rng(SEED).permutation(len(next(iter(found.values())))), 2)
     chosen = [choose(found, half) for half in halves[::-1]]
@@ -66,7 +56,7 @@ def cross_fitted(found: Mapping[float, Sequence[Found]]) -> tuple[list[Found], l
     return [by_question[q] for q in sorted(by_question)], chosen
 
 
-async def compared(questions: Sequence[Worded]) -> tuple[dict[str, list[Found]], dict[float, list[Found]]]:
+async def compared(questions):
     """Return the results of each equivalence, and those by embeddings for each threshold."""
     found = {}
     for name, equivalence in {"exact": ExactMatch(), "math": MathVerify(), "phrase": PhraseMatch()}.items():
@@ -76,11 +66,11 @@ async def compared(questions: Sequence[Worded]) -> tuple[dict[str, list[Found]],
     return found, by_threshold
 
 
-def _always(equivalence: Equivalence) -> Callable[[Worded], Equivalence]:
+def _always(equivalence):
     return lambda question: equivalence
 
 
-def main() -> None:
+def main():
     """Run the benchmark and write its tables."""
     quick = options(__doc__, quick=False).quick
     orders = 2 if quick else 10

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from apportion.answers import AnswerClasses, Equivalence, for_question
+from apportion.answers import AnswerClasses, for_question
 from apportion.stopping import decide
-from apportion.types import Floats
 
 WORDINGS = Path(__file__).parent / "data" / "free_form.toml"
 SAMPLES = 60
@@ -28,7 +25,7 @@ class Worded:
     classes: dict[str, int]
     streams: tuple[tuple[str, ...], ...]
 
-    def true(self, stream: Sequence[str]) -> list[str]:
+    def true(self, stream):
         """Return the known class of each vote."""
         return [str(self.classes[answer]) for answer in stream]
 
@@ -51,13 +48,13 @@ class Found:
     wrong: float
 
 
-def hand_written(orders: int, seed: int, path: Path = WORDINGS) -> list[Worded]:
+def hand_written(orders, seed, path=WORDINGS):
     """Return the questions written by hand. The votes are drawn: the right class with probability U(.3, .95)."""
     questions = tomllib.loads(path.read_text(encoding="utf-8"))["question"]
     return [_drawn(question, orders, np.random.default_rng([seed, q])) for q, question in enumerate(questions)]
 
 
-def _drawn(question: dict[str, Any], orders: int, rng: np.random.Generator) -> Worded:
+def _drawn(question, orders, rng):
     wordings: list[list[str]] = question["classes"]
     right = rng.uniform(0.3, 0.95)
     shares = [right, *(1 - right) * rng.dirichlet(np.ones(len(wordings) - 1))]
@@ -69,23 +66,23 @@ def _drawn(question: dict[str, Any], orders: int, rng: np.random.Generator) -> W
 class KnownClasses:
     """The equivalence that knows the classes of one question."""
 
-    def __init__(self, question: Worded) -> None:
+    def __init__(self, question):
         self._classes = question.classes
 
-    async def find_equal(self, answer: str, known: Sequence[str]) -> int | None:
+    async def find_equal(self, answer, known):
         """Return the index of the first of ``known`` in the same class."""
         return next((k for k, other in enumerate(known) if self._classes[other] == self._classes[answer]), None)
 
-    async def aclose(self) -> None:
+    async def aclose(self):
         """Do nothing, because there is nothing to free."""
 
 
-async def measure(questions: Sequence[Worded], make: Callable[[Worded], Equivalence]) -> list[Found]:
+async def measure(questions, make):
     """Return what the equivalence that ``make`` gives for a question finds on each question."""
     return [await _measured(question, for_question(make(question), question.text)) for question in questions]
 
 
-async def _measured(question: Worded, equivalence: Equivalence) -> Found:
+async def _measured(question, equivalence):
     counted = []
     for stream in question.streams:
         classes = AnswerClasses(equivalence, all_classes=True)
@@ -97,14 +94,14 @@ async def _measured(question: Worded, equivalence: Equivalence) -> Found:
     return Found(*(pairs / len(question.streams)), split=float(split), wrong=float(wrong))
 
 
-def _pairs(question: Worded, stream: Sequence[str], counted: Sequence[str]) -> tuple[int, int, int]:
+def _pairs(question, stream, counted):
     """Return the pairs of different wordings that were merged, those rightly, and those of one class."""
     label = dict(zip(stream, counted, strict=True))
     pairs = [(label[a] == label[b], question.classes[a] == question.classes[b]) for a, b in combinations(label, 2)]
     return sum(m for m, _ in pairs), sum(m and t for m, t in pairs), sum(t for _, t in pairs)
 
 
-def _lost(counted: Sequence[str], true: Sequence[str], winner: str | None) -> tuple[float, float]:
+def _lost(counted, true, winner):
     """Return the share of the winner's votes outside their largest counted class, and of votes in a wrong class."""
     winners = Counter(c for c, t in zip(counted, true, strict=True) if t == winner)
     by_counted: dict[str, Counter[str]] = {}
@@ -114,6 +111,6 @@ def _lost(counted: Sequence[str], true: Sequence[str], winner: str | None) -> tu
     return 1 - max(winners.values()) / winners.total(), wrong / len(counted)
 
 
-def column(found: Sequence[Found], name: str) -> Floats:
+def column(found, name):
     """Return one attribute [Q] of the questions."""
     return np.array([getattr(one, name) for one in found], float)

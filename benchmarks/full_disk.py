@@ -15,7 +15,7 @@ import resource
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import apportion.lab.command
 import apportion.vote.estimate  # noqa: F401 - so that no case has to import it
 from apportion.records import read_log
 from benchmarks.common import RESULTS, write
-from benchmarks.hostile_forks import Outcome, run_forked
+from benchmarks.hostile_forks import run_forked
 from benchmarks.hostile_targets import QUESTIONS, REPLY, VOTE, command_line, replies, usage_errors_as_exit, write_log
 from benchmarks.small_study import base_folder, curves, study_text
 
@@ -56,7 +56,7 @@ class Run:
     sizes: Sequence[int]
 
 
-def study_full_disk(results: Path = RESULTS, most: int = MOST_WRITES) -> list[Fault]:
+def study_full_disk(results=RESULTS, most=MOST_WRITES):
     """Let each of the first ``most`` writes of every run fail, and write the table ``full_disk``. Return the faults."""
     base = base_folder()
     found: list[Fault] = []
@@ -72,7 +72,7 @@ def study_full_disk(results: Path = RESULTS, most: int = MOST_WRITES) -> list[Fa
         [
             "The k-th change of a file, and every later one, fails with the error, for every k; or no file may become "
             "larger than a size. A fault is survived if the run ends with an exit code above 0, with at most one line "
-            "on stderr, and if the next run, which has room, ends with what an unbroken run gives.",
+            "on stderr, and if the next run, which has room, ends with what an unbroken run gives."
         ],
         seeds=[0],
         cells={"faults": [vars(fault) for fault in found]},
@@ -81,19 +81,19 @@ def study_full_disk(results: Path = RESULTS, most: int = MOST_WRITES) -> list[Fa
     return found
 
 
-def make_runs(base: Path, port: int) -> Iterator[Run]:
+def make_runs(base, port):
     """Yield a study, a vote and a rollout log."""
 
-    def study(folder: Path) -> None:
+    def study(folder):
         before = multiprocessing.get_context
-        multiprocessing.get_context = lambda method=None: before("fork")  # type: ignore[assignment]
+        multiprocessing.get_context = lambda method=None: before("fork")
         command_line(["lab", "study.toml"])
 
-    def vote(folder: Path) -> None:
+    def vote(folder):
         served = [each.replace("http://127.0.0.1:9/v1", f"http://127.0.0.1:{port}{folder}") for each in VOTE]
         command_line(["vote", *served, "--questions", "questions.jsonl", "--out", "answers.jsonl", "--json"])
 
-    def log(folder: Path) -> None:
+    def log(folder):
         with usage_errors_as_exit(OSError, ValueError):
             write_log(folder / "log", 3)
 
@@ -110,7 +110,7 @@ def make_runs(base: Path, port: int) -> Iterator[Run]:
     yield Run("rollout log", {}, log, lambda folder: read_log(folder / "log").to_pylist(), range(100, 9000, 700))
 
 
-def _try_all(run: Run, folder: Path, most: int) -> list[Fault]:
+def _try_all(run, folder, most):
     """Let every write of ``run`` fail. Return the faults."""
     whole = _laid_out(run, folder / run.name.replace(" ", "_") / "work")
     outcome = _forked(run, whole, None, 0)
@@ -132,7 +132,7 @@ def _try_all(run: Run, folder: Path, most: int) -> list[Fault]:
     return found
 
 
-def _judged(fault: Fault, run: Run, work: Path, outcome: Outcome, expected: Any) -> Fault:
+def _judged(fault, run, work, outcome, expected):
     """Say what was wrong with how the run ended, run it again with room, and compare."""
     lines = [line for line in outcome.err.splitlines() if not line.endswith("s left") and " of " not in line]
     if "Traceback (most recent call last)" in outcome.err + outcome.out:
@@ -146,10 +146,10 @@ def _judged(fault: Fault, run: Run, work: Path, outcome: Outcome, expected: Any)
     return fault
 
 
-def _forked(run: Run, work: Path, number: int | None, at: int) -> Outcome:
+def _forked(run, work, number, at):
     """Run in a fork: with room if ``number`` is None, with limited files if it is 0, else with the error ``number``."""
 
-    def act() -> None:
+    def act():
         if number == 0:
             resource.setrlimit(resource.RLIMIT_FSIZE, (at, at))
         elif number is not None:
@@ -159,11 +159,11 @@ def _forked(run: Run, work: Path, number: int | None, at: int) -> Outcome:
     return run_forked(act, work, {})
 
 
-def _fail_from(at: int, number: int, folder: Path) -> None:
+def _fail_from(at, number, folder):
     """Let the ``at``-th change of a file below ``folder`` in this process fail, and all later ones."""
     seen = 0
 
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+    def hook(event, arguments):
         nonlocal seen
         if event == "open":
             path, _, flags = arguments
@@ -180,14 +180,14 @@ def _fail_from(at: int, number: int, folder: Path) -> None:
     sys.addaudithook(hook)
 
 
-def _laid_out(run: Run, work: Path) -> Path:
+def _laid_out(run, work):
     work.mkdir(parents=True)
     for name, content in run.files.items():
         (work / name).write_bytes(content)
     return work
 
 
-def _answers(folder: Path) -> Any:
+def _answers(folder):
     """Return the finished questions, without how long each took and the checksum, which covers that, too."""
     lines = (folder / "answers.jsonl").read_text("utf-8").splitlines()
     return sorted(json.dumps({**json.loads(line), "seconds": 0, "checksum": ""}) for line in lines)

@@ -15,7 +15,6 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THR
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -54,7 +53,7 @@ class CachedKernel:
     mean: Floats
 
     @classmethod
-    def of(cls, embeddings: Floats, bandwidth: float) -> CachedKernel:
+    def of(cls, embeddings, bandwidth):
         sigma = embeddings @ embeddings.T
         norms = sigma.diagonal().copy()
         sigma *= -2
@@ -64,7 +63,7 @@ class CachedKernel:
         np.exp(sigma, out=sigma)
         return cls(sigma, np.zeros(len(sigma)))
 
-    def update(self, rows: np.ndarray, observed: Floats) -> None:
+    def update(self, rows, observed):
         columns = self.sigma[rows]
         kernel = columns[:, rows]
         kernel.flat[:: len(rows) + 1] += JITTER
@@ -72,14 +71,14 @@ class CachedKernel:
         self.mean[rows] = observed
 
 
-def topics(count: int, generator: np.random.Generator) -> np.ndarray:
+def topics(count, generator):
     """Return unit vectors [count, 384] around 64 directions."""
     centres = generator.normal(size=(64, DIMENSIONS))
     x = centres[generator.integers(64, size=count)] + 1.5 * generator.normal(size=(count, DIMENSIONS))
     return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True), np.float32)
 
 
-def outcome(prompts: Sequence[Prompt], generator: np.random.Generator) -> tuple[np.ndarray, Batch]:
+def outcome(prompts, generator):
     """Return the rows of a random batch, and the batch after 8 rollouts of each prompt."""
     rows = generator.choice(len(prompts), min(BATCH, len(prompts)), replace=False)
     correct = generator.random((len(rows), ROLLOUTS)) < generator.random((len(rows), 1))
@@ -87,20 +86,20 @@ def outcome(prompts: Sequence[Prompt], generator: np.random.Generator) -> tuple[
     return rows, batch.add(Plan(np.full(len(rows), ROLLOUTS)), [[Rollout(bool(c)) for c in row] for row in correct])
 
 
-def learn(paper: CachedKernel, rows: np.ndarray, batch: Batch) -> None:
+def learn(paper, rows, batch):
     """Run the paper's update on the same batch as ours."""
     rate = np.clip(batch.successes / batch.trials, CLIP, 1 - CLIP)
     paper.update(rows, np.log(rate) - np.log1p(-rate))
 
 
-def seconds(call: Callable[[], Any]) -> tuple[float, Any]:
+def seconds(call):
     """Return the processor seconds of ``call``, and its result."""
     start = time.process_time()
     result = call()
     return time.process_time() - start, result
 
 
-def compare(size: int, repeats: int) -> dict[str, Any]:
+def compare(size, repeats):
     """Return one row of the table, with (median, least, most) of processor seconds over ``repeats`` updates."""
     generator = np.random.default_rng(SEED)
     x = topics(size, generator)
@@ -124,7 +123,7 @@ def compare(size: int, repeats: int) -> dict[str, Any]:
     return row
 
 
-def shown(key: str, value: Any) -> str:
+def shown(key, value):
     if value is None:
         return "-"
     if isinstance(value, tuple):
@@ -132,7 +131,7 @@ def shown(key: str, value: Any) -> str:
     return f"{value:,.0f}" if key == "Q" or key.endswith("memory") else f"{value:.2f}"
 
 
-def main() -> None:
+def main():
     arguments = options(__doc__, sizes=SIZES, repeats=15, results=RESULTS)
 
     rows = [compare(size, arguments.repeats) for size in arguments.sizes]

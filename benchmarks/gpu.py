@@ -8,12 +8,9 @@ The learning rate is the same in all arms: try others by ``--set`` before you co
     python -m benchmarks.gpu [--minutes N] [--seeds 0 1 2] [--set model=PATH] [--results FOLDER]
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +44,14 @@ HOUR, MINUTE = 60.0, 1.0
 class EqualSeconds(TrainerCallback):
     """Evaluates after each part of ``seconds`` of training steps, and then ends the run."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds):
         self.seconds, self.spent, self.parts, self._begun = seconds, 0.0, [0], 0.0
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_begin(self, args, state, control, **_):
         """Start the clock."""
         self._begun = _now()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_end(self, args, state, control, **_):
         """Stop the clock, and ask for an evaluation if a part is over."""
         self.spent += _now() - self._begun
         parts = min(PARTS, int(PARTS * self.spent / self.seconds))
@@ -63,13 +60,13 @@ class EqualSeconds(TrainerCallback):
             control.should_evaluate, control.should_training_stop = True, parts == PARTS
 
 
-def _now() -> float:
+def _now():
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
-def measured(arm: str, seed: int, seconds: float, overrides: Sequence[str]) -> dict[str, Any]:
+def measured(arm, seed, seconds, overrides):
     """Return the accuracy after each part of a run, its steps and rollouts, and the seconds it took."""
     sources, given = {"lab:": LabSource}, ["training.max_steps=1000000", "training.save_strategy=no"]
     lines = [*given, "training.disable_tqdm=true", f"training.seed={seed}", ARMS[arm], *overrides]
@@ -98,7 +95,7 @@ def measured(arm: str, seed: int, seconds: float, overrides: Sequence[str]) -> d
     }
 
 
-def main() -> None:
+def main():
     """Write the table, beside the others on a GPU and under ``runs`` without one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     large = torch.cuda.is_available()
@@ -140,7 +137,7 @@ def main() -> None:
         [
             f"GPU: {torch.cuda.get_device_name() if large else 'none; the policy of the lab on the CPU'}. The job is "
             f"benchmarks/gpu.toml, {settings}. Accuracy is on held-out questions, higher is better, after "
-            "equal seconds of sampling and learning. ± is the 95% interval over seeds.",
+            "equal seconds of sampling and learning. ± is the 95% interval over seeds."
         ],
         seeds=given.seeds,
         cells=cells,

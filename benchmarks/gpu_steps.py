@@ -51,22 +51,22 @@ ARMS: dict[str, dict[str, Any]] = {
 class Clock(TrainerCallback):
     """Keeps when each step ended, with the work of the card done."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.ends: list[float] = []
 
-    def on_step_end(self, *args: Any, **settings: Any) -> None:
+    def on_step_end(self, *args, **settings):
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         self.ends.append(time.perf_counter())
 
 
-def rewarded(prompts: list[str], completions: list[str], rate: list[float], **columns: Any) -> list[float]:
+def rewarded(prompts, completions, rate, **columns):
     """Return 0 or 1 for each completion, 1 with the prompt's ``rate``, by a digest of both texts."""
     digests = (hashlib.blake2b(f"{p}|{c}".encode(), digest_size=4) for p, c in zip(prompts, completions, strict=True))
     return [float(int(each.hexdigest(), 16) < r * 2**32) for each, r in zip(digests, rate, strict=True)]
 
 
-def measured(arm: dict[str, Any], large: bool, steps: int, folder: Path) -> tuple[list[object], torch.Tensor]:
+def measured(arm, large, steps, folder):
     """Return the cells of an arm, and its weights after the last step."""
     torch.manual_seed(SEED)
     shape = (LARGE if large else SMALL) | {"num_key_value_heads": 2, "vocab_size": 32_000 if large else 64}
@@ -96,7 +96,7 @@ def measured(arm: dict[str, Any], large: bool, steps: int, folder: Path) -> tupl
     return [f"{seconds.mean():.2f}", f"{seconds.min():.2f} to {seconds.max():.2f}"], weights
 
 
-def main() -> None:
+def main():
     """Write the table, beside the others on a GPU and under ``runs`` without one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=STEPS, help="steps of each arm; the first is left out")
@@ -121,7 +121,7 @@ def main() -> None:
         found,
         [
             f"GPU: {card}. {given.steps} steps of {'256 completions of 128' if large else '32 completions of 8'} "
-            "tokens, the first left out. Random weights: time is measured, learning is not.",
+            "tokens, the first left out. Random weights: time is measured, learning is not."
         ],
         seeds=[SEED],
         results=given.results or (RESULTS if large else Path("runs") / "gpu_steps"),

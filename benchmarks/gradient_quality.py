@@ -15,13 +15,11 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THR
 
 import copy
 import tempfile
-from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import Qwen2ForCausalLM
 
 from apportion.allocators import AR3PO, TTRL, OptPO, Uniform
 from apportion.allocators.ar3po import Reuse
@@ -35,9 +33,9 @@ from apportion.lab.policy.sampler import LedgerCompletion, LedgerSampler
 from apportion.lab.training.loss import TrainingRow, refresh_logprobs, training_rows
 from apportion.lab.training.settings import Training
 from apportion.lab.training.trainer import Trainer
-from apportion.lab.world.task import EOS, TASKS, Problem, encode, training_problems
+from apportion.lab.world.task import EOS, TASKS, encode, training_problems
 from apportion.loop import collect
-from apportion.types import Group, Plan
+from apportion.types import Plan
 from benchmarks.common import RESULTS, options, spread, write
 
 SEEDS, PROMPTS, VOTE_DRAWS, REUSE_DRAWS, MOST = (0, 1, 2, 3, 4, 5), 12, 6, 10, 64
@@ -60,16 +58,14 @@ Entry = tuple[int, int, TrainingRow]
 """A rule, a draw, and a rollout in its loss."""
 
 
-def solutions_of(policy: Qwen2ForCausalLM, problem: Problem) -> list[LedgerCompletion]:
+def solutions_of(policy, problem):
     """Return every right completion with its log-probabilities."""
     texts = [(*encode(solution), EOS) for solution in problem.solutions]
     logprobs = completion_logprobs(policy, [encode(problem.text)] * len(texts), texts)[0].detach().numpy()
     return [LedgerCompletion(text, own[: len(text)], True) for text, own in zip(texts, logprobs, strict=True)]
 
 
-def qualities(
-    policy: Qwen2ForCausalLM, problems: Sequence[Problem], entries: Sequence[Sequence[Entry]], rules: int, draws: int
-) -> list[Values]:
+def qualities(policy, problems, entries, rules, draws):
     """Return the measures of each rule. ``entries`` has a list for each problem, whose rows have weights of sum 1."""
     size = sum(parameter.numel() for parameter in policy.parameters())
     total, truth, variance = torch.zeros(rules * draws, size), torch.zeros(size), np.zeros(rules)
@@ -106,12 +102,12 @@ def qualities(
     return found
 
 
-def rows_of(group: Group) -> list[TrainingRow]:
+def rows_of(group):
     """Return the rollouts of one group that have a gradient. Their weights are those of a loss of this group alone."""
     return [row for row in training_rows([group], "rloo") if row.advantage]
 
 
-def vote_quality(base: str, seed: int, prompts: int = PROMPTS, draws: int = VOTE_DRAWS) -> dict[str, Values]:
+def vote_quality(base, seed, prompts=PROMPTS, draws=VOTE_DRAWS):
     """Return the measures of every vote on one set of prompts."""
     policy, problems = base_policy(base), training_problems(prompts, seed)
     asked = [problem.prompt() for problem in problems]
@@ -135,9 +131,7 @@ def vote_quality(base: str, seed: int, prompts: int = PROMPTS, draws: int = VOTE
     return found
 
 
-def reuse_quality(
-    base: str, seed: int, prompts: int = PROMPTS, draws: int = REUSE_DRAWS, steps: int = STEPS, pool: int = POOL
-) -> dict[str, Values]:
+def reuse_quality(base, seed, prompts=PROMPTS, draws=REUSE_DRAWS, steps=STEPS, pool=POOL):
     """Return the measures of AR3PO's options on groups without a right rollout.
 
     The responses are stored under the base. The present policy is ``steps`` steps of uniform groups of 8 away. Prompts
@@ -175,7 +169,7 @@ def reuse_quality(
     return dict(zip(OPTIONS, qualities(policy, problems, entries, len(OPTIONS), draws), strict=True))
 
 
-def pooled(runs: Sequence[Values], measure: str) -> list[float]:
+def pooled(runs, measure):
     """Return the measure of each seed, whose mean is that of the table.
 
     Relative measures are ratios of sums over seeds, so that no seed with a small true gradient decides. Theirs are the
@@ -190,7 +184,7 @@ def pooled(runs: Sequence[Values], measure: str) -> list[float]:
     return (len(runs) * whole / left - (len(runs) - 1) * without).tolist()
 
 
-def gaps(votes: Votes, other: str, **names: str) -> str:
+def gaps(votes, other, **names):
     """Return the mean differences of measures between OptPO and another vote, paired by seed."""
     found = []
     for base, runs in votes.items():
@@ -200,7 +194,7 @@ def gaps(votes: Votes, other: str, **names: str) -> str:
     return "; ".join(found)
 
 
-def report(votes: Votes, reuse: Reused, seeds: Sequence[int], results: Path = RESULTS) -> None:
+def report(votes, reuse, seeds, results=RESULTS):
     """Write the table."""
     shown, both = ("cosine", "variance"), {"rollouts": "rollouts", "cosine": "cosine"}
     write(
@@ -230,7 +224,7 @@ def report(votes: Votes, reuse: Reused, seeds: Sequence[int], results: Path = RE
     )
 
 
-def main() -> None:
+def main():
     """Measure, and write the table ``gradient_quality``."""
     arguments = options(__doc__, seeds=SEEDS, votes=("hard", "medium"), reuse=("hard",))
     torch.set_num_threads(1)

@@ -19,18 +19,16 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from transformers import Qwen2ForCausalLM
 
 from apportion.allocators.vip import gradient_variance, minimise_variance
 from apportion.lab.measure.gradients import completion_gradients
-from apportion.lab.measure.moments import Moments, least_variance, score_moments
+from apportion.lab.measure.moments import least_variance, score_moments
 from apportion.lab.measure.variance import compare
 from apportion.lab.policy.base import base_policy
 from apportion.lab.policy.exact import exact_success
 from apportion.lab.policy.recipes import RECIPES
 from apportion.lab.policy.sampler import LedgerSampler
-from apportion.lab.world.task import Problem, encode, training_problems
-from apportion.types import Counts, Floats
+from apportion.lab.world.task import encode, training_problems
 from benchmarks.common import options, table, write
 
 PROMPTS, PER_PROMPT, LOW, HIGH, GROUP = 64, 8, 3, 24, 8
@@ -54,7 +52,7 @@ class PromptCheck:
     vector_ratio: float
 
 
-def check_prompt(policy: Qwen2ForCausalLM, problem: Problem, p: float, seed: int) -> PromptCheck:
+def check_prompt(policy, problem, p, seed):
     """Check one prompt with ``GROUPS`` groups of its rollouts, the right one drawn with probability p exactly."""
     wanted = int(min(6000, 1.2 * WRONG_ROLLOUTS / (1 - p) + 5 / p))
     [rollouts] = LedgerSampler(policy, seed)([problem.prompt()], [wanted])
@@ -81,7 +79,7 @@ def check_prompt(policy: Qwen2ForCausalLM, problem: Problem, p: float, seed: int
     return PromptCheck(p, float(along), float(total / (formula * (probability @ np.diag(gram)))))
 
 
-def check_prompts(policy: Qwen2ForCausalLM, seed: int) -> list[PromptCheck]:
+def check_prompts(policy, seed):
     """Check up to ``PROMPTS_IN_BAND`` prompts of each band of p."""
     pool = training_problems(POOL, seed)
     success = exact_success(policy, pool)
@@ -90,7 +88,7 @@ def check_prompts(policy: Qwen2ForCausalLM, seed: int) -> list[PromptCheck]:
     return [check_prompt(policy, pool[q], float(success[q]), seed + int(q)) for q in chosen]
 
 
-def moments_ratio(moments: Moments, counts: Counts) -> tuple[float, float]:
+def moments_ratio(moments, counts):
     """Return the mean variance under ``counts`` [S, P] over uniform's, and its standard error."""
     uniform = np.full(counts.shape[1], PER_PROMPT)
     base = moments.variance(uniform).sum()
@@ -99,11 +97,11 @@ def moments_ratio(moments: Moments, counts: Counts) -> tuple[float, float]:
     return float(ratio), float(np.sqrt(((slope * moments.wrong_error) ** 2).sum()) / base)
 
 
-def moments_cells(moments: Moments, seed: int) -> dict[str, str]:
+def moments_cells(moments, seed):
     """Return the ratio by moments of each rule and of the best allocation."""
     rng, budget = np.random.default_rng(seed), PER_PROMPT * len(moments.success)
 
-    def vip(p: Floats) -> Counts:
+    def vip(p):
         return minimise_variance(p, budget, ESTIMATOR, LOW, HIGH)
 
     allocations = {
@@ -115,7 +113,7 @@ def moments_cells(moments: Moments, seed: int) -> dict[str, str]:
     return {rule: f"{ratio:.3f} +- {error:.3f}" for rule, (ratio, error) in found.items()}
 
 
-def bands_table(checks: list[PromptCheck]) -> str:
+def bands_table(checks):
     """Return a table of medians by band of p over all bases, with the range of the vector ratio."""
     rows = []
     for low, high in pairwise(BANDS):
@@ -130,7 +128,7 @@ def bands_table(checks: list[PromptCheck]) -> str:
     return table(columns, rows)
 
 
-def main() -> None:
+def main():
     """Measure, and write the table ``gradient_variance``."""
     arguments = options(__doc__, draws=240, seed=0, bases=tuple(RECIPES))
     torch.set_num_threads(1)
@@ -161,14 +159,7 @@ def main() -> None:
         bands_table(checks),
     ]
     columns = ["base", "estimator", "rule", "ratio to uniform", "by moments"]
-    write(
-        "gradient_variance",
-        "Gradient variance under VIP, measured",
-        columns,
-        rows,
-        notes,
-        seeds=[arguments.seed],
-    )
+    write("gradient_variance", "Gradient variance under VIP, measured", columns, rows, notes, seeds=[arguments.seed])
 
 
 if __name__ == "__main__":

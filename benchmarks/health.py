@@ -25,26 +25,26 @@ Draw = Callable[[Floats, np.random.Generator], tuple[Floats, Floats | None]]
 """Draws rewards and lengths from the step of each rollout [R]."""
 
 
-def made(rate: Callable[[Floats], Floats], mean: Callable[[Floats], Floats] | None = None, most: float = 1000) -> Draw:
+def made(rate, mean=None, most=1000):
     """Return what draws verdicts at a success rate, and lengths around a mean, cut at ``most``."""
 
-    def draw(step: Floats, rng: np.random.Generator) -> tuple[Floats, Floats | None]:
+    def draw(step, rng):
         rewards = (rng.random(len(step)) < rate(step)).astype(np.float64)
         return rewards, None if mean is None else np.minimum(most, rng.gamma(4, mean(step) / 4) + 1).round()
 
     return draw
 
 
-def paid_for_length(step: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:
+def paid_for_length(step, rng):
     lengths = np.minimum(5000, rng.gamma(4, (100 + np.maximum(0, 8 * (step - 20))) / 4) + 1).round()
     return lengths / 2000 + 0.1 * (rng.random(len(step)) < 0.3), lengths
 
 
-def learning(step: Floats) -> Floats:
+def learning(step):
     return 0.3 + 0.5 * step / STEPS
 
 
-def short(step: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:
+def short(step, rng):
     return (rng.random(len(step)) < learning(step)).astype(np.float64), 2.0 + (rng.random(len(step)) < 0.6)
 
 
@@ -68,7 +68,7 @@ SICK: dict[str, tuple[str, int, Draw]] = {
 }
 
 
-def run_of(draw: Draw, seed: int) -> RunRecord:
+def run_of(draw, seed):
     rng = np.random.default_rng(seed)
     step = np.repeat(np.arange(STEPS), PROMPTS)
     rewards, lengths = draw(np.repeat(step, GROUP).astype(np.float64), rng)
@@ -85,7 +85,7 @@ def run_of(draw: Draw, seed: int) -> RunRecord:
     )
 
 
-def real_rows() -> list[tuple[str, str]]:
+def real_rows():
     """Return the signs of each real run, from its rollouts or from what its framework logged."""
     found: list[tuple[str, str]] = []
     for path in [ROOT / "examples" / "data" / "grpo_run.jsonl.gz", *sorted(REAL.glob("*.parquet"))]:
@@ -95,11 +95,11 @@ def real_rows() -> list[tuple[str, str]]:
     return found
 
 
-def _said(signs: tuple[object, ...]) -> str:
-    return ", ".join(f"{sign.kind} from {sign.onset}" for sign in signs) or "none"  # type: ignore[attr-defined]
+def _said(signs):
+    return ", ".join(f"{sign.kind} from {sign.onset}" for sign in signs) or "none"
 
 
-def main() -> None:
+def main():
     rows = []
     for name, draw in HEALTHY.items():
         alarms = sum(bool(health_of(run_of(draw, seed)).signs) for seed in FRESH)

@@ -11,7 +11,6 @@ import select
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -31,7 +30,7 @@ class Outcome:
     err: str
 
 
-def run_forked(act: Callable[[], object], folder: Path, environment: Mapping[str, str]) -> Outcome:
+def run_forked(act, folder, environment):
     """Run ``act`` in a fork, in the working directory ``folder``; SystemExit and exceptions end it as Python does."""
     out, err = folder.parent / "out", folder.parent / "err"
     child = os.fork()
@@ -55,9 +54,7 @@ def run_forked(act: Callable[[], object], folder: Path, environment: Mapping[str
     )
 
 
-def _run_and_exit(
-    act: Callable[[], object], folder: Path, out: Path, err: Path, environment: Mapping[str, str]
-) -> None:
+def _run_and_exit(act, folder, out, err, environment):
     """Carry out ``act`` as the whole of this process."""
     code = 70
     try:
@@ -86,7 +83,7 @@ def _run_and_exit(
         os._exit(code)
 
 
-def _exit_code(act: Callable[[], object]) -> int:
+def _exit_code(act):
     try:
         act()
     except SystemExit as exit:
@@ -100,7 +97,7 @@ def _exit_code(act: Callable[[], object]) -> int:
     return 0
 
 
-def _end_group(leader: int) -> None:
+def _end_group(leader):
     """End the processes that a case has left."""
     try:
         os.killpg(leader, signal.SIGKILL)
@@ -108,5 +105,5 @@ def _end_group(leader: int) -> None:
         return
 
 
-def _resident_bytes() -> int:
+def _resident_bytes():
     return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * resource.getpagesize()

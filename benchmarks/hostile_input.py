@@ -22,7 +22,6 @@ import gc
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -78,9 +77,7 @@ class Result:
     why: str
 
 
-def study(
-    results: Path = RESULTS, cases: int = CASES, only: Sequence[str] = FORMATS, show: bool = False
-) -> list[Result]:
+def study(results=RESULTS, cases=CASES, only=FORMATS, show=False):
     """Run ``cases`` mutations of every format and write the table ``hostile_input``. Return all results."""
     base = base_folder()
     with tempfile.TemporaryDirectory() as name, replies() as port:
@@ -120,7 +117,7 @@ def study(
     return found
 
 
-def cases_of(target: Target, targets: Sequence[Target], cases: int) -> Iterator[Case]:
+def cases_of(target, targets, cases):
     """Yield the target's share of its format's cases."""
     whole = sum(each.share for each in targets if each.format == target.format)
     for number in range(max(1, round(cases * target.share / whole))):
@@ -136,7 +133,7 @@ def cases_of(target: Target, targets: Sequence[Target], cases: int) -> Iterator[
         yield Case(target, seed, number, mutation.__name__, content, seed.arguments)
 
 
-def check_valid(targets: Sequence[Target], folder: Path) -> None:
+def check_valid(targets, folder):
     """Raise ValueError unless every valid input is accepted and right, because mutations of it would prove nothing."""
     for target in targets:
         for number, seed in enumerate(target.seeds):
@@ -148,7 +145,7 @@ def check_valid(targets: Sequence[Target], folder: Path) -> None:
                 )
 
 
-def run(case: Case, folder: Path) -> Result:
+def run(case, folder):
     """Run the case in a fork, in a folder of its own within ``folder``, and judge it."""
     work, arguments = _laid_out(case, folder)
     environment = {"XDG_CACHE_HOME": str(folder / "cache"), "HOME": str(folder / "home")}
@@ -158,7 +155,7 @@ def run(case: Case, folder: Path) -> Result:
     return Result(case, outcome, verdict, why)
 
 
-def judge(case: Case, accepted: Accepted, outcome: Outcome) -> tuple[str, str]:
+def judge(case, accepted, outcome):
     """Return the verdict on a case, and what is wrong."""
     target, lines = case.target, outcome.err.splitlines()
     if any((accepted.folder.parent.parent).rglob(MARKER)):
@@ -187,7 +184,7 @@ def judge(case: Case, accepted: Accepted, outcome: Outcome) -> tuple[str, str]:
     return ("nonsense", why) if why else ("right", "")
 
 
-def rows(found: Sequence[Result]) -> list[list[str]]:
+def rows(found):
     """Return one row for each format, and one for all."""
     formats = list(dict.fromkeys(each.case.target.format for each in found))
     lines = []
@@ -197,14 +194,14 @@ def rows(found: Sequence[Result]) -> list[list[str]]:
     return lines
 
 
-def describe(result: Result) -> dict[str, object]:
+def describe(result):
     """Return what a person needs to see a case again."""
     case, target = result.case, result.case.target
     found = {"format": target.format, "command": target.command, "number": case.number, "mutation": case.mutation}
     return found | {"verdict": result.verdict, "exit": result.outcome.code, "why": result.why}
 
 
-def _laid_out(case: Case, folder: Path) -> tuple[Path, list[str]]:
+def _laid_out(case, folder):
     """Write the case's files; return its working directory, deep enough for path tricks to show, and its arguments."""
     work = folder / "a" / "b" / "work"
     work.mkdir(parents=True)
@@ -215,7 +212,7 @@ def _laid_out(case: Case, folder: Path) -> tuple[Path, list[str]]:
     return work, [argument.replace("/FOLDER", str(work)) for argument in case.arguments]
 
 
-def _written(case: Case, accepted: Accepted) -> str:
+def _written(case, accepted):
     """Return a file that was written, changed or removed where the command has no business, or ""."""
     work = accepted.folder
     top = work.parents[2]

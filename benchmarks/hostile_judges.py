@@ -13,7 +13,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -44,7 +44,7 @@ class Accepted:
     out: str
     err: str
 
-    def option(self, name: str, default: str = "") -> str:
+    def option(self, name, default=""):
         """Return the last value of an option."""
         found = default
         for place, each in enumerate(self.arguments):
@@ -55,7 +55,7 @@ class Accepted:
         return found
 
 
-def rows_of(path: Path, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+def rows_of(path, columns=None):
     """Return the rows of a table, of Parquet only these ``columns`` of each. Raises Unreadable."""
     if path.suffix.lower() == ".parquet":
         return _parquet_rows(path, columns)
@@ -66,13 +66,13 @@ def rows_of(path: Path, columns: Sequence[str] | None = None) -> list[dict[str, 
     return _csv_rows(text) if path.suffix.lower() == ".csv" else [strict_json(line) for line in _lines(text)]
 
 
-def strict_json(text: str) -> Any:
+def strict_json(text):
     """Return the value of ``text``. Raises Unreadable for repeated names, NaN, infinity and lone surrogates."""
 
-    def refuse(word: str) -> Any:
+    def refuse(word):
         raise Unreadable(f"{word} is no JSON")
 
-    def table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def table(pairs):
         if len({name for name, _ in pairs}) < len(pairs):
             raise Unreadable("a name is there twice")
         return dict(pairs)
@@ -85,7 +85,7 @@ def strict_json(text: str) -> Any:
     return found
 
 
-def number_of(cell: Any) -> float:
+def number_of(cell):
     """Return the finite number in ``cell``. Raises Unreadable."""
     if isinstance(cell, str) and NUMBER.fullmatch(cell.strip(" \t")):
         cell = float(cell)
@@ -97,7 +97,7 @@ def number_of(cell: Any) -> float:
     raise Unreadable(f"{str(cell)[:40]!r} is no finite number")
 
 
-def judge_allocate(case: Accepted) -> str:
+def judge_allocate(case):
     """Compare the counts with the table: their sum, their bounds, their number and their ids."""
     method = case.option("--method", "vip")
     if not case.out.startswith("{"):
@@ -137,7 +137,7 @@ def judge_allocate(case: Accepted) -> str:
     return ""
 
 
-def judge_vote_plan(case: Accepted) -> str:
+def judge_vote_plan(case):
     """Compare the numbers of the estimate with the questions and with the finished ballots."""
     rows = _questions(case)
     if not case.out.startswith("{"):
@@ -154,7 +154,7 @@ def judge_vote_plan(case: Accepted) -> str:
     return ""
 
 
-def judge_vote(case: Accepted) -> str:
+def judge_vote(case):
     """Check that every question has one valid ballot, and that the summary counts them.
 
     A question without an id gets one by its prompt.
@@ -169,7 +169,7 @@ def judge_vote(case: Accepted) -> str:
     )
 
 
-def ballots(path: Path) -> dict[str, dict[str, Any]]:
+def ballots(path):
     """Return the ballots of a file by id; a torn last line is not one. Raises Unreadable for anything else."""
     found: dict[str, dict[str, Any]] = {}
     try:
@@ -191,7 +191,7 @@ def ballots(path: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def judge_study(case: Accepted) -> str:
+def judge_study(case):
     """Check the types and ranges of a study's settings, and that the plan shows its numbers of arms and seeds."""
     table = _settings(case)
     wrong = _wrong_types(Study, table)
@@ -203,7 +203,7 @@ def judge_study(case: Accepted) -> str:
     return "" if f"{arms} allocators x {seeds} seeds" in case.out else f"the plan does not show {arms} x {seeds}"
 
 
-def judge_job(case: Accepted) -> str:
+def judge_job(case):
     """Check the types and ranges of a job's settings, TRL's included, and the number of questions in the plan."""
     table = _settings(case)
     training = table.get("training", {})
@@ -219,7 +219,7 @@ def judge_job(case: Accepted) -> str:
     return "" if f"{wanted} rows" in case.out or f"{wanted} questions" in case.out else f"not {wanted} questions"
 
 
-def judge_overrides(case: Accepted) -> str:
+def judge_overrides(case):
     """Check that numbers of the allocation that verl accepted are numbers in their range."""
     for each in case.arguments:
         name, _, value = each.partition("=")
@@ -233,12 +233,12 @@ def judge_overrides(case: Accepted) -> str:
     return ""
 
 
-def judge_nothing(case: Accepted) -> str:
+def judge_nothing(case):
     """Accept: the case itself has compared what it read."""
     return "" if case.out.strip().endswith("as it was") else case.out.strip()[-200:] or "nothing was compared"
 
 
-def _check_ballot(ballot: Any) -> None:
+def _check_ballot(ballot):
     """Raise Unreadable unless this is what a vote can have written."""
     if not isinstance(ballot, dict):
         raise Unreadable("not an object")
@@ -269,7 +269,7 @@ def _check_ballot(ballot: Any) -> None:
         raise Unreadable("counts that no vote has")
 
 
-def _questions(case: Accepted) -> list[dict[str, Any]]:
+def _questions(case):
     """Return the rows of questions up to the limit; each must have a prompt, and ids must differ."""
     rows = rows_of(case.folder / case.option("--questions"), ["id", *PROMPTS, *GOLDS])
     limit = case.option("--limit")
@@ -283,19 +283,19 @@ def _questions(case: Accepted) -> list[dict[str, Any]]:
     return rows
 
 
-def _columns(method: str) -> tuple[str, ...]:
+def _columns(method):
     return ("successes", "trials") if method == "hora" else ("success",)
 
 
-def _text(cell: Any) -> str | None:
+def _text(cell):
     return None if cell is None else str(cell)
 
 
-def _lines(text: str) -> list[str]:
+def _lines(text):
     return [line for line in re.split(r"\r\n|\n|\r", text) if line.strip()]
 
 
-def _csv_rows(text: str) -> list[dict[str, Any]]:
+def _csv_rows(text):
     try:
         lines = [line for line in csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True) if line]
     except csv.Error as error:
@@ -308,7 +308,7 @@ def _csv_rows(text: str) -> list[dict[str, Any]]:
     return [dict(zip(names, line, strict=True)) for line in lines[1:]]
 
 
-def _parquet_rows(path: Path, columns: Sequence[str] | None) -> list[dict[str, Any]]:
+def _parquet_rows(path, columns):
     try:
         with ParquetFile(path, page_checksum_verification=True) as file:
             kept = [name for name in file.schema_arrow.names if columns is None or name in columns]
@@ -317,7 +317,7 @@ def _parquet_rows(path: Path, columns: Sequence[str] | None) -> list[dict[str, A
         raise Unreadable(str(error).splitlines()[0]) from error
 
 
-def _settings(case: Accepted) -> dict[str, Any]:
+def _settings(case):
     """Return the settings of a case's file with those of its options ``--set``."""
     name = next((each for each in case.arguments[1:] if each.endswith(".toml")), "study.toml")
     table = _toml(case.folder / name)
@@ -327,14 +327,14 @@ def _settings(case: Accepted) -> dict[str, Any]:
     return table
 
 
-def _toml(path: Path) -> dict[str, Any]:
+def _toml(path):
     try:
         return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise Unreadable(str(error)) from error
 
 
-def _override(table: dict[str, Any], override: str) -> None:
+def _override(table, override):
     name, _, text = override.partition("=")
     *path, last = name.strip().split(".")
     for key in path:
@@ -345,7 +345,7 @@ def _override(table: dict[str, Any], override: str) -> None:
         table[last.strip()] = text.strip()
 
 
-def _wrong_types(cls: type[Any], table: Mapping[str, Any]) -> str:
+def _wrong_types(cls, table):
     """Return the first unknown key of ``table``, or value that is not of the type of its field of ``cls``; else ""."""
     hints, known = get_type_hints(cls), {field.name for field in fields(cls)}
     for key, value in table.items():

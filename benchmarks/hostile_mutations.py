@@ -10,7 +10,7 @@ import bz2
 import gzip
 import pickle
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
 
 Mutation = Callable[[Random, bytes, bytes], bytes]
@@ -53,7 +53,7 @@ CALLS: tuple[tuple[str, str, tuple[object, ...]], ...] = (
 """What crafted pickles call: most make ``MARKER``, and the last two ask for much memory."""
 
 
-def flip(rng: Random, own: bytes, other: bytes) -> bytes:
+def flip(rng, own, other):
     """Flip one to eight bits."""
     found = bytearray(own)
     for _ in range(rng.choice((1, 1, 1, 2, 8)) if found else 0):
@@ -61,7 +61,7 @@ def flip(rng: Random, own: bytes, other: bytes) -> bytes:
     return bytes(found)
 
 
-def change_range(rng: Random, own: bytes, other: bytes) -> bytes:
+def change_range(rng, own, other):
     """Remove a range, write it twice, or replace it by zeros, as a lost block of a disk, or by noise."""
     first = rng.randrange(len(own) + 1)
     last = min(len(own), first + rng.choice((1, 4, 16, 100, 1000, len(own))))
@@ -69,7 +69,7 @@ def change_range(rng: Random, own: bytes, other: bytes) -> bytes:
     return own[:first] + rng.choice((b"", 2 * own[first:last], bytes(size), rng.randbytes(size))) + own[last:]
 
 
-def splice(rng: Random, own: bytes, other: bytes) -> bytes:
+def splice(rng, own, other):
     """Keep the beginning, down to nothing, or all but the last bytes, or join it and the end of another file."""
     if rng.random() < 0.3:
         return own[: max(0, len(own) - rng.randrange(1, 9))]
@@ -77,18 +77,18 @@ def splice(rng: Random, own: bytes, other: bytes) -> bytes:
     return own[: rng.randrange(len(own) + 1)] + end
 
 
-def insert(rng: Random, own: bytes, other: bytes) -> bytes:
+def insert(rng, own, other):
     """Insert a few bytes: noise, a byte order mark, zeros, or a control character."""
     place = rng.choice((0, len(own), rng.randrange(len(own) + 1)))
     return own[:place] + rng.choice((rng.randbytes(rng.randrange(1, 9)), *MARKS)) + own[place:]
 
 
-def compress(rng: Random, own: bytes, other: bytes) -> bytes:
+def compress(rng, own, other):
     """Compress the file without changing its name."""
     return rng.choice((gzip.compress(own, mtime=0), bz2.compress(own)))
 
 
-def encode(rng: Random, own: bytes, other: bytes) -> bytes:
+def encode(rng, own, other):
     """Save the text in another encoding, or with other ends of lines."""
     if rng.random() < 0.4:
         return own.replace(b"\n", rng.choice(NEWLINES))
@@ -98,12 +98,12 @@ def encode(rng: Random, own: bytes, other: bytes) -> bytes:
     return text.encode(rng.choice(ENCODINGS), "surrogatepass")
 
 
-def change_number(rng: Random, own: bytes, other: bytes) -> bytes:
+def change_number(rng, own, other):
     """Replace a number by an extreme one, or by a value of another type."""
     return _replace(rng, own, "number", lambda old: rng.choice(NUMBERS))
 
 
-def change_string(rng: Random, own: bytes, other: bytes) -> bytes:
+def change_string(rng, own, other):
     """Replace a string by an extreme one, or by a value of another type."""
     bare = rng.random() < 0.2
     return _replace(
@@ -111,7 +111,7 @@ def change_string(rng: Random, own: bytes, other: bytes) -> bytes:
     )
 
 
-def change_word(rng: Random, own: bytes, other: bytes) -> bytes:
+def change_word(rng, own, other):
     """Rename, misspell or empty a word, such as a key."""
     return _replace(
         rng,
@@ -121,13 +121,13 @@ def change_word(rng: Random, own: bytes, other: bytes) -> bytes:
     )
 
 
-def swap_tokens(rng: Random, own: bytes, other: bytes) -> bytes:
+def swap_tokens(rng, own, other):
     """Write a token of this file or of another in the place of a token."""
     there = [match[0] for match in TOKEN.finditer(_text(rng.choice((own, other))))]
     return _replace(rng, own, None, lambda old: rng.choice(there or [old]))
 
 
-def change_lines(rng: Random, own: bytes, other: bytes) -> bytes:
+def change_lines(rng, own, other):
     """Remove, repeat, swap, shuffle or join lines, or take one of another file."""
     lines = own.splitlines(keepends=True) or [b""]
     place, there = rng.randrange(len(lines)), rng.randrange(len(lines))
@@ -142,14 +142,14 @@ def change_lines(rng: Random, own: bytes, other: bytes) -> bytes:
     return b"".join(lines)
 
 
-def nest(rng: Random, own: bytes, other: bytes) -> bytes:
+def nest(rng, own, other):
     """Put many brackets in the place of a value."""
     depth, (opened, closed) = rng.choice(DEPTHS), rng.choice(BRACKETS)
     inside = opened * depth + "0" + closed * rng.choice((depth, 0))
     return _replace(rng, own, rng.choice(("number", "string")), lambda old: inside)
 
 
-def punctuate(rng: Random, own: bytes, other: bytes) -> bytes:
+def punctuate(rng, own, other):
     """Remove or double a punctuation mark."""
     places = [place for place, byte in enumerate(own) if byte in b"[]{}(),:=\"'\n#\\"]
     if not places:
@@ -158,13 +158,13 @@ def punctuate(rng: Random, own: bytes, other: bytes) -> bytes:
     return own[:place] + own[place : place + 1] * rng.choice((0, 2)) + own[place + 1 :]
 
 
-def put_pickle(rng: Random, own: bytes, other: bytes) -> bytes:
+def put_pickle(rng, own, other):
     """Put a pickle that runs code, or asks for much memory, in the place of the file or before it."""
     crafted = rng.choice(payloads())
     return rng.choice((crafted, crafted + own, _legacy(crafted)))
 
 
-def payloads() -> list[bytes]:
+def payloads():
     """Return pickles that make ``MARKER`` if they are loaded without care, and some that ask for much memory."""
     doubled = b"(lp0\n" + b"".join(b"(g%d\ng%d\nlp%d\n" % (n, n, n + 1) for n in range(40)) + b"."
     huge = b"\x80\x05\x8d" + (2**62).to_bytes(8, "little") + b"."
@@ -179,7 +179,7 @@ TEXT: tuple[Mutation, ...] = (
 PICKLED: tuple[Mutation, ...] = (*BYTES, put_pickle, put_pickle)
 
 
-def change_arguments(rng: Random, own: Sequence[str], other: Sequence[str]) -> list[str]:
+def change_arguments(rng, own, other):
     """Return the command line ``own`` with one to three arguments changed. No argument holds a zero byte."""
     found = list(own)
     for _ in range(rng.choice((1, 1, 2, 3))):
@@ -201,24 +201,24 @@ def change_arguments(rng: Random, own: Sequence[str], other: Sequence[str]) -> l
     ]
 
 
-def _changed(rng: Random, argument: str) -> str:
+def _changed(rng, argument):
     mutation = rng.choice((change_number, change_string, change_word, punctuate, flip))
     return _text(mutation(rng, argument.encode("utf-8", "surrogateescape"), b"x"))
 
 
-def _call(module: str, name: str, arguments: tuple[object, ...]) -> bytes:
+def _call(module, name, arguments):
     """Return a pickle that calls ``module.name`` with ``arguments``."""
     named = b"".join(b"\x8c" + bytes([len(text)]) + text.encode() for text in (module, name))
     return b"\x80\x04" + named + b"\x93" + pickle.dumps(arguments, 2)[2:-1] + b"R."
 
 
-def _legacy(crafted: bytes) -> bytes:
+def _legacy(crafted):
     """Return a file in torch's old format, whose first three pickles are its magic number, protocol and system."""
     head = (0x1950A86A20F9469CFC6C, 1001, {"protocol_version": 1001, "little_endian": True, "type_sizes": {}})
     return b"".join(pickle.dumps(each, 2) for each in head) + crafted
 
 
-def _replace(rng: Random, own: bytes, kind: str | None, new: Callable[[str], str]) -> bytes:
+def _replace(rng, own, kind, new):
     """Return the text with one token of this kind, or of any, changed by ``new``. Without such a token flip a bit."""
     text = _text(own)
     found = [match for match in TOKEN.finditer(text) if kind in (None, match.lastgroup)]
@@ -228,11 +228,11 @@ def _replace(rng: Random, own: bytes, kind: str | None, new: Callable[[str], str
     return _bytes(text[: match.start()] + new(match[0]) + text[match.end() :])
 
 
-def _text(content: bytes) -> str:
+def _text(content):
     return content.decode("utf-8", "surrogateescape")
 
 
-def _bytes(text: str) -> bytes:
+def _bytes(text):
     """Return the text in UTF-8, with half surrogates as they are."""
     return b"".join(
         each.encode("utf-8", "surrogateescape" if "\udc80" <= each <= "\udcff" else "surrogatepass") for each in text

@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ print(len(run.reward), time.perf_counter() - began, resource.getrusage(resource.
 Row = dict[str, Any]
 
 
-def steps(rows: int) -> Iterator[tuple[int, list[Row]]]:
+def steps(rows):
     """Yield the rows of each step: 128 groups of 8, of prompts drawn at random."""
     rng = np.random.default_rng(SEED)
     for step in range(rows // (GROUP * GROUPS)):
@@ -59,7 +59,7 @@ def steps(rows: int) -> Iterator[tuple[int, list[Row]]]:
         )
 
 
-def write_jsonl(folder: Path, rows: int, opened: Callable[[Path], Any] = lambda path: path.open("wb")) -> Path:
+def write_jsonl(folder, rows, opened=lambda path: path.open("wb")):
     """Write one file of JSON lines."""
     path = folder / ("run.jsonl.gz" if opened is packed else "run.jsonl")
     with opened(path) as file:
@@ -68,12 +68,12 @@ def write_jsonl(folder: Path, rows: int, opened: Callable[[Path], Any] = lambda 
     return path
 
 
-def packed(path: Path) -> Any:
+def packed(path):
     """Open a compressed file for writing."""
     return gzip.open(path, "wb", compresslevel=1)
 
 
-def write_csv(folder: Path, rows: int) -> Path:
+def write_csv(folder, rows):
     """Write one CSV file with quoted texts."""
     path = folder / "run.csv"
     with path.open("w", encoding="utf-8") as file:
@@ -85,7 +85,7 @@ def write_csv(folder: Path, rows: int) -> Path:
     return path
 
 
-def write_parquet(folder: Path, rows: int) -> Path:
+def write_parquet(folder, rows):
     """Write one Parquet file."""
     path, writer = folder / "run.parquet", None
     for _, made in steps(rows):
@@ -97,7 +97,7 @@ def write_parquet(folder: Path, rows: int) -> Path:
     return path
 
 
-def write_trl(folder: Path, rows: int) -> Path:
+def write_trl(folder, rows):
     """Write TRL's tables, one a step, with the columns of ``log_completions``."""
     for step, made in steps(rows):
         table = pyarrow.Table.from_pylist(
@@ -117,7 +117,7 @@ def write_trl(folder: Path, rows: int) -> Path:
     return folder
 
 
-def write_verl(folder: Path, rows: int) -> Path:
+def write_verl(folder, rows):
     """Write verl's dumps, one a step."""
     for step, made in steps(rows):
         lines = [
@@ -135,7 +135,7 @@ def write_verl(folder: Path, rows: int) -> Path:
     return folder
 
 
-def write_counts(folder: Path, rows: int) -> Path:
+def write_counts(folder, rows):
     """Write the group counts of each step, a row a group."""
     path = folder / "counts.csv"
     with path.open("w", encoding="utf-8") as file:
@@ -147,7 +147,7 @@ def write_counts(folder: Path, rows: int) -> Path:
     return path
 
 
-def write_prime_rl(folder: Path, rows: int) -> Path:
+def write_prime_rl(folder, rows):
     """Write traces as prime-rl does, which are read cell by cell."""
     for step, made in steps(rows):
         inside = folder / "rollouts" / f"step_{step}" / "train" / "all"
@@ -179,7 +179,7 @@ FORMATS: dict[str, tuple[Callable[[Path, int], Path], bool]] = {
 """How each format is written, and whether it is read by whole blocks."""
 
 
-def study(rows: int = ROWS, results: Path = RESULTS) -> None:
+def study(rows=ROWS, results=RESULTS):
     """Write each format, import it in a process of its own, and write the table ``import_scale``."""
     table, load = [], os.getloadavg()[0]
     for name, (make, quick) in FORMATS.items():
@@ -189,14 +189,7 @@ def study(rows: int = ROWS, results: Path = RESULTS) -> None:
                 [sys.executable, "-c", CHILD, str(path)], cwd=ROOT, capture_output=True, encoding="utf-8", check=True
             )
         count, seconds, memory = (float(each) for each in done.stdout.split())
-        table.append(
-            [
-                name,
-                f"{int(count):,}",
-                f"{seconds / count * 1e7:.0f}",
-                f"{memory / 2**20:.2f}",
-            ]
-        )
+        table.append([name, f"{int(count):,}", f"{seconds / count * 1e7:.0f}", f"{memory / 2**20:.2f}"])
         print(*table[-1], flush=True)
     write(
         "import_scale",

@@ -9,9 +9,8 @@ lab's reference trainer and once by ``AllocatedGRPOTrainer``. The result is the 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -41,7 +40,7 @@ ARMS: dict[str, Callable[[], Allocator]] = {
 }
 
 
-def in_lab(allocator: Allocator, seed: int, steps: int) -> float:
+def in_lab(allocator, seed, steps):
     """Return the exact held-out success after ``steps`` of the lab's reference trainer."""
     training = Training(
         base=BASE,
@@ -59,7 +58,7 @@ def in_lab(allocator: Allocator, seed: int, steps: int) -> float:
         return success(trainer.policy)
 
 
-def in_trl(allocator: Allocator, seed: int, steps: int) -> float:
+def in_trl(allocator, seed, steps):
     """Return the same for TRL with Dr. GRPO's normalisation, RLOO's advantages and prompts of equal weight."""
     problems = training_problems(PROBLEMS, seed)
     with tempfile.TemporaryDirectory() as folder:
@@ -78,7 +77,7 @@ def in_trl(allocator: Allocator, seed: int, steps: int) -> float:
         return success(trainer.model.eval())
 
 
-def configuration(folder: str, seed: int, **settings: Any) -> GRPOConfig:
+def configuration(folder, seed, **settings):
     """Return TRL's settings that do what the lab's trainer does."""
     return GRPOConfig(
         **{
@@ -104,23 +103,23 @@ def configuration(folder: str, seed: int, **settings: Any) -> GRPOConfig:
     )
 
 
-def right(prompts: Sequence[str], completions: Sequence[str], **columns: Any) -> list[float]:
+def right(prompts, completions, **columns):
     """Return the rewards of the lab's verifier."""
     return [float(verify(Problem.parse(p), c)[1]) for p, c in zip(prompts, completions, strict=True)]
 
 
-def success(policy: Any) -> float:
+def success(policy):
     """Return the mean exact success probability on the held-out problems."""
     return float(exact_success(policy, held_out_problems(HELD_OUT)).mean())
 
 
-def quiet(trainer: AllocatedGRPOTrainer) -> None:
+def quiet(trainer):
     """Stop ``trainer`` from printing a line each step."""
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
 
 
-def learning(seeds: Sequence[int], steps: int) -> list[list[object]]:
+def learning(seeds, steps):
     """Return the success in the lab and in TRL, and the paired difference, each with its interval."""
     rows: list[list[object]] = []
     for name, make in ARMS.items():
@@ -131,7 +130,7 @@ def learning(seeds: Sequence[int], steps: int) -> list[list[object]]:
     return rows
 
 
-def main() -> None:
+def main():
     chosen = options(__doc__, seeds=(0, 1, 2, 3), steps=100)
     torch.set_num_threads(1)
     before = success(base_policy(BASE))
@@ -144,7 +143,7 @@ def main() -> None:
         [
             f"The {BASE} base, {before:.3f} before; {chosen.steps} steps of {PROMPTS} prompts, {PROMPTS * ROLLOUTS} "
             f"rollouts each; RLOO advantages, prompts of equal weight, AdamW at {LEARNING_RATE}, no warm-up or decay. "
-            "Means over seeds with 95% t intervals, differences paired by seed: same training problems, other draws.",
+            "Means over seeds with 95% t intervals, differences paired by seed: same training problems, other draws."
         ],
         seeds=chosen.seeds,
     )

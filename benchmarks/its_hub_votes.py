@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,10 +30,7 @@ BUDGET = 40
 ORDERS = {"gsm8k": 1, "aime24": 20, "game24_cot": 5, "game24_standard": 5}
 TURNS = 4
 """Turns of the event loop between two answers, so that its_hub sees them one by one."""
-OURS: dict[str, dict[str, Any]] = {
-    "fixed": {},
-    "adaptive_consistency_beta, confidence = .95": {"confidence": 0.95},
-}
+OURS: dict[str, dict[str, Any]] = {"fixed": {}, "adaptive_consistency_beta, confidence = .95": {"confidence": 0.95}}
 """Settings of our rules by a name to show, which begins with the rule's."""
 FIGURES = ("samples", "agreement, %")
 
@@ -46,7 +42,7 @@ class Recorded:
     answers: Sequence[str]
     asked: int = 0
 
-    async def agenerate(self, lm: Any, messages_lst: list[Any], **_: Any) -> list[dict[str, str]]:
+    async def agenerate(self, lm, messages_lst, **_):
         """Return the next answers, one for each conversation; the nth request ends after ``TURNS`` * n turns."""
         first, self.asked = self.asked, self.asked + len(messages_lst)
         mine = self.answers[first : self.asked]
@@ -55,47 +51,44 @@ class Recorded:
         return [{"role": "assistant", "content": answer} for answer in mine]
 
 
-def theirs() -> dict[str, Any]:
+def theirs():
     """Return the votes of its_hub by name, with its default settings."""
     from its_hub import BetaSelfConsistency, SelfConsistency  # noqa: PLC0415 - optional
 
-    return {
-        "its_hub SelfConsistency": SelfConsistency,
-        "its_hub BetaSelfConsistency, .95": BetaSelfConsistency,
-    }
+    return {"its_hub SelfConsistency": SelfConsistency, "its_hub BetaSelfConsistency, .95": BetaSelfConsistency}
 
 
-async def ask(vote: Any, answers: Sequence[str], budget: int = BUDGET, **settings: Any) -> tuple[str, int]:
+async def ask(vote, answers, budget=BUDGET, **settings):
     """Return the answer that ``vote`` of its_hub chooses and the number of samples that it counts."""
     made = vote(orchestrator=Recorded(answers), **settings)
     result = await made.ainfer(None, "question", budget, return_response_only=False)
     return result.the_one["content"], len(result.responses)
 
 
-async def _ask_all(vote: Any, streams: Sequence[Sequence[str]]) -> list[tuple[str, int]]:
+async def _ask_all(vote, streams):
     return [await ask(vote, answers) for answers in streams]
 
 
-def tied(answers: Sequence[str]) -> bool:
+def tied(answers):
     """Return whether two answers have the most votes."""
     names, codes = encode_answers(answers)
     votes = count_votes(codes, len(names))[-1]
     return bool((votes == votes.max()).sum() > 1)
 
 
-def cells(streams: Streams, chosen: Sequence[str | None], samples: Sequence[int]) -> list[str]:
+def cells(streams, chosen, samples):
     """Return the cells of ``FIGURES``: samples, and agreement with the full vote of ``BUDGET`` samples."""
     cut = [stream[:BUDGET] for stream in streams.answers]
     agreed = [a == b for a, b in zip(chosen, decide(cut, "fixed", BUDGET).answer, strict=True)]
     return [f"{np.mean(samples):.2f}", f"{100 * np.mean(agreed):.2f}"]
 
 
-def ties(streams: Streams) -> str:
+def ties(streams):
     """Return the share of streams in which two answers have the most votes."""
     return f"{100 * np.mean([tied(stream[:BUDGET]) for stream in streams.answers]):.2f}%"
 
 
-def main(votes: Path = VOTES) -> None:
+def main(votes=VOTES):
     """Measure, and write the table ``its_hub_votes``."""
     if find_spec("its_hub") is None:
         print("Skipped: its_hub is not installed; pip install --no-deps its_hub")

@@ -19,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import cycle
@@ -76,7 +75,7 @@ class Kill:
     wrong: list[str] = field(default_factory=list)
 
 
-def study_kills(results: Path = RESULTS, kills: int = KILLS, rollouts: int = ROLLOUTS) -> list[Kill]:
+def study_kills(results=RESULTS, kills=KILLS, rollouts=ROLLOUTS):
     """Kill studies ``kills`` times and write the table ``kills``. Return what was found."""
     base, rng = base_folder(), Random(SEED)
     faults, found, studies = cycle(FAULTS), [], 0
@@ -108,7 +107,7 @@ def study_kills(results: Path = RESULTS, kills: int = KILLS, rollouts: int = ROL
             f"{len(found)} kills of {studies} lab studies with two workers, each at a random moment and followed by "
             "`--resume`. The studies were then run to their ends. A kill is survived if all metrics are those of an "
             f"unbroken study, byte by byte except `cpu_seconds`, no process of the study lives {GONE_SECONDS:g} s "
-            "after it, the exit code is the documented one, and no traceback was shown.",
+            "after it, the exit code is the documented one, and no traceback was shown."
         ],
         seeds=[SEED],
         cells={"kills": [{**vars(kill), "fault": kill.fault.name} for kill in found]},
@@ -117,13 +116,13 @@ def study_kills(results: Path = RESULTS, kills: int = KILLS, rollouts: int = ROL
     return found
 
 
-def rows(found: Sequence[Kill]) -> list[list[str]]:
+def rows(found):
     """Return one row for each fault, and one for all."""
     lines = [_row(fault.name, [kill for kill in found if kill.fault is fault]) for fault in FAULTS]
     return [*[line for line in lines if line], _row("all", found)]
 
 
-def _row(name: str, found: Sequence[Kill]) -> list[str]:
+def _row(name, found):
     if not found:
         return []
     seconds = [kill.gone_seconds for kill in found]
@@ -131,7 +130,7 @@ def _row(name: str, found: Sequence[Kill]) -> list[str]:
     return [name, str(len(found)), str(survived), f"{median(seconds):.1f}", f"{max(seconds):.1f}"]
 
 
-def _kill(folder: Path, fault: Fault, rng: Random) -> Kill | None:
+def _kill(folder, fault, rng):
     """Continue the study, kill it in mid-run, and wait for its processes. Return None if it ended before."""
     before, mark = _lines(folder), uuid4().hex
     process = _start(folder, mark)
@@ -167,13 +166,13 @@ def _kill(folder: Path, fault: Fault, rng: Random) -> Kill | None:
     return kill
 
 
-def _new_study(folder: Path, base: Path, rollouts: int) -> Path:
+def _new_study(folder, base, rollouts):
     folder.mkdir(parents=True)
     (folder / "study.toml").write_text(study_text(base, rollouts), encoding="utf-8")
     return folder
 
 
-def _start(folder: Path, mark: str) -> subprocess.Popen[bytes]:
+def _start(folder, mark):
     begun = (folder / "runs" / NAME / "config.toml").exists()
     arguments = ["--name", NAME, "--resume"] if begun else ["study.toml"]
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
@@ -188,7 +187,7 @@ def _start(folder: Path, mark: str) -> subprocess.Popen[bytes]:
         )
 
 
-def _run_to_end(folder: Path) -> dict[str, bytes]:
+def _run_to_end(folder):
     """Run the study to its end; return the metrics of each run without their seconds."""
     process = _start(folder, uuid4().hex)
     if process.wait() != 0:
@@ -199,25 +198,25 @@ def _run_to_end(folder: Path) -> dict[str, bytes]:
     return {path.parent.name: re.sub(rb', "cpu_seconds": [^,}]+', b"", path.read_bytes()) for path in files}
 
 
-def _lines(folder: Path) -> dict[str, int]:
+def _lines(folder):
     """Return the number of whole lines of each run's metrics."""
     files = (folder / "runs" / NAME).glob("*-seed*/metrics.jsonl")
     return {path.parent.name: path.read_bytes().count(b"\n") for path in files}
 
 
-def _has_grown(before: Mapping[str, int], now: Mapping[str, int]) -> bool:
+def _has_grown(before, now):
     """Return whether a run has a new training step; its first line is of step 0."""
     return any(lines > max(1, before.get(run, 0)) for run, lines in now.items())
 
 
-def _is_worker(process: psutil.Process) -> bool:
+def _is_worker(process):
     with suppress(psutil.NoSuchProcess):
         command = " ".join(process.cmdline())
         return "spawn_main" in command and "resource_tracker" not in command
     return False
 
 
-def _wait(process: subprocess.Popen[bytes]) -> int:
+def _wait(process):
     return process.wait(timeout=END_SECONDS)
 
 

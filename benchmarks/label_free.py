@@ -18,14 +18,14 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 
-from apportion.lab.report.measures import Arm, summarise
+from apportion.lab.report.measures import summarise
 from apportion.lab.report.picture import draw, window_shares
-from apportion.lab.report.results import Run, SeedInterval
+from apportion.lab.report.results import SeedInterval
 from apportion.lab.report.without_labels import JUDGED, MEASURES, panels, verdict
 from benchmarks.common import write
 from benchmarks.studies import Runs, trained
@@ -43,12 +43,12 @@ TERMS = (
 )
 
 
-def config_of(name: str) -> Path:
+def config_of(name):
     """Return the TOML file of a study."""
     return Path(__file__).with_name(f"{name}.toml")
 
 
-def main_study() -> None:
+def main_study():
     """Run four updates under three rules."""
     rates = {f"{update}-{rule}": rate for update, rate in _best_rates().items() for rule in RULES}
     overrides = [f'trainings."{arm}".learning_rate={rate}' for arm, rate in rates.items()]
@@ -75,7 +75,7 @@ def main_study() -> None:
     )
 
 
-def _best_rates() -> dict[str, float]:
+def _best_rates():
     """Return the rate of each update at which TTRL ends highest."""
     name, ends = "label_free_rates", dict[float, Runs]()
     for rate in RATES:
@@ -86,7 +86,7 @@ def _best_rates() -> dict[str, float]:
     }
 
 
-def _pooled(runs: Runs) -> str:
+def _pooled(runs):
     """Return each rule's difference to TTRL: the mean over updates for each seed, then over seeds."""
     said = []
     for rule in RULES[1:]:
@@ -98,7 +98,7 @@ def _pooled(runs: Runs) -> str:
     return f"mean@16 less TTRL's, mean over the four updates: {', '.join(said)}."
 
 
-def _trend(runs: Sequence[Run]) -> str:
+def _trend(runs):
     """Return the shares of right labels and false consensus of one arm along its run, with all seeds together."""
     labels, *others = (np.sum([run.steps[key] for run in runs], axis=0) for key in JUDGED)
     right, falsely = (window_shares(amount, labels, len(labels) // 6) for amount in others)
@@ -108,7 +108,7 @@ def _trend(runs: Sequence[Run]) -> str:
     )
 
 
-def votes_study() -> None:
+def votes_study():
     """Compare numbers of votes, numbers of rollouts trained on, and rewards."""
     note = (
         "GRPO at a learning rate of 4e-4. `ttrl`: 64 votes, the first 16 trained on; `_16`: 16 votes. `shared_24`: a "
@@ -117,7 +117,7 @@ def votes_study() -> None:
     _write("label_free_votes", "Votes, retained rollouts and rewards: what closes the gap", note)
 
 
-def settings_study() -> None:
+def settings_study():
     """Vary OptPO's p_0 factor, (alpha, beta) and N, one at a time."""
     note = (
         "GRPO at a learning rate of 4e-4. `paper`: p_0 factor .6, alpha = beta = .05, N = 16. With another N another "
@@ -126,25 +126,25 @@ def settings_study() -> None:
     _write("label_free_settings", "OptPO's settings, one at a time", note)
 
 
-def _write(name: str, title: str, note: str) -> None:
+def _write(name, title, note):
     study, runs = trained(config_of(name))
     columns = ["arm", *COLUMNS.format(baseline=study.baseline).split(", ")]
     write(name, title, columns, _rows(runs), [TERMS, note], seeds=study.seeds)
 
 
-def _rows(runs: Runs) -> list[list[str]]:
+def _rows(runs):
     """Return one row for each arm. The others are compared with the first."""
     baseline = next(iter(runs))
     return [_row(arm, arm.name == baseline) for arm in summarise(MEASURES, runs, baseline)]
 
 
-def _row(arm: Arm, is_baseline: bool) -> list[str]:
+def _row(arm, is_baseline):
     none = SeedInterval(float("nan"), None)
     beside = ["", ""] if is_baseline else [(arm.mean_16_difference or none).signed, arm.rollouts_saved.percent]
     return [arm.name, str(arm.scores["mean_16"]), *beside]
 
 
-def drift_study() -> None:
+def drift_study():
     """Follow the policy and its consensus along a stream with one update for each instance."""
     study, runs = trained(config_of("label_free_drift"))
     write(
@@ -156,14 +156,14 @@ def drift_study() -> None:
             f"Medium base, GRPO at {study.training.learning_rate:g}, one step for each instance, every instance once. "
             "By quarters of the stream: `false consensus`, labels that are wrong although more than half of the "
             "samples agree, as a share of the labels. `every_25`: back to the base after every 25 instances. Means "
-            "over seeds with 95% intervals.",
+            "over seeds with 95% intervals."
         ],
         seeds=study.seeds,
     )
 
 
-def _drift_row(arm: str, runs: Sequence[Run]) -> list[str]:
-    def falsely(run: Run, quarter: int) -> float:
+def _drift_row(arm, runs):
+    def falsely(run, quarter):
         labels, wrong = (np.array_split(run.steps[key], 4)[quarter].sum() for key in ("labels", "false_consensus"))
         return float(wrong / labels)
 
@@ -178,7 +178,7 @@ STUDIES: Mapping[str, Callable[[], None]] = {
 }
 
 
-def main(*which: str) -> None:
+def main(*which):
     """Run the named studies, or all."""
     for name in which or STUDIES:
         STUDIES[name]()

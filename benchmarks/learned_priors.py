@@ -6,13 +6,10 @@ probe is pretrained, it knows the outcomes of the first visit of all prompts, an
     python -m benchmarks.learned_priors
 """
 
-from __future__ import annotations
-
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from collections.abc import Callable
 
 from apportion.predictors import (
     DiscountedCounts,
@@ -21,17 +18,16 @@ from apportion.predictors import (
     HiddenOnline,
     HiddenStatic,
     PrecomputedEmbeddings,
-    Predictor,
 )
 from benchmarks.common import write
 from benchmarks.real_run import BATCH, EPOCHS, SEEDS, replay
-from benchmarks.real_run_data import Recorded, grpo_run
+from benchmarks.real_run_data import grpo_run
 from benchmarks.real_run_tables import errors
 
 SHOWN = (0, 1, 7)
 
 
-def predictors(data: Recorded) -> dict[str, Callable[[], Predictor]]:
+def predictors(data):
     """Return the predictors by name, with the embeddings of ``data``."""
     embedder = PrecomputedEmbeddings.from_array(data.prompts, data.embeddings)
     return {
@@ -43,7 +39,7 @@ def predictors(data: Recorded) -> dict[str, Callable[[], Predictor]]:
     }
 
 
-def main() -> None:
+def main():
     data = grpo_run()
     found = {
         name: [replay(make(), data, EPOCHS, seed, allocate=False) for seed in SEEDS]

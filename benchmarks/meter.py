@@ -27,7 +27,7 @@ SIZES = ((64, 1_209), (1_024, 100_000), (64, 1_000_000))
 SIZE, STEPS, SEED, REAL = 8, 200, 0, 12
 
 
-def seconds(prompts: int, held: int) -> list[float]:
+def seconds(prompts, held):
     """Return the seconds of each of ``STEPS`` steps of ``prompts`` prompts, shuffled from ``held``."""
     rng = np.random.default_rng(SEED)
     known = [Prompt(f"What is {q} + {q}?", id=f"q{q}") for q in range(held)]
@@ -45,7 +45,7 @@ def seconds(prompts: int, held: int) -> list[float]:
     return found
 
 
-def real() -> tuple[float, float]:
+def real():
     """Return the seconds of a step of TRL's trainer with 64 prompts of 8, and those of the meter in it, on average."""
     spent = [0.0]
 
@@ -67,7 +67,7 @@ def real() -> tuple[float, float]:
         return (time.perf_counter() - started) / REAL, sum(spent) / REAL
 
 
-def main() -> None:
+def main():
     """Write the table."""
     rows: list[list[object]] = []
     for prompts, held in SIZES:
@@ -82,7 +82,7 @@ def main() -> None:
         [
             f"{STEPS} steps of groups of {SIZE}. A step of TRL's GRPO trainer with 64 prompts of 8 completions, the "
             f"smallest that there is (a model of 25,000 parameters, 4 tokens), took {step:.2f} s here, of which the "
-            f"meter took {1e3 * meter:.1f} ms: {meter / step:.2%}.",
+            f"meter took {1e3 * meter:.1f} ms: {meter / step:.2%}."
         ],
         seeds=[SEED],
     )

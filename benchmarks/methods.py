@@ -12,15 +12,12 @@ and only these are reported. Studies are under ``runs/`` and resume.
     python -m benchmarks.methods decisions_forks
 """
 
-from __future__ import annotations
-
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,14 +27,14 @@ from matplotlib.figure import Figure
 from apportion.config import load
 from apportion.evaluation import bootstrap_interval
 from apportion.lab.policy.recipes import task_of
-from apportion.lab.report.measures import Arm, summarise
+from apportion.lab.report.measures import summarise
 from apportion.lab.report.picture import COLOURS
-from apportion.lab.report.results import Run, SeedInterval
+from apportion.lab.report.results import SeedInterval
 from apportion.lab.report.with_labels import MEASURES
-from apportion.lab.study.design import Study, read_study
+from apportion.lab.study.design import read_study
 from apportion.lab.study.worker import is_finished, run_directory
 from benchmarks.common import table, write
-from benchmarks.studies import Runs, runs_of, trained
+from benchmarks.studies import runs_of, trained
 
 RATES = {
     "methods": ("5e-4", "1e-3", "2e-3"),
@@ -68,7 +65,7 @@ RATIOS = " `rollouts to` are geometric means of the ratio to {}'s with 95% inter
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 
 
-def main(which: str = "", part: str = "all") -> None:
+def main(which="", part="all"):
     name = f"methods_{which}" if which else "methods"
     factorial = which.startswith("factorial")
     changes = FORKS if which == "factorial_forks" else ()
@@ -118,7 +115,7 @@ def main(which: str = "", part: str = "all") -> None:
         _draw(runs, summary, study, PICTURES / f"{name}.png")
 
 
-def finished_part(study: Study) -> Study:
+def finished_part(study):
     """Return the study with the seeds whose runs have all ended. Seeds come one after the other."""
     going = {
         seed
@@ -128,7 +125,7 @@ def finished_part(study: Study) -> Study:
     return replace(study, seeds=tuple(seed for seed in study.seeds if seed not in going))
 
 
-def _how_chosen(best: dict[str, str], rates: Sequence[str]) -> str:
+def _how_chosen(best, rates):
     if len(rates) == 1:
         return f"Every run has the rate {rates[0]}, which the sweep of benchmarks/methods chose for the uniform rule."
     edge = [arm for arm, rate in best.items() if rate in (rates[0], rates[-1])]
@@ -138,14 +135,14 @@ def _how_chosen(best: dict[str, str], rates: Sequence[str]) -> str:
     )
 
 
-def _sweep(config: Path, name: str, rate: str, changes: Sequence[str]) -> dict[str, float]:
+def _sweep(config, name, rate, changes):
     """Return the mean area of every arm at one learning rate."""
     overrides = [*changes, f"training.learning_rate={rate}", f"seeds={list(SWEEP_SEEDS)}"]
     _, runs = trained(config, overrides, f"{name}-{rate}")
     return {arm: float(np.mean([run.area for run in mine])) for arm, mine in runs.items()}
 
 
-def _row(arm: Arm, runs: Runs, study: Study) -> list[str]:
+def _row(arm, runs, study):
     return [
         arm.name,
         _bootstrapped(np.stack([_held_out(study, arm.name, seed) for seed in study.seeds])),
@@ -156,25 +153,25 @@ def _row(arm: Arm, runs: Runs, study: Study) -> list[str]:
     ]
 
 
-def _held_out(study: Study, arm: str, seed: int) -> np.ndarray:
+def _held_out(study, arm, seed):
     """Return the exact success of the trained policy on each held-out prompt."""
     lines = (run_directory(study.directory, arm, seed) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return np.array(json.loads(lines[-1])["held_out_p"])
 
 
-def _solutions(runs: Sequence[Run]) -> str:
+def _solutions(runs):
     """Return how many right completions of a problem the trained policy effectively uses, as a mean over seeds."""
     return f"{np.mean([run.final('solutions') for run in runs]):.2f}"
 
 
-def _bootstrapped(values: np.ndarray) -> str:
+def _bootstrapped(values):
     """Return the mean of ``values`` [seeds, prompts], with an interval from resampling seeds and prompts separately."""
     low, high = bootstrap_interval(values.mean(axis=0))
     over_seeds = bootstrap_interval(values.mean(axis=1))
     return f"{values.mean():.3f} ({min(low, over_seeds[0]):.3f} to {max(high, over_seeds[1]):.3f})"
 
 
-def _ratio(mine: Sequence[Run], baseline: Sequence[Run]) -> str:
+def _ratio(mine, baseline):
     """Return the rollouts to ``LEVEL`` over the baseline's, as a geometric mean and interval over seeds.
 
     A run of the baseline that never got there counts as one that got there at its end. The ratio is then an upper
@@ -192,13 +189,13 @@ def _ratio(mine: Sequence[Run], baseline: Sequence[Run]) -> str:
     return f"{bound}{np.exp(interval.mean):.2f} ({low:.2f} to {high:.2f})"
 
 
-def contrasts(area: Mapping[str, Sequence[float]], shapes: Sequence[str], baselines: Sequence[str]) -> list[str]:
+def contrasts(area, shapes, baselines):
     """Return the differences of area that a factorial was made for, each with its table: one thing changed at a time.
 
     ``area`` has the seeds of each arm, ``shape_baseline``. The last shape is what shapes are compared with.
     """
 
-    def less(arm: str, other: str) -> str:
+    def less(arm, other):
         known = arm in area and other in area
         return SeedInterval.of(np.subtract(area[arm], area[other])).signed if known and arm != other else "-"
 
@@ -215,7 +212,7 @@ def contrasts(area: Mapping[str, Sequence[float]], shapes: Sequence[str], baseli
     ]
 
 
-def _draw(runs: Runs, summary: Sequence[Arm], study: Study, path: Path) -> None:
+def _draw(runs, summary, study, path):
     """Draw area differences of all methods, and the curves of the best few over rollouts and over tokens."""
     figure = Figure(figsize=(15, 6.5), layout="constrained")
     bars, over_rollouts, over_tokens = figure.subplots(1, 3, width_ratios=(1.3, 1, 1))

@@ -15,7 +15,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,7 +33,7 @@ from apportion.baselines import Baseline, Optimal, Zero
 from apportion.evaluation import pass_at_k
 from apportion.predictors.score_norms import sampled_score_norm
 from apportion.runs.whole_files import write_whole
-from apportion.types import Batch, Belief, Floats, Group, Plan
+from apportion.types import Batch, Belief, Group, Plan
 from benchmarks.baselines_measured import load
 from benchmarks.evidence.language_model_policy import SUMS, line_ends, questions
 from benchmarks.stacked_llama import StackedLlama
@@ -63,7 +63,7 @@ class Task:
     tokens: int
 
 
-def tasks() -> dict[str, Task]:
+def tasks():
     """Return the tasks. A sum has one right answer, and a number between two others has 2 to 12."""
     training, held_out = questions()
     pairs = [(a, a + width) for a in range(1, 81) for width in range(3, 14)]
@@ -75,7 +75,7 @@ def tasks() -> dict[str, Task]:
     }
 
 
-def _between(line: str, limits: str) -> bool:
+def _between(line, limits):
     low, high = map(int, limits.split())
     return line.isascii() and line.isdigit() and not line.startswith("0") and low < int(line) < high
 
@@ -83,7 +83,7 @@ def _between(line: str, limits: str) -> bool:
 class Run:
     """One arm with a rate and a seed: its order of questions, its noise, its baseline, and what it has come to."""
 
-    def __init__(self, arm: str, rate: float, seed: int, questions: Sequence[str]) -> None:
+    def __init__(self, arm, rate, seed, questions):
         self.arm, self.rate, self.seed = arm, rate, seed
         shape, baseline = arm.split("_")
         self.size, self.baseline = SHAPES[shape], BASELINES[baseline]()
@@ -92,7 +92,7 @@ class Run:
         self._order, self._left = np.random.default_rng([seed, 0]), list[int]()
         self.found: dict[str, list[float]] = {}
 
-    def next_questions(self) -> list[int]:
+    def next_questions(self):
         """Return the places of the next update's questions. Each comes once an epoch."""
         wanted = ROLLOUTS // self.size
         if len(self._left) < wanted:
@@ -100,7 +100,7 @@ class Run:
         asked, self._left = self._left[:wanted], self._left[wanted:]
         return asked
 
-    def advantages(self, asked: Sequence[int], rollouts: Sequence[Rollout]) -> Floats:
+    def advantages(self, asked, rollouts):
         """Return the advantages [B] of an update's rollouts, from which the baseline then learns."""
         prompts = [self.prompts[place] for place in asked]
         rows = [list(rollouts[start : start + self.size]) for start in range(0, len(rollouts), self.size)]
@@ -112,21 +112,21 @@ class Run:
         self.baseline.update(batch)
         return found
 
-    def cells(self) -> dict[str, Any]:
+    def cells(self):
         return {"arm": self.arm, "rate": self.rate, "seed": self.seed, **self.found}
 
 
 class Trainer:
     """Trains runs of one task side by side from the same ``model``."""
 
-    def __init__(self, task: Task, model: Any, tokenizer: Any, device: str) -> None:
+    def __init__(self, task, model, tokenizer, device):
         self.task, self.model, self.tokenizer, self.device = task, model, tokenizer, device
         self.ends = line_ends(tokenizer)
         self.examples = tokenizer("\n".join([*task.examples, ""])).input_ids
         self.ids = {question: tokenizer(question).input_ids for question, _ in task.training + task.held_out}
         self._lines: dict[tuple[int, ...], str] = {}
 
-    def train(self, runs: Sequence[Run]) -> None:
+    def train(self, runs):
         """Train all ``runs``, and evaluate each after every ``EVERY`` updates."""
         stack = StackedLlama(self.model, len(runs), self.examples, self.device)
         for update in range(UPDATES + 1):
@@ -135,7 +135,7 @@ class Trainer:
             if update < UPDATES:
                 self._update(stack, runs)
 
-    def _update(self, stack: StackedLlama, runs: Sequence[Run]) -> None:
+    def _update(self, stack, runs):
         asked = [run.next_questions() for run in runs]
         pairs = [
             [self.task.training[q] for q in own for _ in range(run.size)] for own, run in zip(asked, runs, strict=True)
@@ -155,7 +155,7 @@ class Trainer:
         loss = -(weights * stack.logprobs(prompts, sampled).sum(-1)).mean(-1).sum()
         stack.step(loss, [run.rate for run in runs])
 
-    def _evaluate(self, stack: StackedLlama, runs: Sequence[Run], samples: int, update: int) -> None:
+    def _evaluate(self, stack, runs, samples, update):
         """Add to what each run has come to: success, entropy and pass@32."""
         pairs = [pair for pair in self.task.held_out for _ in range(TOGETHER)]
         prompts = [[self.ids[question] for question, _ in pairs]] * len(runs)
@@ -184,7 +184,7 @@ class Trainer:
             for name, value in values.items():
                 run.found.setdefault(name, []).append(float(value))
 
-    def _lines_of(self, tokens: Tensor, mask: Tensor) -> list[list[str]]:
+    def _lines_of(self, tokens, mask):
         """Return the first line of each completion."""
         every = [
             [tuple(row[: sum(real)]) for row, real in zip(*own, strict=True)]
@@ -195,7 +195,7 @@ class Trainer:
         return [[self._lines[row] for row in own] for own in every]
 
 
-def parts(measured: Mapping[str, Any]) -> Iterator[tuple[str, str, list[tuple[str, float, int]]]]:
+def parts(measured):
     """Yield the name, task and runs of each part in order. The sweep in ``measured`` gives the rates."""
     names = list(tasks())
     for task in names:
@@ -207,18 +207,18 @@ def parts(measured: Mapping[str, Any]) -> Iterator[tuple[str, str, list[tuple[st
             yield f"seeds {task} {seeds}", task, [(a, best(measured, task)[a], s) for s in seeds for a in ARMS]
 
 
-def best(measured: Mapping[str, Any], task: str) -> dict[str, float]:
+def best(measured, task):
     """Return the rate of each arm whose area is largest in the sweep."""
     swept = [run for name, own in measured.items() if name.startswith(f"sweep {task}") for run in own["runs"]]
     return {arm: max((run for run in swept if run["arm"] == arm), key=area)["rate"] for arm in ARMS}
 
 
-def area(run: Mapping[str, Any]) -> float:
+def area(run):
     """Return the mean held-out success of a run's evaluations after the start."""
     return float(np.mean(run["success"][1:]))
 
 
-def measure(file: Path, minutes: float, commit: str) -> None:
+def measure(file, minutes, commit):
     """Measure part after part into ``file``, and begin none that would end too late. It goes on where it stopped."""
     torch.set_float32_matmul_precision("high")
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -250,7 +250,7 @@ def measure(file: Path, minutes: float, commit: str) -> None:
         print(name, f"{seconds:.0f} s", {r.arm: [round(s, 3) for s in r.found["success"]] for r in runs}, flush=True)
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--minutes", type=float, default=60.0, help="begin no part that would end later")

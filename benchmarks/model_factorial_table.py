@@ -3,13 +3,9 @@
 python -m benchmarks.model_factorial_table FILE
 """
 
-from __future__ import annotations
-
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,13 +15,13 @@ from benchmarks.methods import FACTORS, contrasts
 from benchmarks.model_factorial import ARMS, CONTROL, RATES, SEEDS, SHAPES, TUNING_SEED, UPDATES, area, best
 
 
-def runs_of(measured: Mapping[str, Any], task: str) -> dict[str, list[dict[str, Any]]]:
+def runs_of(measured, task):
     """Return the runs of each arm with fresh seeds, in the order of the seeds."""
     every = [run for name, own in measured.items() if name.startswith(f"seeds {task}") for run in own["runs"]]
     return {arm: sorted((run for run in every if run["arm"] == arm), key=lambda run: run["seed"]) for arm in ARMS}
 
 
-def main(file: str) -> None:
+def main(file):
     measured = json.loads(Path(file).read_text(encoding="utf-8"))
     rows, notes = list[list[object]](), list[str]()
     for task in ("sums", "between"):

@@ -13,32 +13,24 @@ import os
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from transformers import Qwen2ForCausalLM
 
-from apportion import Belief, Prompt
+from apportion import Belief
 from apportion.allocators import VIP, Uniform
 from apportion.baselines import Baseline, Optimal, Predicted
-from apportion.lab.measure.moments import Moments, score_moments
+from apportion.lab.measure.moments import score_moments
 from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.report.results import SeedInterval
 from apportion.lab.training.settings import Training
 from apportion.lab.training.trainer import Trainer
-from apportion.lab.world.task import Problem
 from apportion.loop import collect
-from apportion.predictors import (
-    DiscountedCounts,
-    GaussianProcess,
-    Predictor,
-    SentenceTransformerEmbedder,
-    UniformPrior,
-)
+from apportion.predictors import DiscountedCounts, GaussianProcess, Predictor, SentenceTransformerEmbedder, UniformPrior
 from apportion.predictors.score_moments import second_moment
-from apportion.types import Batch, Floats
+from apportion.types import Batch
 from benchmarks.common import table, write
 
 SEEDS = (20, 21, 22)
@@ -70,21 +62,21 @@ class Overheard(Uniform):
 
     learners: Learners = field(default_factory=dict)
 
-    def prepare(self, prompts: Sequence[Prompt]) -> None:
+    def prepare(self, prompts):
         for learner in self.learners.values():
             learner.prepare(prompts)
 
-    def observe(self, batch: Batch) -> None:
+    def observe(self, batch):
         for learner in self.learners.values():
             learner.update(batch)
 
 
-def overheard() -> Overheard:
+def overheard():
     """Return an ``Overheard`` whose learners have seen nothing."""
     return Overheard(GROUP, {name: make() for name, make in LEARNERS.items()})
 
 
-def follow(base: str, seed: int) -> list[Found]:
+def follow(base, seed):
     """Train one run, and judge the learners at each of ``POINTS``."""
     settings = Training(
         base,
@@ -103,7 +95,7 @@ def follow(base: str, seed: int) -> list[Found]:
     return found
 
 
-def warm(policy: Qwen2ForCausalLM, prompts: Sequence[Prompt], seed: int) -> Learners:
+def warm(policy, prompts, seed):
     """Return learners after one epoch of the untrained policy, the history for point 0."""
     allocator, sampler = overheard(), LedgerSampler(policy, seed + 2000)
     allocator.prepare(prompts)
@@ -112,25 +104,22 @@ def warm(policy: Qwen2ForCausalLM, prompts: Sequence[Prompt], seed: int) -> Lear
     return allocator.learners
 
 
-def judge(policy: Qwen2ForCausalLM, problems: Sequence[Problem], learners: Learners, seed: int) -> Found:
+def judge(policy, problems, learners, seed):
     """Return all results for the present policy."""
     moments = score_moments(policy, problems, wrong_rollouts=WRONG_ROLLOUTS, seed=seed + 1000)
     prompts = [problem.prompt() for problem in problems]
     rng = np.random.default_rng(seed)
-    return {
-        "groups": groups(moments, prompts, learners, rng),
-        "singles": singles(moments, prompts, learners),
-    }
+    return {"groups": groups(moments, prompts, learners, rng), "singles": singles(moments, prompts, learners)}
 
 
-def groups(moments: Moments, prompts: list[Prompt], learners: Learners, rng: np.random.Generator) -> dict[str, float]:
+def groups(moments, prompts, learners, rng):
     """Return the summed RLOO variance under each allocation over that of uniform."""
     uniform = moments.variance(np.full(PROMPTS, PER_PROMPT)).sum()
 
-    def ratio(belief: Belief) -> float:
+    def ratio(belief):
         return float(moments.variance(VIP_RULE.plan(Batch.start(prompts, belief)).counts).sum() / uniform)
 
-    def exact(success: Floats) -> float:
+    def exact(success):
         return ratio(Belief.from_mean(success))
 
     shuffled = [exact(rng.permutation(moments.success)) for _ in range(PERMUTATIONS)]
@@ -138,7 +127,7 @@ def groups(moments: Moments, prompts: list[Prompt], learners: Learners, rng: np.
     return found | {f"vip, {name}": ratio(learners[name].predict(prompts)) for name in BELIEFS}
 
 
-def singles(moments: Moments, prompts: list[Prompt], learners: Learners) -> dict[str, float]:
+def singles(moments, prompts, learners):
     """Return the summed variance of one rollout with each baseline over ``GROUP`` times that of RLOO's groups."""
     rloo = GROUP * moments.variance(np.full(PROMPTS, GROUP)).sum()
     baselines = {
@@ -149,13 +138,13 @@ def singles(moments: Moments, prompts: list[Prompt], learners: Learners) -> dict
     return {name: float(single_variance(moments, b).sum() / rloo) for name, b in baselines.items()}
 
 
-def single_variance(moments: Moments, baseline: Floats) -> Floats:
+def single_variance(moments, baseline):
     """Return the variance [P] of one rollout's gradient (r - b) h: E[(r - b)^2 |h|^2] - p^2 |E[h | right]|^2."""
     mean = moments.right if moments.right_mean is None else moments.right_mean
     return second_moment(moments.success, baseline, moments.right, moments.wrong) - moments.success**2 * mean
 
 
-def table_rows(runs: dict[str, list[list[Found]]], part: str) -> list[list[str]]:
+def table_rows(runs, part):
     """Return the rows of table ``part``: base, rule, and a cell for each point."""
     rows = []
     for base, found in runs.items():
@@ -165,12 +154,12 @@ def table_rows(runs: dict[str, list[list[Found]]], part: str) -> list[list[str]]
     return rows
 
 
-def main() -> None:
+def main():
     """Train, judge, and write the table ``moments``."""
     report({base: [follow(base, seed) for seed in SEEDS] for base in LEARNING_RATES})
 
 
-def report(runs: dict[str, list[list[Found]]]) -> None:
+def report(runs):
     """Write the tables of ``runs``: for each base a list by seed of lists by point."""
     columns = ["base", "rule", *(f"after {rollouts:,}" for rollouts in POINTS)]
     rates = ", ".join(f"{base} {rate:g}" for base, rate in LEARNING_RATES.items())

@@ -16,7 +16,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,23 +76,23 @@ class Mutant:
     new: str
 
     @property
-    def place(self) -> str:
+    def place(self):
         return f"{self.file}:{self.line}"
 
-    def broken(self, source: bytes) -> bytes:
+    def broken(self, source):
         """Return the source of the file with this change."""
         return source[: self.start] + self.new.encode() + source[self.end :]
 
 
-def changed(node: ast.AST) -> ast.AST | str | None:
+def changed(node):
     """Return what ``node`` becomes, or None if it is no place to break."""
     match node:
         case ast.BinOp(left=left, op=op, right=right) if type(op) in OPPOSITE and not isinstance(left, ast.Constant):
-            return ast.BinOp(left, OPPOSITE[type(op)](), right)  # type: ignore[arg-type]
+            return ast.BinOp(left, OPPOSITE[type(op)](), right)
         case ast.BoolOp(op=op, values=values):
-            return ast.BoolOp(OPPOSITE[type(op)](), values)  # type: ignore[arg-type]
+            return ast.BoolOp(OPPOSITE[type(op)](), values)
         case ast.Compare(left=left, ops=[op], comparators=others):
-            return ast.Compare(left, [OPPOSITE[type(op)]()], others)  # type: ignore[list-item]
+            return ast.Compare(left, [OPPOSITE[type(op)]()], others)
         case ast.If(test=ast.Name() | ast.Attribute() | ast.Call()):
             return ast.UnaryOp(ast.Not(), node.test)
         case ast.Raise(exc=ast.Call()):
@@ -104,7 +104,7 @@ def changed(node: ast.AST) -> ast.AST | str | None:
     return None
 
 
-def passed_over(tree: ast.AST) -> set[ast.AST]:
+def passed_over(tree):
     """Return every node inside a raise, a warning, an assertion, an annotation, a decorator or ``if TYPE_CHECKING``.
 
     Whole numbers outside functions are limits and defaults. The tests need not repeat them, so they are left out, too.
@@ -129,7 +129,7 @@ def passed_over(tree: ast.AST) -> set[ast.AST]:
     return {inner for root in roots for inner in ast.walk(root)}
 
 
-def mutants_of(room: str, path: Path, root: Path = ROOT) -> Iterator[Mutant]:
+def mutants_of(room, path, root=ROOT):
     """Yield a mutant for each place of one file."""
     source = path.read_text(encoding="utf-8")
     starts = [0]
@@ -142,38 +142,38 @@ def mutants_of(room: str, path: Path, root: Path = ROOT) -> Iterator[Mutant]:
         if new is None:
             continue
         target = node.test if isinstance(node, ast.If) else node
-        start = starts[target.lineno - 1] + target.col_offset  # type: ignore[attr-defined]
-        end = starts[target.end_lineno - 1] + target.end_col_offset  # type: ignore[attr-defined, operator]
+        start = starts[target.lineno - 1] + target.col_offset
+        end = starts[target.end_lineno - 1] + target.end_col_offset
         text = new if isinstance(new, str) else ast.unparse(ast.fix_missing_locations(new))
         text = f"({text})" if isinstance(new, ast.expr) and not isinstance(new, ast.Constant) else text
-        yield Mutant(room, path.relative_to(root).as_posix(), target.lineno, start, end, code[start:end].decode(), text)  # type: ignore[attr-defined]
+        yield Mutant(room, path.relative_to(root).as_posix(), target.lineno, start, end, code[start:end].decode(), text)
 
 
-def rooms() -> list[str]:
+def rooms():
     """Return the folders and the top-level files of the package that are broken."""
     names = sorted(path.name for path in (ROOT / "apportion").iterdir() if path.suffix == ".py" or path.is_dir())
     return [name for name in names if name not in LEFT_OUT and files_of(name)]
 
 
-def files_of(room: str) -> list[Path]:
+def files_of(room):
     path = ROOT / "apportion" / room
     return [path] if path.is_file() else sorted(path.rglob("*.py"))
 
 
-def drawn(room: str, each: int, seed: int) -> list[Mutant]:
+def drawn(room, each, seed):
     """Return ``each`` mutants of a room, drawn without replacement; the same for the same source and seed."""
     places = [mutant for path in files_of(room) for mutant in mutants_of(room, path)]
     return random.Random(f"{seed} {room}").sample(places, min(each, len(places)))
 
 
-def suite_of(room: str) -> list[str]:
+def suite_of(room):
     """Return the tests of a room, those of ``TESTS`` or of its name, then its doctests and the golden record."""
     stem = room.removesuffix(".py")
     named = TESTS.get(room, (f"tests/{stem}",) if (ROOT / "tests" / stem).is_dir() else (f"tests/test_{stem}.py",))
     return [path for path in (*named, f"apportion/{room}", "tests/golden") if (ROOT / path).exists()]
 
 
-def tried(mutant: Mutant, copy: Path) -> str:
+def tried(mutant, copy):
     """Return the first test that notices the mutant, or "" if none does."""
     path = copy / mutant.file
     source = path.read_bytes()
@@ -203,7 +203,7 @@ def tried(mutant: Mutant, copy: Path) -> str:
     return found[1]
 
 
-def measure(mutants: Sequence[Mutant], processes: int) -> list[tuple[Mutant, str]]:
+def measure(mutants, processes):
     """Try every mutant, ``processes`` at once, each in a copy of the committed tree that is removed at the end.
 
     What was tried is kept in ``runs/benchmarks/mutants``, in a file of the commit. A run that was killed goes on.
@@ -217,7 +217,7 @@ def measure(mutants: Sequence[Mutant], processes: int) -> list[tuple[Mutant, str
     lines = journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []
     known = {tuple(row[:3]): row[3] for row in map(json.loads, lines)}
 
-    def found(mutant: Mutant) -> tuple[Mutant, str]:
+    def found(mutant):
         key = (mutant.place, mutant.old, mutant.new)
         if key in known:
             return mutant, known[key]
@@ -244,13 +244,13 @@ def measure(mutants: Sequence[Mutant], processes: int) -> list[tuple[Mutant, str
                 subprocess.run(["git", "worktree", "remove", "--force", f"{folder}/{number}"], cwd=ROOT, check=True)
 
 
-def short(text: str) -> str:
+def short(text):
     """Return a piece of code on one line, as a cell of a table."""
     text = " ".join(text.split()).replace("|", "\\|")
     return f"`{text if len(text) <= 60 else text[:57] + '...'}`"
 
 
-def main() -> None:
+def main():
     given = options(__doc__, rooms=tuple(rooms()), each=2, seed=0, processes=2, places=("all",))
     mutants = [mutant for room in given.rooms for mutant in drawn(room, given.each, given.seed)]
     if given.places != ("all",):

@@ -6,8 +6,6 @@ costs are measured in a process of their own for each rule and size.
     python -m benchmarks.population_scale
 """
 
-from __future__ import annotations
-
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -16,11 +14,10 @@ import json
 import resource
 import subprocess
 import sys
-from collections.abc import Sequence
 
 import numpy as np
 
-from apportion.simulation import BetaMixture, Population, Simulation, course, estimate, make_rule, simulate
+from apportion.simulation import BetaMixture, Population, course, estimate, make_rule, simulate
 from benchmarks.common import table, write
 
 SIZES = (1_000_000,)
@@ -38,7 +35,7 @@ DRIFTS = (0.0, 0.3)
 NOISES = ((0.0, 0.0), (0.05, 0.0), (0.0, 0.05), (0.1, 0.1))
 
 
-def cost(rule: str, prompts: int) -> tuple[float, float]:
+def cost(rule, prompts):
     """Return the median milliseconds in which a step after the first chooses its prompts, and the peak GiB."""
     size = COST_EMBEDDING if "embeddings" in rule else 0
     population = Population(prompts=prompts, drift=0.05, embedding_size=size)
@@ -47,7 +44,7 @@ def cost(rule: str, prompts: int) -> tuple[float, float]:
     return 1000 * float(np.median(seconds[1:])), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def costs() -> list[list[object]]:
+def costs():
     rows = []
     for rule in COST_RULES:
         for prompts in SIZES:
@@ -59,17 +56,17 @@ def costs() -> list[list[object]]:
     return rows
 
 
-def variance(found: Simulation, rule: str, steps: slice) -> str:
+def variance(found, rule, steps):
     """Return the RLOO variance over that of an even split, in some of the steps."""
     course = found.courses[rule]
     return str(estimate(course.of("variance")[:, steps].sum(axis=1) / course.of("uniform")[:, steps].sum(axis=1)))
 
 
-def run(population: Population, rules: Sequence[str]) -> Simulation:
+def run(population, rules):
     return simulate(population, rules, STEPS, BATCH, SEEDS, 8)
 
 
-def by_rule() -> list[list[object]]:
+def by_rule():
     found, rows = run(Population(prompts=PROMPTS), RULES), []
     for rule in ("uniform", *RULES):
         groups = [str(found.share(rule, name)) for name in ("mixed", "hits")]
@@ -78,7 +75,7 @@ def by_rule() -> list[list[object]]:
     return rows
 
 
-def gains() -> list[list[object]]:
+def gains():
     """Return what VIP gains, by population: in the first epoch, late, and at exact p."""
     drifts = {f"like-the-run, drift {drift:g}": Population(prompts=PROMPTS, drift=drift) for drift in DRIFTS}
     spread = {
@@ -94,7 +91,7 @@ def gains() -> list[list[object]]:
     return rows
 
 
-def by_noise() -> list[list[object]]:
+def by_noise():
     rows = []
     for false_positive, false_negative in NOISES:
         population = Population(prompts=PROMPTS, false_positive=false_positive, false_negative=false_negative)
@@ -105,7 +102,7 @@ def by_noise() -> list[list[object]]:
     return rows
 
 
-def main() -> None:
+def main():
     write(
         "population_scale",
         "Rules on simulated populations of prompts",

@@ -7,8 +7,6 @@ rates in a window of visits.
     python -m benchmarks.real_run
 """
 
-from __future__ import annotations
-
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -30,21 +28,11 @@ from apportion.predictors import (
 )
 from apportion.replay.expected import HIGH, HORA_HIGH, LOW, SIZE, hora, near_truth, vip
 from apportion.replay.foresight import batches_of, foresee
-from apportion.types import Batch, Needs
+from apportion.types import Needs
 from benchmarks.common import table, write
-from benchmarks.real_run_data import Recorded, grpo_run
+from benchmarks.real_run_data import grpo_run
 from benchmarks.real_run_picture import draw
-from benchmarks.real_run_tables import (
-    OURS,
-    Pairs,
-    Replayed,
-    all_seeds,
-    errors,
-    interval,
-    point,
-    ratio,
-    squared,
-)
+from benchmarks.real_run_tables import OURS, Replayed, all_seeds, errors, interval, point, ratio, squared
 
 SEEDS = (0, 1, 2)
 BATCH, GROUP = 128, SIZE
@@ -53,7 +41,7 @@ EPOCHS, SHOWN = 8, (0, 1, 2, 7)
 Predictors = Mapping[str, Callable[[], Predictor]]
 
 
-def predictors(data: Recorded) -> dict[str, Callable[[], Predictor]]:
+def predictors(data):
     """Return the predictors to compare, by name, with the embeddings and known rates of ``data``."""
     embedder = PrecomputedEmbeddings.from_array(data.prompts, data.embeddings)
     known = {str(q): float(rate) for q, rate in enumerate(data.rates) if not np.isnan(rate)}
@@ -73,7 +61,7 @@ def predictors(data: Recorded) -> dict[str, Callable[[], Predictor]]:
     }
 
 
-def replay(predictor: Predictor, data: Recorded, epochs: int, seed: int, allocate: bool = True) -> Replayed:
+def replay(predictor, data, epochs, seed, allocate=True):
     """Return what ``predictor`` says of each group before it sees it, and what VIP and HORA make of that."""
     record = data.record(epochs)
     batches = batches_of(record, seed, BATCH)
@@ -88,7 +76,7 @@ def replay(predictor: Predictor, data: Recorded, epochs: int, seed: int, allocat
     return found
 
 
-def main() -> None:
+def main():
     data = grpo_run()
     found = {name: [replay(make(), data, EPOCHS, seed) for seed in SEEDS] for name, make in predictors(data).items()}
     future = [near_truth(data.shares, epoch, without=True) for epoch in SHOWN]
@@ -126,7 +114,7 @@ def main() -> None:
     )
 
 
-def best(data: Recorded, epoch: int) -> tuple[Pairs, Pairs]:
+def best(data, epoch):
     """Return ``vip`` and ``hora`` with the success rates themselves, in batches of the first seed's size."""
     truth, right = near_truth(data.shares, epoch), data.rewards[:, epoch].sum(axis=1)
     order, certain = np.random.default_rng(0).permutation(len(truth)), 1e9
@@ -142,10 +130,10 @@ class CountedShares(DiscountedCounts):
     """Discounted counts to which a graded reward is that share of a success: the control without verdicts."""
 
     @property
-    def needs(self) -> Needs:
+    def needs(self):
         return Needs()
 
-    def update(self, batch: Batch) -> None:
+    def update(self, batch):
         for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):
             rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
             right, wrong = self._counts.by_id.get(prompt.id, (0.0, 0.0))

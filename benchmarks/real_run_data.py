@@ -9,7 +9,7 @@ import numpy as np
 
 from apportion import Prompt
 from apportion.records import RunRecord
-from apportion.types import Counts, Floats
+from apportion.types import Floats
 
 DATA = Path(__file__).parent / "data"
 MISSING = 255
@@ -30,16 +30,16 @@ class Recorded:
     rates: Floats
 
     @property
-    def prompts(self) -> list[Prompt]:
+    def prompts(self):
         """The prompts, whose texts are their numbers."""
         return [Prompt(str(q), id=str(q)) for q in range(len(self.rewards))]
 
     @property
-    def shares(self) -> Floats:
+    def shares(self):
         """Mean reward of each group, [Q, V]."""
         return self.rewards.mean(axis=2)
 
-    def record(self, visits: int) -> RunRecord:
+    def record(self, visits):
         """Return the first ``visits`` visits as a record, in their order and then in that of the prompts."""
         prompts, _, size = self.rewards.shape
         groups = visits * prompts
@@ -57,7 +57,7 @@ class Recorded:
         )
 
 
-def grpo_run() -> Recorded:
+def grpo_run():
     """Return the first 44 visits of 1,209 problems in a GRPO run of Qwen2.5-Math-1.5B, groups of 8, MiniLM embeddings.
 
     The rates are those of Qwen2.5-Math-7B, of 128 samples, for 898 problems.
@@ -69,7 +69,7 @@ def grpo_run() -> Recorded:
     return Recorded(verdicts(counts, 8), file["embeddings"].astype(np.float32), rates)
 
 
-def deepscaler(visits: int = 4, seed: int = 0) -> Recorded:
+def deepscaler(visits=4, seed=0):
     """Return groups of 8 of 2,000 other problems, drawn from 128 samples of Qwen2.5-Math-7B without replacement."""
     file = np.load(DATA / "deepscaler_rates.npz")
     correct = file["correct_of_128"].astype(np.int64)
@@ -78,7 +78,7 @@ def deepscaler(visits: int = 4, seed: int = 0) -> Recorded:
     return Recorded(verdicts(counts, 8), file["embeddings"].astype(np.float32), np.full(len(right), np.nan))
 
 
-def reasoning_gym() -> Recorded:
+def reasoning_gym():
     """Return graded scores of Llama-3.3-70B on 5,007 questions of 101 tasks: three visits with one answer each.
 
     The embedding of a question is its task. The rates are mean scores of Mistral-Small-3.1-24B.
@@ -88,6 +88,6 @@ def reasoning_gym() -> Recorded:
     return Recorded(file["scores"].astype(np.float64)[:, :, None], embeddings, file["other"].astype(np.float64))
 
 
-def verdicts(counts: Counts, group: int) -> Floats:
+def verdicts(counts, group):
     """Return 0/1 rewards [Q, V, G] with these sums [Q, V], the right ones first."""
     return (np.arange(group) < counts[:, :, None]).astype(np.float64)

@@ -1,8 +1,5 @@
 """Draw prediction error and VIP's gradient variance by epoch of the real run: a curve for each predictor."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -22,7 +19,7 @@ STYLES = {
 """Colour, marker and line."""
 
 
-def draw(errors: Mapping[str, Sequence[float]], gains: Mapping[str, Sequence[float]], exact: Sequence[float]) -> None:
+def draw(errors, gains, exact):
     """Save a panel of ``errors`` and one of ``gains`` by epoch; ``exact`` are the gains at exact p."""
     figure = Figure(figsize=(10, 4.6), layout="constrained")
     left, right = figure.subplots(1, 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -17,12 +16,7 @@ Pairs = list[tuple[float, float]]
 """A quantity under a rule and under uniform allocation, one pair for each batch."""
 
 
-OURS = (
-    "empirical Bayes",
-    "empirical Bayes, embeddings",
-    "empirical Bayes, known rates",
-    "empirical Bayes, both",
-)
+OURS = ("empirical Bayes", "empirical Bayes, embeddings", "empirical Bayes, known rates", "empirical Bayes, both")
 
 
 @dataclass
@@ -38,13 +32,13 @@ class Replayed:
     hits: list[Pairs] = field(default_factory=list)
 
 
-def interval(values: Floats, form: str = ".3f") -> str:
+def interval(values, form=".3f"):
     """Return the mean of ``values`` [Q] and its bootstrap interval over prompts."""
     low, high = bootstrap_interval(values, resamples=RESAMPLES)
     return f"{values.mean():{form}} [{low:{form}}, {high:{form}}]"
 
 
-def ratio(pairs: Pairs) -> str:
+def ratio(pairs):
     """Return the ratio of summed ``pairs``, and its bootstrap interval over them: batches of all seeds."""
     values = np.array(pairs)
     drawn = values[np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))].sum(axis=1)
@@ -52,22 +46,22 @@ def ratio(pairs: Pairs) -> str:
     return f"{values[:, 0].sum() / values[:, 1].sum():.3f} [{low:.3f}, {high:.3f}]"
 
 
-def all_seeds(parts: Iterable[Pairs]) -> Pairs:
+def all_seeds(parts):
     """Return the batches of all seeds."""
     return list(chain.from_iterable(parts))
 
 
-def squared(runs: Sequence[Replayed], shares: Floats, epoch: int) -> Floats:
+def squared(runs, shares, epoch):
     """Return the squared error of each prompt's predicted share, [Q], mean over seeds."""
     return np.mean([(run.means[epoch] - shares[:, epoch]) ** 2 for run in runs], axis=0)
 
 
-def errors(found: Mapping[str, Sequence[Replayed]], shares: Floats, epochs: Sequence[int]) -> list[list[str]]:
+def errors(found, shares, epochs):
     """Return a row of squared errors for each predictor."""
     return [[name, *(interval(squared(runs, shares, epoch)) for epoch in epochs)] for name, runs in found.items()]
 
 
-def point(pairs: Pairs) -> float:
+def point(pairs):
     """Return the ratio of summed ``pairs``."""
     first, second = np.array(pairs).sum(axis=0)
     return float(first / second)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from apportion.types import Counts, Floats
+from apportion.types import Counts
 
 VENDORED = Path(__file__).parent / "data" / "game24_votes.jsonl.gz"
 VOTES = Path(__file__).parents[2] / "shared" / "data" / "votes" / "recorded_votes.parquet"
@@ -35,7 +34,7 @@ class Question:
     tokens: tuple[int, ...] | None
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Question:
+    def of(cls, row):
         """Return the question of a row of a file. A ``ValueError`` says that equal answers are not equally right."""
         answers = tuple(row["answers"])
         right, tokens = _known(row, "correct", len(answers)), _known(row, "tokens", len(answers))
@@ -46,7 +45,7 @@ class Question:
         return cls(answers, None if right is None else by_answer, None if tokens is None else tuple(tokens))
 
 
-def _known(row: Mapping[str, Any], column: str, samples: int) -> list[Any] | None:
+def _known(row, column, samples):
     """Return the entry of ``column`` for each sample, or None if it is null, empty, or null for some samples."""
     found = row.get(column)
     if found is None or not len(found) or any(entry is None for entry in found):
@@ -59,13 +58,13 @@ def _known(row: Mapping[str, Any], column: str, samples: int) -> list[Any] | Non
     return list(found)
 
 
-def read_vendored(path: Path = VENDORED) -> list[dict[str, Any]]:
+def read_vendored(path=VENDORED):
     """Return the rows of the Game of 24."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         return [json.loads(line) for line in file]
 
 
-def read_votes(path: Path) -> list[dict[str, Any]]:
+def read_votes(path):
     """Return every row of the recorded votes at ``path``, or [] if there is no file. Needs pyarrow."""
     if not path.exists():
         return []
@@ -74,14 +73,14 @@ def read_votes(path: Path) -> list[dict[str, Any]]:
     return list(read_table(path).to_pylist())
 
 
-def read_datasets(path: Path = VOTES) -> dict[str, list[Question]]:
+def read_datasets(path=VOTES):
     """Return the questions of each data set: the vendored ones, and the others of ``path``."""
     vendored = read_vendored()
     mine = {row["dataset"] for row in vendored}
     return _grouped([*vendored, *(row for row in read_votes(path) if row["dataset"] not in mine)])
 
 
-def _grouped(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Question]]:
+def _grouped(rows):
     found: dict[str, list[Question]] = {}
     for row in rows:
         found.setdefault(row["dataset"], []).append(Question.of(row))
@@ -99,7 +98,7 @@ class Streams:
     """The tokens [S, T] up to each sample, or None; a stream shorter than T keeps its last number."""
 
     @classmethod
-    def draw(cls, questions: Iterable[Question], orders: int, seed: int) -> Streams:
+    def draw(cls, questions, orders, seed):
         """Draw ``orders`` random orders of all samples of each question. The same seed gives the same orders."""
         rng, questions = np.random.default_rng(seed), tuple(questions)
         places = [[rng.permutation(len(question.answers)) for _ in range(orders)] for question in questions]
@@ -113,7 +112,7 @@ class Streams:
             tokens = tokens.cumsum(axis=1)
         return cls(questions, orders, answers, tokens)
 
-    def right(self, chosen: Iterable[str | None]) -> Floats:
+    def right(self, chosen):
         """Return whether each of the ``chosen`` [S] answers is right: 1, 0, or NaN if that is unknown."""
         asked = (question.right for question in self.questions for _ in range(self.orders))
         pairs = zip(asked, chosen, strict=True)
@@ -121,6 +120,6 @@ class Streams:
             [np.nan if right is None else float(answer is not None and right[answer]) for right, answer in pairs]
         )
 
-    def by_question(self, values: np.ndarray) -> np.ndarray:
+    def by_question(self, values):
         """Return the means [Q] of ``values`` [S] over the orders of each question."""
         return np.asarray(values, float).reshape(len(self.questions), self.orders).mean(axis=1)

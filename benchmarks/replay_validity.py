@@ -13,7 +13,6 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import tempfile
-from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from apportion import AR3PO, DAPO, HORA, VIP, Uniform, collect
-from apportion.allocators import Allocator, ReinforceAda
+from apportion.allocators import ReinforceAda
 from apportion.lab.policy.base import base_policy
 from apportion.lab.policy.exact import exact_success
 from apportion.lab.policy.sampler import LedgerSampler
@@ -31,9 +30,8 @@ from apportion.lab.training.pool import pool_of
 from apportion.lab.training.settings import Training
 from apportion.lab.training.trainer import Trainer
 from apportion.records import open_run, write_step
-from apportion.replay import AllocatorReplay, replay
+from apportion.replay import replay
 from apportion.selection import ShuffledEpochs
-from apportion.types import Batch, Floats, Prompt
 from benchmarks.common import spread, table, write
 
 FIXED_SEEDS, TRAINED_SEEDS = tuple(range(4)), tuple(range(3))
@@ -51,12 +49,12 @@ class LoggedUniform(Uniform):
 
     folder: Path = field(default=Path(), kw_only=True)
 
-    def observe(self, batch: Batch) -> None:
+    def observe(self, batch):
         step = 1 + len(list(self.folder.iterdir()))
         write_step(self.folder, step, batch, self.groups(batch), text=lambda completion: "")
 
 
-def rules() -> dict[str, Allocator]:
+def rules():
     """Return the rules that are replayed and run."""
     return {
         "uniform": Uniform(BUDGET),
@@ -68,7 +66,7 @@ def rules() -> dict[str, Allocator]:
     }
 
 
-def settings(kind: str) -> Training:
+def settings(kind):
     """Return the settings of a run in the lab."""
     never = 10**6
     return Training(
@@ -81,16 +79,16 @@ def settings(kind: str) -> Training:
     )
 
 
-def trained(allocator: Allocator, seed: int, folder: Path) -> list[dict[str, Any]]:
+def trained(allocator, seed, folder):
     """Train with ``allocator`` and return the metrics of each step."""
     found: list[dict[str, Any]] = []
     trainer = Trainer(settings("trained"), allocator, seed, folder)
     trainer.sampler = LedgerSampler(trainer.policy, _sampling_seed(allocator, seed))
-    trainer.run(lambda record: found.append(record) or True)  # type: ignore[func-returns-value]
+    trainer.run(lambda record: found.append(record) or True)
     return found
 
 
-def fixed(allocator: Allocator, seed: int) -> list[dict[str, Any]]:
+def fixed(allocator, seed):
     """Sample with ``allocator`` from a policy that does not learn, and return the same metrics of each step."""
     training = settings("fixed")
     policy, pool, selector = base_policy(training.base), pool_of(training, seed), ShuffledEpochs()
@@ -101,7 +99,7 @@ def fixed(allocator: Allocator, seed: int) -> list[dict[str, Any]]:
     for _ in range(STEPS["fixed"]):
         held: set[str] = set()
 
-        def draw(count: int, held: set[str] = held) -> list[Prompt]:
+        def draw(count, held=held):
             chosen = [pool.prompts[row] for row in selector.choose(count, held)]
             held.update(prompt.id for prompt in chosen)
             return chosen
@@ -120,11 +118,11 @@ def fixed(allocator: Allocator, seed: int) -> list[dict[str, Any]]:
     return found
 
 
-def _sampling_seed(allocator: Allocator, seed: int) -> int:
+def _sampling_seed(allocator, seed):
     return seed if isinstance(allocator, LoggedUniform) else seed + FAR
 
 
-def measured(records: Sequence[Mapping[str, Any]]) -> dict[str, Floats]:
+def measured(records):
     """Return the measures of each step of a real run, [T]. The variance is over that of an even split, at exact p."""
     found = np.empty((len(MEASURES), len(records)))
     for step, record in enumerate(records):
@@ -138,21 +136,21 @@ def measured(records: Sequence[Mapping[str, Any]]) -> dict[str, Floats]:
     return dict(zip(MEASURES, found, strict=True))
 
 
-def replayed(found: AllocatorReplay) -> dict[str, Floats]:
+def replayed(found):
     """Return the measures of each step of a replay, [T]."""
     cells = found.cells
     variance = cells.by_step("variance") / cells.by_step("variance", even=True)
     return {name: variance if name == "variance" else cells.by_step(name) for name in MEASURES}
 
 
-def one_seed(kind: str, seed: int) -> dict[str, Any]:
+def one_seed(kind, seed):
     """Return the measures of every rule by step, really run and replayed."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         log = folder / "rollouts"
         log.mkdir()
 
-        def run(name: str, allocator: Allocator) -> list[dict[str, Any]]:
+        def run(name, allocator):
             return fixed(allocator, seed) if kind == "fixed" else trained(allocator, seed, folder / name)
 
         logged = run("logged", LoggedUniform(LOGGED, folder=log))
@@ -160,13 +158,13 @@ def one_seed(kind: str, seed: int) -> dict[str, Any]:
         real = {rule: run(rule, made) for rule, made in rules().items()}
     found: dict[str, Any] = {"real": {rule: measured(records) for rule, records in real.items()}}
     for source in SOURCES:
-        again = replay(record, rules(), outcomes=source, allow_missing=True, seeds=(seed,))  # type: ignore[arg-type]
+        again = replay(record, rules(), outcomes=source, allow_missing=True, seeds=(seed,))
         found[source] = {each.name: replayed(each) for each in again.allocators}
     found["success"] = [np.mean(each["p"]) for each in logged]
     return found
 
 
-def rows_of(kind: str, seeds: Sequence[dict[str, Any]], part: slice) -> list[list[str]]:
+def rows_of(kind, seeds, part):
     """Return a row for each rule and measure: the real mean, and the paired difference of each kind of replay to it."""
     rows = []
     for rule in rules():
@@ -181,14 +179,14 @@ def rows_of(kind: str, seeds: Sequence[dict[str, Any]], part: slice) -> list[lis
     return rows
 
 
-def main() -> None:
+def main():
     jobs = [("fixed", seed) for seed in FIXED_SEEDS] + [("trained", seed) for seed in TRAINED_SEEDS]
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
         done = list(pool.map(one_seed, *zip(*jobs, strict=True)))
     write_tables(done[: len(FIXED_SEEDS)], done[len(FIXED_SEEDS) :])
 
 
-def write_tables(still: Sequence[dict[str, Any]], moving: Sequence[dict[str, Any]]) -> None:
+def write_tables(still, moving):
     """Write the tables of what ``one_seed`` found for each seed, of a fixed and of a trained policy."""
     columns = ["policy, rule, measure", "really run", "pools less real", "expected less real"]
     part = slice(STEPS["trained"] - 6, STEPS["trained"])
@@ -199,11 +197,7 @@ def write_tables(still: Sequence[dict[str, Any]], moving: Sequence[dict[str, Any
         "Replayed rules beside the same rules really run",
         columns,
         rows_of("fixed", still, slice(0, None)),
-        [
-            NOTES[0],
-            table(columns, last),
-            NOTES[1].format(first=success[0], last=success[1]),
-        ],
+        [NOTES[0], table(columns, last), NOTES[1].format(first=success[0], last=success[1])],
         seeds=FIXED_SEEDS,
     )
 

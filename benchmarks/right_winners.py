@@ -7,11 +7,6 @@ Beside it are what people read from so many labels: the share of right ones amon
     python -m benchmarks.right_winners [--votes PATH]
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-
 import numpy as np
 
 from apportion.stopping import decide, make_rule
@@ -24,7 +19,7 @@ LABELLED = (10, 50, 200)
 RULES = ("calibrated",)
 
 
-def rows(votes: Path) -> Iterator[list[object]]:
+def rows(votes):
     """Yield a row for each data set, rule and number of labels."""
     rng = np.random.default_rng(SEED)
     for name, questions in read_datasets(votes).items():
@@ -44,7 +39,7 @@ def rows(votes: Path) -> Iterator[list[object]]:
                 yield [name, rule, f"{found.samples.mean():.1f}", len(right), labelled, *cells]
 
 
-def main() -> None:
+def main():
     """Write the table."""
     given = options(__doc__, votes=VOTES)
     write(

@@ -12,19 +12,18 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from apportion import Belief, Prompt
+from apportion import Belief
 from apportion.predictors import Predictor
-from apportion.replay.choosing import Choices, Outcome, choose_along
+from apportion.replay.choosing import choose_along
 from apportion.replay.expected import near_truth
-from apportion.selection import GRESO, Mixed, MoPPS, Retire, Selector, ShuffledEpochs, SPOWeights
-from apportion.types import Batch, Floats
+from apportion.selection import GRESO, Mixed, MoPPS, Retire, ShuffledEpochs, SPOWeights
+from apportion.types import Floats
 from benchmarks.common import spread, write
 from benchmarks.real_run import BATCH, GROUP
-from benchmarks.real_run_data import Recorded, grpo_run
+from benchmarks.real_run_data import grpo_run
 from benchmarks.selection_picture import draw
 
 SEEDS = (0, 1, 2)
@@ -40,20 +39,20 @@ class Window(Predictor):
     name: ClassVar[str] = "window"
     _rates: dict[int, Floats] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def predict(self, prompts: Sequence[Prompt]) -> Belief:
+    def predict(self, prompts):
         visit = epoch(self.step, len(self.shares))
         if visit not in self._rates:
             self._rates = {visit: near_truth(self.shares, visit)}
         return Belief.from_mean(self._rates[visit][[int(prompt.id) for prompt in prompts]])
 
-    def update(self, batch: Batch) -> None:
+    def update(self, batch):
         self.step += 1
 
-    def _memory(self) -> dict[str, Any]:
+    def _memory(self):
         return {"step": self.step}
 
 
-def rules(data: Recorded) -> dict[str, Callable[[], Selector]]:
+def rules(data):
     """Return the rules to compare, by name, with their default settings unless the name says otherwise."""
     return {
         "shuffled epochs": ShuffledEpochs,
@@ -67,17 +66,17 @@ def rules(data: Recorded) -> dict[str, Callable[[], Selector]]:
     }
 
 
-def epoch(step: int, prompts: int) -> int:
+def epoch(step, prompts):
     """Return the visit that sampling without selection has reached at ``step``."""
     return step * BATCH // prompts
 
 
-def replay(selector: Selector, data: Recorded, seed: int, outcome: Outcome) -> Choices:
+def replay(selector, data, seed, outcome):
     """Return what ``selector`` chooses along the run, each step learning from the chosen groups alone."""
     return choose_along(selector, data.record(data.rewards.shape[1]), seed, outcome, BATCH)
 
 
-def cells(runs: Sequence[Choices]) -> list[str]:
+def cells(runs):
     """Return a row of the table from one replay for each seed."""
     mixed = spread([run.mixed.mean() for run in runs], ".3f")
     waits, never = max(run.longest_wait for run in runs), max(run.never for run in runs)
@@ -85,7 +84,7 @@ def cells(runs: Sequence[Choices]) -> list[str]:
     return [mixed, str(waits), str(never), str(half)]
 
 
-def main() -> None:
+def main():
     data = grpo_run()
     near = [
         [name, *cells([replay(make(), data, seed, "near") for seed in SEEDS])] for name, make in rules(data).items()

@@ -16,9 +16,8 @@ from matplotlib.ticker import PercentFormatter
 
 from apportion.replay.choosing import choose_along
 from apportion.selection import GRESO, Mixed, Selector, ShuffledEpochs
-from apportion.types import Floats
 from benchmarks.real_run import BATCH
-from benchmarks.real_run_data import Recorded, grpo_run
+from benchmarks.real_run_data import grpo_run
 
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 LAYERS = {"all wrong": "#4D4D4D", "mixed": "#009E73", "all right": "#E6D8A8"}
@@ -31,13 +30,13 @@ SMOOTHED = 10
 """Steps of the moving mean."""
 
 
-def spent(data: Recorded) -> dict[str, Floats]:
+def spent(data):
     """Return the share of groups of each kind by visit, [V] each."""
     wrong, right = ((data.shares == edge).mean(axis=0) for edge in (0, 1))
     return {"all wrong": wrong, "mixed": 1 - wrong - right, "all right": right}
 
 
-def found(data: Recorded, seed: int = 0) -> dict[str, Floats]:
+def found(data, seed=0):
     """Return the share of mixed groups that each rule would have found at each step, as a moving mean."""
     record = data.record(data.rewards.shape[1])
     window = np.full(SMOOTHED, 1 / SMOOTHED)
@@ -47,7 +46,7 @@ def found(data: Recorded, seed: int = 0) -> dict[str, Floats]:
     }
 
 
-def draw() -> None:
+def draw():
     """Save both panels as docs/pictures/selection.png."""
     data = grpo_run()
     figure = Figure(figsize=(10, 3.8), layout="constrained")

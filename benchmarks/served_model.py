@@ -20,7 +20,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +30,7 @@ from transformers import GenerationConfig
 from apportion.lab.policy.base import trained_policy
 from apportion.lab.policy.recipes import Recipe, Stage
 from apportion.lab.world.demonstrator import MEDIUM
-from apportion.lab.world.task import EOS, PAD, Problem, problem_pool
+from apportion.lab.world.task import EOS, PAD, problem_pool
 from apportion.lab.world.tokenizer import ledger_tokenizer
 
 RECIPE = Recipe(
@@ -67,12 +66,12 @@ class ServedModel:
     process: int
 
     @property
-    def model(self) -> str:
+    def model(self):
         """The name that requests must give the model."""
         return str(self.folder)
 
     @property
-    def answered(self) -> int:
+    def answered(self):
         """The number of requests for completions that it has answered."""
         return len(
             re.findall(
@@ -81,19 +80,19 @@ class ServedModel:
         )
 
     @property
-    def cpu_seconds(self) -> float:
+    def cpu_seconds(self):
         """The processor time of all threads of the server so far, on Linux only, in steps of 0.01 s."""
         fields = Path(f"/proc/{self.process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         user, system = fields[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
-def problems(count: int) -> list[Problem]:
+def problems(count):
     """Return distinct chains of one operation."""
     return [problem for problem in problem_pool(10 * count, seed=3) if len(problem.operations) == 1][:count]
 
 
-def train_model(folder: Path) -> None:
+def train_model(folder):
     """Train the policy, unless the lab's cache has it, and write all files for a server into ``folder``."""
     policy = trained_policy(RECIPE)
     policy.generation_config = GenerationConfig(do_sample=True, eos_token_id=EOS, pad_token_id=PAD)
@@ -105,7 +104,7 @@ def train_model(folder: Path) -> None:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[ServedModel]:
+def serving(folder):
     """Serve the model in ``folder`` on a free port. The log is written beside the folder."""
     log = folder.parent / "server.log"
     command = [sys.executable, "-c", SERVER, "serve", str(folder)]
@@ -128,7 +127,7 @@ def serving(folder: Path) -> Iterator[ServedModel]:
             server.wait()
 
 
-def _address(server: subprocess.Popen[bytes], log: Path) -> str:
+def _address(server, log):
     """Wait until the model is loaded and requests are taken, and return the server's address."""
     latest = time.monotonic() + SECONDS_TO_START
     while time.monotonic() < latest and server.poll() is None:

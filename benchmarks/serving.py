@@ -14,23 +14,16 @@ import os
 os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 import tempfile
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from apportion.stopping import Wave
 from apportion.vote import Question, vote
 from benchmarks.common import RESULTS, spread, table, write
-from benchmarks.served_model import ServedModel, problems, serving, train_model
-from benchmarks.serving_left import (
-    Left,
-    left_behind,
-    left_note,
-    settled,
-)
+from benchmarks.served_model import problems, serving, train_model
+from benchmarks.serving_left import Left, left_behind, left_note, settled
 
 CONCURRENCY = 8
 FULL = "fixed"
@@ -44,20 +37,17 @@ class Arm:
     wave: Wave
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self):
         """The settings of the rule. OptPO counts exceedances from N on, as when the table was written."""
         return {"count_from": "min_samples"} if self.rule == "optpo" else {}
 
     @property
-    def cells(self) -> list[str]:
+    def cells(self):
         """The first two cells of the arm's row."""
         return [f"`{self.rule}`", "all" if self.rule == FULL else str(self.wave)]
 
 
-ARMS = (
-    Arm(FULL, "free"),
-    *(Arm(rule, wave) for rule in ("optpo", "posterior_predictive") for wave in (1, 8, "free")),
-)
+ARMS = (Arm(FULL, "free"), *(Arm(rule, wave) for rule in ("optpo", "posterior_predictive") for wave in (1, 8, "free")))
 
 
 @dataclass(frozen=True)
@@ -69,7 +59,7 @@ class Vote:
     server_seconds: float
 
 
-def measure(served: ServedModel, questions: Sequence[Question], arm: Arm, seed: int, max_samples: int) -> Vote:
+def measure(served, questions, arm, seed, max_samples):
     """Run one vote by ``arm``. The server's seconds include those for requests that the client has left."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "answers.jsonl"
@@ -102,7 +92,7 @@ def measure(served: ServedModel, questions: Sequence[Question], arm: Arm, seed: 
     )
 
 
-def chosen_rows(votes: Mapping[Arm, Sequence[Vote]]) -> list[list[str]]:
+def chosen_rows(votes):
     """Return one row for each arm."""
     return [
         [*arm.cells, spread([one.samples for one in found], ".1f"), spread([one.accuracy for one in found], ".1%")]
@@ -110,7 +100,7 @@ def chosen_rows(votes: Mapping[Arm, Sequence[Vote]]) -> list[list[str]]:
     ]
 
 
-def spent_rows(votes: Mapping[Arm, Sequence[Vote]]) -> list[list[str]]:
+def spent_rows(votes):
     """Return one row for each arm: its share of the full vote's processor time, paired by seed."""
     full = votes[ARMS[0]]
     return [
@@ -119,13 +109,7 @@ def spent_rows(votes: Mapping[Arm, Sequence[Vote]]) -> list[list[str]]:
     ]
 
 
-def main(
-    results: Path = RESULTS,
-    questions: int = 24,
-    max_samples: int = 64,
-    seeds: Sequence[int] = (0, 1, 2),
-    tokens: int = 400,
-) -> None:
+def main(results=RESULTS, questions=24, max_samples=64, seeds=(0, 1, 2), tokens=400):
     """Train and serve the model, measure every arm, and write the table ``serving`` into ``results``."""
     asked = [Question(one.text, one.text, one.answer) for one in problems(questions)]
     votes: dict[Arm, list[Vote]] = {arm: [] for arm in ARMS}

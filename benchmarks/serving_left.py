@@ -10,19 +10,15 @@ import asyncio
 import json
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import openai
 
 from apportion.lab.world.task import EOS, PAD
-from apportion.stopping import Wave
-from apportion.vote import Question, vote
+from apportion.vote import vote
 from benchmarks.common import spread
-from benchmarks.served_model import ServedModel
 
 WAVE = 8
 OURS, FREE, STREAMED = f"`vote`, wave {WAVE}", "`vote`, wave free", f"streamed, {WAVE} at once"
@@ -42,17 +38,17 @@ class Left:
     after_seconds: float
 
     @property
-    def each_seconds(self) -> float:
+    def each_seconds(self):
         """The processor seconds of one completion."""
         return self.until_seconds / self.needed
 
     @property
-    def computed(self) -> float:
+    def computed(self):
         """The share of the requests in flight that the server computed; 0 if there were none."""
         return self.after_seconds / (self.in_flight * self.each_seconds) if self.in_flight else 0.0
 
 
-def settled(served: ServedModel) -> float:
+def settled(served):
     """Wait until the server is idle, and return its processor seconds so far."""
     before = served.cpu_seconds
     while True:
@@ -63,7 +59,7 @@ def settled(served: ServedModel) -> float:
         before = now
 
 
-def left_behind(served: ServedModel, question: Question, seed: int, tokens: int) -> dict[str, Left]:
+def left_behind(served, question, seed, tokens):
     """Measure waves of ``tokens`` tokens a completion: as ``vote`` sends them, free ones, and streamed by hand."""
     ours = _by_vote(served, question, seed, tokens, WAVE)
     return {
@@ -73,7 +69,7 @@ def left_behind(served: ServedModel, question: Question, seed: int, tokens: int)
     }
 
 
-def left_note(found: Sequence[Mapping[str, Left]], tokens: int) -> str:
+def left_note(found, tokens):
     """Return the results in words, one item of ``found`` a seed."""
     computed = {name: spread([one[name].computed for one in found], ".0%") for name in (OURS, STREAMED)}
     dearer = spread([one[STREAMED].each_seconds / one[OURS].each_seconds for one in found], ".2f")
@@ -87,13 +83,13 @@ def left_note(found: Sequence[Mapping[str, Left]], tokens: int) -> str:
     )
 
 
-def aftermath(served: ServedModel, before: float, needed: int, in_flight: int) -> Left:
+def aftermath(served, before, needed, in_flight):
     """Return what the server does after the client has left; to be called at that moment."""
     left = served.cpu_seconds
     return Left(needed, in_flight, left - before, settled(served) - left)
 
 
-def of_length(tokens: int) -> dict[str, Any]:
+def of_length(tokens):
     """Return what a request says beside the rest, so that each completion ends by itself after ``tokens`` tokens.
 
     One that is cut off at its maximum length has no answer.
@@ -104,7 +100,7 @@ def of_length(tokens: int) -> dict[str, Any]:
     return {"max_tokens": tokens + WAVE, "extra_body": {"generation_config": json.dumps(config)}}
 
 
-def _by_vote(served: ServedModel, question: Question, seed: int, tokens: int, wave: Wave) -> Left:
+def _by_vote(served, question, seed, tokens, wave):
     before = settled(served)
     with tempfile.TemporaryDirectory() as folder:
         report = vote(
@@ -125,17 +121,17 @@ def _by_vote(served: ServedModel, question: Question, seed: int, tokens: int, wa
     return aftermath(served, before, report.ballots[0].samples, report.usage.cancelled)
 
 
-def _streamed(served: ServedModel, question: Question, tokens: int, needed: int) -> Left:
+def _streamed(served, question, tokens, needed):
     before = settled(served)
     asyncio.run(_leave(served, question, tokens, needed))
     return aftermath(served, before, needed, WAVE - needed)
 
 
-async def _leave(served: ServedModel, question: Question, tokens: int, needed: int) -> None:
+async def _leave(served, question, tokens, needed):
     """Stream a wave, and leave when ``needed`` completions are complete."""
     async with openai.AsyncOpenAI(base_url=served.base_url, api_key="none", max_retries=0) as client:
 
-        async def whole() -> None:
+        async def whole():
             stream = await client.chat.completions.create(
                 model=served.model,
                 messages=[{"role": "user", "content": question.prompt}],

@@ -12,18 +12,17 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from apportion import Batch, Prompt, Rollout, collect
+from apportion import Prompt, Rollout, collect
 from apportion.allocators import SharedVotes
 from apportion.stopping import AdaptiveConsistencyBeta, BayesianSPRT, Fixed, PosteriorPredictive, Rule, decide
 from apportion.types import Counts, Mask
 from benchmarks.common import RESULTS, options, table, write
-from benchmarks.recorded import VOTES, Question, Streams, read_datasets
+from benchmarks.recorded import VOTES, Streams, read_datasets
 from benchmarks.stopping_measured import SEED, Estimate, estimate
 
 M = 61
@@ -62,25 +61,25 @@ class Pool:
     parts: tuple[Streams, ...]
 
     @property
-    def answers(self) -> list[tuple[str, ...]]:
+    def answers(self):
         """All streams, part by part."""
         return [answers for part in self.parts for answers in part.answers]
 
-    def found(self, samples: Counts, chosen: Sequence[str | None]) -> Found:
+    def found(self, samples, chosen):
         """Return the results for ``chosen`` [S] answers."""
         full = decide(self.answers, "fixed", M).answer
         return Found(samples, np.array([one == other for one, other in zip(chosen, full, strict=True)]))
 
-    def mean(self, values: np.ndarray) -> Estimate:
+    def mean(self, values):
         """Return the mean of ``values`` [S] with its interval over questions."""
         pieces = zip(self.parts, self._split(values), strict=True)
         return estimate(*(part.by_question(mine) for part, mine in pieces))
 
-    def _split(self, values: np.ndarray) -> list[np.ndarray]:
+    def _split(self, values):
         return np.split(values, np.cumsum([len(part.answers) for part in self.parts])[:-1])
 
 
-def main(votes: Path = VOTES, quick: bool = False) -> None:
+def main(votes=VOTES, quick=False):
     """Measure and write the table ``shared_votes``, under ``runs/`` if ``quick``."""
     data = read_datasets(votes)
     pools = pools_of(data, quick)
@@ -118,7 +117,7 @@ def main(votes: Path = VOTES, quick: bool = False) -> None:
     )
 
 
-def pools_of(data: Mapping[str, list[Question]], quick: bool = False) -> dict[str, Pool]:
+def pools_of(data, quick=False):
     """Return a pool for each data set, and one for all of them with equally many streams."""
     orders = {name: 1 if quick else ORDERS.get(name, OTHER_ORDERS) for name in data}
     pools = {name: Pool((Streams.draw(data[name], orders[name], SEED),)) for name in data}
@@ -130,13 +129,13 @@ def pools_of(data: Mapping[str, list[Question]], quick: bool = False) -> dict[st
     return pools | {MIXTURE: Pool(tuple(parts))}
 
 
-def alone(pool: Pool, rule: Rule) -> Found:
+def alone(pool, rule):
     """Run ``rule`` on each stream by itself."""
     decided = decide(pool.answers, rule, M)
     return pool.found(decided.samples, decided.answer)
 
 
-def together(pool: Pool, budget: float, rounds: int) -> Found:
+def together(pool, budget, rounds):
     """Run ``SharedVotes`` on random batches of about ``BATCH`` streams, with ``budget`` samples a stream on average."""
     answers = pool.answers
     allocator = SharedVotes(budget, min_samples=FIRST, max_samples=M, rounds=rounds)
@@ -149,38 +148,38 @@ def together(pool: Pool, budget: float, rounds: int) -> Found:
     return pool.found(samples, list(chosen))
 
 
-def replay(allocator: SharedVotes, streams: Sequence[Sequence[str]]) -> Batch:
+def replay(allocator, streams):
     """Return the finished batch of prompts that ``streams`` answer in order."""
     waiting = {str(q): (Rollout(answer=answer) for answer in stream) for q, stream in enumerate(streams)}
 
-    def sample(prompts: Sequence[Prompt], counts: Counts) -> list[list[Rollout]]:
+    def sample(prompts, counts):
         return [[next(waiting[prompt.text]) for _ in range(n)] for prompt, n in zip(prompts, counts, strict=True)]
 
     return collect(allocator, [Prompt(text) for text in waiting], sample)
 
 
-def difference(pool: Pool, found: Found, base: Found) -> Estimate:
+def difference(pool, found, base):
     """Return how much more often ``found`` agreed than ``base``, on the same streams."""
     return pool.mean(found.agreed.astype(float) - base.agreed)
 
 
-def percent(pool: Pool, found: Found) -> str:
+def percent(pool, found):
     """Return how often ``found`` agreed, in percent."""
     return f"{100 * pool.mean(found.agreed).value:.1f}"
 
 
-def points(gain: Estimate) -> str:
+def points(gain):
     """Return a difference in percentage points, with its interval."""
     return gain.show("+.1f", 100)
 
 
-def verdict(gains: Sequence[Estimate]) -> str:
+def verdict(gains):
     """Return how many of the intervals are above 0, and how many below."""
     more, less = sum(gain.low > 0 for gain in gains), sum(gain.high < 0 for gain in gains)
     return f"more in {more} of {len(gains)} cells, less in {less}, and no sure difference in {len(gains) - more - less}"
 
 
-def how(data: Mapping[str, list[Question]], pools: Mapping[str, Pool], votes: Path) -> str:
+def how(data, pools, votes):
     """Return the note that says what was measured."""
     sizes = ", ".join(f"{name} ({len(data[name]):,} questions, {pools[name].parts[0].orders} orders)" for name in data)
     missing = sorted({"gsm8k", "aime24"} - data.keys())

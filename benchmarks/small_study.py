@@ -1,11 +1,6 @@
 """A lab study that takes seconds, on a base policy that is trained in ten seconds, for benchmarks of faults."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 from apportion.lab.policy.base import Recipe, Stage, trained_policy
 from apportion.lab.world.demonstrator import EASY, MEDIUM
@@ -40,22 +35,22 @@ vip = {{ name = "vip", rollouts_per_prompt = 4, high = 12, predictor = "counts" 
 """
 
 
-def base_folder() -> Path:
+def base_folder():
     """Return the folder of the base policy, which the first call trains."""
     trained_policy(RECIPE)
     return RECIPE.directory
 
 
-def study_text(base: Path, rollouts: int, checkpoint_every: int = 2, processes: int = 2) -> str:
+def study_text(base, rollouts, checkpoint_every=2, processes=2):
     """Return the study's TOML."""
     return STUDY.format(base=base, rollouts=rollouts, checkpoint_every=checkpoint_every, processes=processes)
 
 
-def curves(folder: Path) -> Mapping[str, list[dict[str, Any]]]:
+def curves(folder):
     """Return the records of every run of the study in ``folder``, without the time that they took."""
     files = sorted((folder / "runs" / NAME).glob("*-seed*/metrics.jsonl"))
     return {file.parent.name: [_steady(line) for line in file.read_text("utf-8").splitlines()] for file in files}
 
 
-def _steady(line: str) -> dict[str, Any]:
+def _steady(line):
     return {key: value for key, value in json.loads(line).items() if key != "cpu_seconds"}

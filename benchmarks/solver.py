@@ -16,7 +16,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THR
 import heapq
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,12 +32,7 @@ from benchmarks.common import options, peak_mib, write
 SIZES = (512, 1_000_000)
 PER_PROMPT, LOW, HIGH, PRE_ROLLOUTS, SEED = 8, 3, 64, 4, 0
 ESTIMATOR: GroupEstimator = "rloo"
-COLUMNS = [
-    "prompts P",
-    "solver",
-    "milliseconds: median (least to most)",
-    "peak MiB",
-]
+COLUMNS = ["prompts P", "solver", "milliseconds: median (least to most)", "peak MiB"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +44,7 @@ class Problem:
     posterior: Belief
 
 
-def draw(prompts: int, generator: np.random.Generator) -> Problem:
+def draw(prompts, generator):
     """Draw a U-shaped population, as of a data set that a policy half masters."""
     success = generator.beta(0.7, 0.9, prompts)
     posterior = Belief.uniform(prompts).condition(
@@ -58,15 +53,15 @@ def draw(prompts: int, generator: np.random.Generator) -> Problem:
     return Problem(success, PER_PROMPT * prompts, posterior)
 
 
-def ours(problem: Problem) -> Counts:
+def ours(problem):
     return minimise_variance(problem.success, problem.budget, ESTIMATOR, LOW, HIGH)
 
 
-def paper(problem: Problem) -> Counts:
+def paper(problem):
     return printed_counts(problem.success, problem.budget, LOW, HIGH, ESTIMATOR)
 
 
-def paper_with_heap(problem: Problem) -> Counts:
+def paper_with_heap(problem):
     """Solve by the paper's route with the incentives of Algorithm 2 in a heap."""
     a = 4 * problem.success * (1 - problem.success)
     counts = printed.relaxed(a, problem.budget, LOW, HIGH, ESTIMATOR)
@@ -85,7 +80,7 @@ def paper_with_heap(problem: Problem) -> Counts:
     return counts
 
 
-def slsqp(problem: Problem) -> Counts:
+def slsqp(problem):
     """Solve by scipy's SLSQP on the relaxation, with exact derivatives, from uniform counts; then by Algorithm 2."""
     a = 4 * problem.success * (1 - problem.success)
     found = minimize(
@@ -100,7 +95,7 @@ def slsqp(problem: Problem) -> Counts:
     return printed.rounded(found.x, a, problem.budget, LOW, HIGH, ESTIMATOR)
 
 
-def hits(problem: Problem) -> Counts:
+def hits(problem):
     granted = np.full(len(problem.success), PRE_ROLLOUTS)
     return maximise_hits(problem.posterior, problem.budget, granted, HIGH)
 
@@ -115,7 +110,7 @@ SOLVERS: dict[str, tuple[Callable[[Problem], Counts], int]] = {
 """Each solver and the most prompts that it takes in less than a minute. Ours is first, so it warms up no cache."""
 
 
-def measure(prompts: int, repeats: int) -> list[list[str]]:
+def measure(prompts, repeats):
     """Return the table rows of one size."""
     problem = draw(prompts, np.random.default_rng(SEED))
     running = {name: solve for name, (solve, most) in SOLVERS.items() if prompts <= most}
@@ -135,14 +130,14 @@ def measure(prompts: int, repeats: int) -> list[list[str]]:
     return rows
 
 
-def shown(seconds: Sequence[float]) -> str:
+def shown(seconds):
     """Return milliseconds: their median, least and most."""
     return "{:,.2f} ({:,.2f} to {:,.2f})".format(
         *(1e3 * each for each in (statistics.median(seconds), min(seconds), max(seconds)))
     )
 
 
-def main() -> None:
+def main():
     arguments = options(__doc__, sizes=SIZES, repeats=15)
     rows = []
     for prompts in arguments.sizes:

@@ -6,9 +6,8 @@ compares outputs and gradients with those of transformers on the whole texts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,7 +37,7 @@ class _Read:
 class StackedLlama:
     """``copies`` of ``model``, a ``LlamaForCausalLM`` with tied embeddings, with AdamW's state but no weight decay."""
 
-    def __init__(self, model: Any, copies: int, examples: Sequence[int], device: str = "cpu") -> None:
+    def __init__(self, model, copies, examples, device="cpu"):
         self.config = model.config
         self.copies, self.device = copies, device
         self.examples = torch.tensor([list(examples)], device=device).expand(copies, 1, -1)
@@ -54,7 +53,7 @@ class StackedLlama:
         self._frequencies = 1.0 / self.config.rope_parameters["rope_theta"] ** places
 
     @torch.no_grad()
-    def sample(self, prompts: Sequence[Sequence[Sequence[int]]], uniforms: Tensor, ends: Sequence[int]) -> Sampled:
+    def sample(self, prompts, uniforms, ends):
         """Sample at temperature 1 after prompts [K][B], by ``uniforms`` [K, B, T], until one of the tokens ``ends``."""
         shared, (ids, mask) = self._examples(), self._padded(prompts)
         stops = torch.tensor(sorted(ends), device=self.device)
@@ -79,7 +78,7 @@ class StackedLlama:
                 break
         return Sampled(*(torch.stack(each, -1) for each in zip(*found, strict=True)))
 
-    def logprobs(self, prompts: Sequence[Sequence[Sequence[int]]], sampled: Sampled) -> Tensor:
+    def logprobs(self, prompts, sampled):
         """Return the log-probabilities [K, B, T] of sampled tokens, with a gradient; 0 where none counts."""
         ids, mask = self._padded(prompts)
         whole = torch.cat([ids, sampled.tokens], -1), torch.cat([mask, sampled.mask], -1)
@@ -88,7 +87,7 @@ class StackedLlama:
         found = self._logits(hidden[:, :, -length - 1 : -1]).log_softmax(-1)
         return found.gather(-1, sampled.tokens[..., None])[..., 0] * sampled.mask
 
-    def step(self, loss: Tensor, rates: Sequence[float]) -> None:
+    def step(self, loss, rates):
         """Take one step of Adam down the gradient of ``loss``, a sum over copies, with a rate for each copy."""
         gradients = torch.autograd.grad(loss, list(self.weights.values()))
         self._steps += 1
@@ -102,25 +101,23 @@ class StackedLlama:
                 size = square.sqrt().div_(correction).add_(EPSILON)
                 weight.sub_(size.reciprocal_().mul_(mean).mul_(rate.view(-1, *[1] * (weight.dim() - 1))))
 
-    def _padded(self, prompts: Sequence[Sequence[Sequence[int]]]) -> tuple[Tensor, Tensor]:
+    def _padded(self, prompts):
         """Return tokens and mask [K, B, L] of prompts, padded on the left."""
         length = max(len(each) for own in prompts for each in own)
         ids = [[[0] * (length - len(each)) + list(each) for each in own] for own in prompts]
         mask = [[[False] * (length - len(each)) + [True] * len(each) for each in own] for own in prompts]
         return torch.tensor(ids, device=self.device), torch.tensor(mask, device=self.device)
 
-    def _examples(self) -> KeysValues:
+    def _examples(self):
         """Return the keys and values [K, H, P, D] of the solved examples in each layer."""
         _, read = self._layers(self.examples, torch.ones_like(self.examples, dtype=torch.bool))
         return [(keys[:, 0], values[:, 0]) for keys, values in read.keys_values]
 
-    def _logits(self, hidden: Tensor) -> Tensor:
+    def _logits(self, hidden):
         """Return logits [K, ..., V] of hidden states [K, ..., C]."""
         return _linear(hidden, self.weights["embed_tokens.weight"])
 
-    def _layers(
-        self, ids: Tensor, mask: Tensor, shared: KeysValues | None = None, read: _Read | None = None
-    ) -> tuple[Tensor, _Read]:
+    def _layers(self, ids, mask, shared=None, read=None):
         """Return the last hidden states [K, B, L, C] of tokens [K, B, L], and all that was read."""
         known = mask if read is None else torch.cat([read.mask, mask], -1)
         length = ids.shape[-1]
@@ -151,7 +148,7 @@ class StackedLlama:
             hidden = hidden + _linear(gated, own["mlp.down_proj"])
         return self._normed(hidden, self.weights["norm.weight"]), _Read(kept, known)
 
-    def _normed(self, hidden: Tensor, weight: Tensor) -> Tensor:
+    def _normed(self, hidden, weight):
         size = torch.rsqrt(hidden.square().mean(-1, keepdim=True) + self.config.rms_norm_eps)
         return hidden * size * weight[:, None, None]
 
@@ -162,18 +159,18 @@ _NAMES = (
 )
 
 
-def _linear(x: Tensor, weight: Tensor) -> Tensor:
+def _linear(x, weight):
     """Return x [K, ..., I] times the weights [K, O, I] of each copy."""
     return torch.bmm(x.flatten(1, -2), weight.transpose(1, 2)).unflatten(1, x.shape[1:-1])
 
 
-def _rotated(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+def _rotated(x, cosine, sine):
     """Return x [K, B, L, H, D] turned by its places."""
     left, right = x.chunk(2, -1)
     return x * cosine + torch.cat([-right, left], -1) * sine
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, shared: tuple[Tensor, Tensor] | None) -> Tensor:
+def _attention(q, k, v, allowed, shared):
     """Return what queries [K, B, L, Q, D] read from own keys [K, B, H, S, D] and from shared ones [K, H, P, D]."""
     copies, rows, length, _, width = q.shape
     heads = k.shape[2]

@@ -12,16 +12,15 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 
-from apportion.stopping import PosteriorPredictive, Rule, decide
+from apportion.stopping import PosteriorPredictive, decide
 from benchmarks.common import RESULTS, options, table, write
 from benchmarks.recorded import VOTES, Streams, read_datasets
-from benchmarks.stopping_measured import SEED, WAVES, Cells, Key, estimate, is_default, measure, settings
-from benchmarks.stopping_picture import PICTURE, Curve, draw
+from benchmarks.stopping_measured import SEED, WAVES, Key, estimate, is_default, measure, settings
+from benchmarks.stopping_picture import PICTURE, draw
 
 M = 64
 ORDERS = {"gsm8k": 3, "aime24": 100}
@@ -38,7 +37,7 @@ SHARES = {".52 .48": (0.52, 0.48), ".3 .2, fifty of .01": (0.3, 0.2, *(0.01,) * 
 """Close races by a name to show."""
 
 
-def main(votes: Path = VOTES, quick: bool = False) -> None:
+def main(votes=VOTES, quick=False):
     """Measure, and write the table ``stopping`` and its picture, under ``runs/`` if ``quick``."""
     data = {
         name: Streams.draw(questions, 1 if quick else ORDERS.get(name, OTHER_ORDERS), SEED)
@@ -72,7 +71,7 @@ def main(votes: Path = VOTES, quick: bool = False) -> None:
     draw(curves(cells, rules), M, QUICK / PICTURE.name if quick else PICTURE)
 
 
-def _how(data: Mapping[str, Streams], votes: Path) -> str:
+def _how(data, votes):
     sizes = ", ".join(
         f"{name} ({len(streams.questions):,} questions x {len(streams.questions[0].answers)} answers, "
         f"{streams.orders} orders)"
@@ -86,7 +85,7 @@ def _how(data: Mapping[str, Streams], votes: Path) -> str:
     )
 
 
-def races(questions: int) -> str:
+def races(questions):
     """Return a table of samples and disagreement on questions that are all alike."""
     rules = {label: rule for label, rule in settings().items() if label in CLOSE}
     rng, rows = np.random.default_rng(SEED), []
@@ -102,12 +101,12 @@ def races(questions: int) -> str:
     return table(["probabilities", *rules], rows)
 
 
-def mean(cells: Cells, key: Key, field: str) -> float:
+def mean(cells, key, field):
     """Return the mean over the data sets of their means."""
     return float(np.mean([getattr(mine, field).mean() for mine in cells[key].values()]))
 
 
-def by_dataset(cells: Cells, rules: Iterable[str]) -> tuple[list[str], list[list[str]]]:
+def by_dataset(cells, rules):
     """Return the columns and rows of a table of the samples and agreement of settings on each data set."""
     found = {label: cells[Key(label)] for label in rules}
     columns = [f"{name} {what}" for name in next(iter(found.values())) for what in ("samples", "agreement %")]
@@ -118,7 +117,7 @@ def by_dataset(cells: Cells, rules: Iterable[str]) -> tuple[list[str], list[list
     return ["rule", *columns], rows
 
 
-def waves(cells: Cells, rules: Iterable[str]) -> str:
+def waves(cells, rules):
     """Return a table of samples, waves and agreement of settings with curtailment, by wave."""
     rows = []
     for label in rules:
@@ -131,7 +130,7 @@ def waves(cells: Cells, rules: Iterable[str]) -> str:
     return table(["rule", *(wave if wave == "free" else f"waves of {wave}" for wave in WAVES)], rows)
 
 
-def curves(cells: Cells, rules: Mapping[str, Rule]) -> dict[str, dict[str, Curve]]:
+def curves(cells, rules):
     """Return samples and disagreement of each rule's settings by data set, for OptPO those that the paper varies."""
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for label, rule in rules.items():

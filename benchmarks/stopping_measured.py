@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -10,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from apportion.stopping import RULES, Decisions, Rule, Wave, decide, make_rule
-from apportion.types import Floats, Mask
-from benchmarks.recorded import Streams
+from apportion.stopping import RULES, Wave, decide, make_rule
+from apportion.types import Floats
 
 SEED = 0
 RESAMPLES = 2000
@@ -39,7 +37,7 @@ GRID: dict[str, dict[str, dict[str, Any]]] = {
 """Settings by rule. A rule that is not here runs with its defaults."""
 
 
-def settings() -> dict[str, Rule]:
+def settings():
     """Return every registered rule with each of its settings, by a name to show."""
     return {
         f"{name}, {text}" if text else name: make_rule(name, **chosen)
@@ -48,7 +46,7 @@ def settings() -> dict[str, Rule]:
     }
 
 
-def is_default(rule: Rule) -> bool:
+def is_default(rule):
     """Return whether ``rule`` has its default settings."""
     return rule == make_rule(rule.name)
 
@@ -79,7 +77,7 @@ class CurtailmentCosts(AssertionError):
     """Curtailment took more samples or agreed less on some stream, although it is lossless."""
 
 
-def measure(data: Mapping[str, Streams], rules: Mapping[str, Rule], max_samples: int, waves: Iterable[Wave]) -> Cells:
+def measure(data, rules, max_samples, waves):
     """Run ``rules`` on the same streams with each kind of waves, without and with curtailment."""
     cells: Cells = {}
     for wave in waves:
@@ -91,9 +89,7 @@ def measure(data: Mapping[str, Streams], rules: Mapping[str, Rule], max_samples:
     return cells
 
 
-def replay(
-    streams: Streams, rule: Rule, max_samples: int, wave: Wave, full: Sequence[str | None]
-) -> tuple[Measured, Measured]:
+def replay(streams, rule, max_samples, wave, full):
     """Run ``rule`` without and with curtailment.
 
     ``full`` [S] are the answers of the full vote. ``CurtailmentCosts`` is raised if curtailment costs anything on any
@@ -110,7 +106,7 @@ def replay(
     return _measured(streams, plain, agreed), _measured(streams, curtailed, agreed_curtailed)
 
 
-def _measured(streams: Streams, found: Decisions, agreed: Mask) -> Measured:
+def _measured(streams, found, agreed):
     of = streams.by_question
     return Measured(of(found.samples), of(found.waves), of(agreed))
 
@@ -123,18 +119,18 @@ class Estimate:
     low: float
     high: float
 
-    def show(self, form: str = ".1f", scale: float = 1.0) -> str:
+    def show(self, form=".1f", scale=1.0):
         """Return the number and its interval as text, each times ``scale``."""
         value, low, high = (format(scale * number, form) for number in (self.value, self.low, self.high))
         return f"{value} ({low} to {high})"
 
 
-def estimate(*groups: Floats) -> Estimate:
+def estimate(*groups):
     """Return the mean of the means of ``groups``, each [Q]. Each group's questions are resampled."""
     return ratio(*[(group, np.ones_like(group)) for group in groups])
 
 
-def ratio(*groups: tuple[Floats, Floats]) -> Estimate:
+def ratio(*groups):
     """Return the mean of the first means over the mean of the second means; [Q] each, questions resampled in pairs."""
     over, under = (sum(_resampled(pair[side]) for pair in groups) for side in (0, 1))
     found = over / under
@@ -142,13 +138,13 @@ def ratio(*groups: tuple[Floats, Floats]) -> Estimate:
     return Estimate(float(found[0]), float(low), float(high))
 
 
-def _resampled(values: Floats) -> Floats:
+def _resampled(values):
     """Return the mean of ``values`` [Q], then its mean over each resample of the questions: [1 + RESAMPLES]."""
     return np.append(values.mean(), _resamples(len(values)) @ values)
 
 
 @lru_cache
-def _resamples(questions: int) -> Floats:
+def _resamples(questions):
     """Return the share of each question in each resample, [RESAMPLES, Q], equal for equal numbers of questions."""
     rng = np.random.default_rng([SEED, questions])
     return rng.multinomial(questions, np.full(questions, 1 / questions), size=RESAMPLES) / questions

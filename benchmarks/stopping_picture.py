@@ -1,11 +1,8 @@
 """Draw samples against disagreement with the full vote: a curve for each stopping rule, a panel for each data set."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "stopping.png"
@@ -32,7 +29,7 @@ Curve = Sequence[tuple[float, float]]
 """Samples and disagreement at each setting of a rule."""
 
 
-def draw(curves: Mapping[str, Mapping[str, Curve]], max_samples: int, path: Path = PICTURE) -> None:
+def draw(curves, max_samples, path=PICTURE):
     """Draw a panel for each data set of ``curves`` (data set, then rule), and save them at ``path``."""
     figure = Figure(figsize=(4.2 * len(curves), 4.9), layout="constrained")
     panels = figure.subplots(1, len(curves), sharey=True, squeeze=False)[0]
@@ -59,7 +56,7 @@ def draw(curves: Mapping[str, Mapping[str, Curve]], max_samples: int, path: Path
     figure.savefig(path, dpi=110)
 
 
-def _dress(axes: Axes, title: str) -> None:
+def _dress(axes, title):
     axes.set_xscale("log")
     axes.set_xlim(3.5, 66)
     axes.set_xticks([4, 8, 16, 32, 64], ["4", "8", "16", "32", "64"])

@@ -11,21 +11,20 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from collections.abc import Sequence
 
 import numpy as np
 
-from apportion import VIP, Prompt, Rollout, Uniform
+from apportion import VIP, Rollout, Uniform
 from apportion.allocators.spending.price import Price
 from apportion.allocators.vip import gradient_variance, minimise_noise
 from apportion.predictors import EmpiricalBayes, MeanLengths
 from apportion.replay.expected import HIGH, LOW, near_truth
 from apportion.replay.foresight import batches_of
-from apportion.simulation import InOrder, SlotMeasures, Slots, simulate_slots
+from apportion.simulation import InOrder, Slots, simulate_slots
 from apportion.stream import Stream
-from apportion.types import Counts, Floats, Plan
+from apportion.types import Floats, Plan
 from benchmarks.common import spread, table, write
-from benchmarks.real_run_data import Recorded, grpo_run
+from benchmarks.real_run_data import grpo_run
 
 SEEDS = (0, 1, 2)
 BATCH, SIZE, EPOCHS, SHOWN = 128, 8, 8, (0, 1, 7)
@@ -33,7 +32,7 @@ SLOTS, ROWS, HELD, UPDATES = 128, 512, 256, 16
 BOUND, UPDATE_TIMES = 1, (0.0, 0.5, 0.9)
 
 
-def priced(data: Recorded, seed: int) -> dict[str, list[tuple[float, float]]]:
+def priced(data, seed):
     """Return RLOO's variance and the rollouts granted over uniform's, by way of splitting, of each epoch.
 
     The recorded groups of 8 teach the belief, whatever was granted.
@@ -61,27 +60,27 @@ def priced(data: Recorded, seed: int) -> dict[str, list[tuple[float, float]]]:
     return {way: [(one / other, spent / granted) for one, other, spent in found] for way, found in sums.items()}
 
 
-def _parts(variance: Floats, size: int) -> list[Floats]:
+def _parts(variance, size):
     return [variance[first : first + size] for first in range(0, len(variance), size)]
 
 
-def _split(variance: Floats) -> Counts:
+def _split(variance):
     return minimise_noise(variance, SIZE * len(variance), "rloo", LOW, HIGH)
 
 
-def in_use(update: float, way: str, seed: int) -> SlotMeasures:
+def in_use(update, way, seed):
     """Return the measures of groups of 8, taken "in order", or opened by "predicted" lengths, the longest first."""
     engine = Slots(slots=SLOTS, prompts=HELD, update=update, seed=seed)
     lengths = MeanLengths(initial=1500) if way == "predicted" else None
     kind = InOrder if way == "in order" else Stream
 
-    def make(prompts: Sequence[Prompt]) -> Stream:
+    def make(prompts):
         return kind(Uniform(SIZE), prompts, rows_an_update=ROWS, age_bound=BOUND, lengths=lengths, seed=seed)
 
     return simulate_slots(engine, make, UPDATES)
 
 
-def main() -> None:
+def main():
     """Write the tables."""
     data = grpo_run()
     runs = [priced(data, seed) for seed in SEEDS]
@@ -100,10 +99,7 @@ def main() -> None:
             "RLOO's gradient variance on a recorded GRPO run (1,209 problems, 8 rollouts a prompt, 3 to 32). "
             "The default belief learns after each 128 prompts. A batch spends its budget exactly; the last row is what "
             "the price spends.",
-            table(
-                ["age bound", "update over sampling", "in order", "longest first, predicted"],
-                used,
-            ),
+            table(["age bound", "update over sampling", "in order", "longest first, predicted"], used),
             f"Share of the time that {SLOTS} slots sample; groups of 8, {ROWS} rollouts an update, {HELD} prompts, "
             f"lognormal lengths, {UPDATES} updates without the first quarter.",
         ],

@@ -3,8 +3,6 @@
 python -m benchmarks.stream_lab
 """
 
-from __future__ import annotations
-
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -15,7 +13,7 @@ from benchmarks.common import spread, write
 from benchmarks.studies import trained
 
 
-def main() -> None:
+def main():
     """Train all arms, and write the table."""
     study, runs = trained(Path(__file__).with_suffix(".toml"))
     means = {arm: [run.success[1:].mean() for run in mine] for arm, mine in runs.items()}
@@ -33,7 +31,7 @@ def main() -> None:
             "Exact success on 200 held-out prompts, its mean over five points of 2,560 rollouts trained on. "
             "Updates have 64 rollouts, 32 slots sample, an update takes half of the time of sampling one, and longer "
             "problems take longer. Differences are paired by seed. VIP and HORA count by a price in a stream. Single "
-            "rollouts wait for no group: each is compared with the rest of its update (batch_optimal).",
+            "rollouts wait for no group: each is compared with the rest of its update (batch_optimal)."
         ],
         seeds=study.seeds,
     )

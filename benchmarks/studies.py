@@ -1,20 +1,17 @@
 """Train a study of the lab, or go on with it, and read its runs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from apportion.lab.command import run
 from apportion.lab.report.results import Run
-from apportion.lab.study.design import Study, read_study
+from apportion.lab.study.design import read_study
 from apportion.lab.study.worker import run_directory
 
 Runs = Mapping[str, Sequence[Run]]
 """The runs of every arm, seeds in order."""
 
 
-def trained(config: Path, overrides: Sequence[str] = (), name: str | None = None) -> tuple[Study, Runs]:
+def trained(config, overrides=(), name=None):
     """Train the runs of a study that have not ended, and return it with all its runs."""
     code = run(config, overrides, name=name, resume=False, dry_run=False)
     if code:
@@ -23,7 +20,7 @@ def trained(config: Path, overrides: Sequence[str] = (), name: str | None = None
     return study, runs_of(study)
 
 
-def runs_of(study: Study) -> Runs:
+def runs_of(study):
     """Return the runs of a study that has ended."""
     return {
         arm: [Run.read(run_directory(study.directory, arm, seed)) for seed in study.seeds] for arm in study.allocators

@@ -12,14 +12,13 @@ from __future__ import annotations
 import itertools
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 from datasets import Dataset
-from transformers import PreTrainedModel, ProgressCallback, Qwen2Config, Qwen2ForCausalLM, TrainerCallback
+from transformers import ProgressCallback, Qwen2Config, Qwen2ForCausalLM, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 from transformers.utils import logging
 from trl import GRPOTrainer
@@ -38,7 +37,7 @@ ROLLOUTS = 8
 class TwoCalls(GRPOTrainer):
     """TRL's trainer that generates each batch in two calls of half the size."""
 
-    def _generate(self, prompts: list[Any]) -> Any:
+    def _generate(self, prompts):
         half = len(prompts) // 2
         first, second = super()._generate(prompts[:half]), super()._generate(prompts[half:])
         return tuple(a if a is None or isinstance(a, dict) else a + b for a, b in zip(first, second, strict=True))
@@ -64,14 +63,14 @@ class Shape:
     prompts: int
     tokens: int
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.policy}, {self.prompts} x {ROLLOUTS} x {self.tokens}"
 
 
 SHAPES = (Shape("tiny", 4, 16), Shape("tiny", 16, 64), Shape("medium", 16, 64))
 
 
-def make_policy(name: str) -> PreTrainedModel:
+def make_policy(name):
     """Return the lab's base of this name, or a policy of two layers that computes next to nothing."""
     if name != "tiny":
         return base_policy(name)
@@ -82,27 +81,27 @@ def make_policy(name: str) -> PreTrainedModel:
 
 
 @dataclass
-class StepTimes(TrainerCallback):  # type: ignore[misc]
+class StepTimes(TrainerCallback):
     """The processor seconds of each step but the first, from the beginning of one to that of the next."""
 
     marks: list[float] = field(default_factory=list)
 
-    def on_step_begin(self, *args: Any, **named: Any) -> None:
+    def on_step_begin(self, *args, **named):
         """Note the time at which a step begins."""
         self.marks.append(time.process_time())
 
     @property
-    def seconds(self) -> float:
+    def seconds(self):
         """The median of a step."""
         return float(np.median(np.diff(self.marks[1:])))
 
 
-def coin(completions: Sequence[str], **columns: Any) -> list[float]:
+def coin(completions, **columns):
     """Return rewards of 0 and 1 in turn."""
     return [float(i % 2) for i in range(len(completions))]
 
 
-def turn(name: str, shape: Shape, steps: int, seed: int) -> float:
+def turn(name, shape, steps, seed):
     """Train for ``steps``, and return the median processor seconds of a step."""
     with tempfile.TemporaryDirectory() as folder:
         settings = {
@@ -127,7 +126,7 @@ def turn(name: str, shape: Shape, steps: int, seed: int) -> float:
         return times.seconds
 
 
-def measure(shape: Shape, cycles: int, steps: int) -> list[list[object]]:
+def measure(shape, cycles, steps):
     """Return a row for each trainer. The order of the trainers turns round in every other cycle."""
     seconds: dict[str, list[float]] = {name: [] for name in MAKE}
     for cycle in range(cycles):
@@ -142,7 +141,7 @@ def measure(shape: Shape, cycles: int, steps: int) -> list[list[object]]:
     return rows
 
 
-def main() -> None:
+def main():
     chosen = options(__doc__, cycles=12, steps=6)
     torch.set_num_threads(1)
     logging.set_verbosity_error()
@@ -157,7 +156,7 @@ def main() -> None:
             f"Processor time of a whole step: generation, rewards, loss, optimizer and log. {chosen.cycles} cycles in "
             f"which the four trainers take turns, each with a run of {chosen.steps} steps. Means over cycles of the "
             "median step, with 95% t intervals. Ratios and differences are paired by cycle: `Uniform` beside TRL, two "
-            "rounds beside TRL with its batch generated in two calls of half the size.",
+            "rounds beside TRL with its batch generated in two calls of half the size."
         ],
         seeds=range(chosen.cycles),
     )

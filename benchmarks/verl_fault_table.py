@@ -6,20 +6,17 @@
 The kinds and the fakes behind verl's interfaces are those of ``tests/verl/fault_table.py``.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.common import RESULTS, options, write
 from tests.verl.cpu import assets as made
-from tests.verl.fault_random import RandomRun, random_run
-from tests.verl.fault_table import KINDS, MOMENTS, Found, tried
+from tests.verl.fault_random import random_run
+from tests.verl.fault_table import KINDS, MOMENTS, tried
 
 OUTCOMES = {
     "survived": "survived",
@@ -31,13 +28,7 @@ OUTCOMES = {
 STEPS, SEEDS = 200, (0, 1)
 
 
-def study(
-    results: Path = RESULTS,
-    steps: int = STEPS,
-    seeds: Sequence[int] = SEEDS,
-    jobs: int = 2,
-    moments: int = len(MOMENTS),
-) -> list[Found]:
+def study(results=RESULTS, steps=STEPS, seeds=SEEDS, jobs=2, moments=len(MOMENTS)):
     """Try all kinds at all moments, and runs of ``steps`` steps with random faults. Write the table."""
     cases = [(kind, (kind + i) % len(MOMENTS)) for kind in range(len(KINDS)) for i in range(moments)]
     with tempfile.TemporaryDirectory() as name:
@@ -77,11 +68,11 @@ def study(
     return found
 
 
-def _tried(kind: int, moment: int, assets: Path) -> Found:
+def _tried(kind, moment, assets):
     return tried(KINDS[kind], MOMENTS[moment], assets)
 
 
-def random_lines(runs: Sequence[RandomRun]) -> str:
+def random_lines(runs):
     """Return what came of the runs with random faults."""
     lines = ["## Faults at random moments", ""]
     for run in runs:

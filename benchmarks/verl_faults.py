@@ -14,13 +14,12 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import count, cycle
 from pathlib import Path
 from random import Random
 from statistics import median
-from typing import Any
 
 import psutil
 
@@ -64,57 +63,57 @@ class LiveRun:
     done: harness.Run | None = None
     ended: float = 0.0
 
-    def start(self) -> None:
+    def start(self):
         (self.folder / "records" / "faults").mkdir(parents=True, exist_ok=True)
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
-    def _run(self) -> None:
+    def _run(self):
         self.done = harness.run(
             self.folder, self.assets, self.overrides, python=self.python, seconds=3600, until=self.folder / "end"
         )
         self.ended = time.monotonic()
 
     @property
-    def steps(self) -> list[int]:
+    def steps(self):
         """The steps of training that were logged."""
         return [line["step"] for line in self.logged if line["step"] > 0]
 
     @property
-    def logged(self) -> list[dict[str, Any]]:
+    def logged(self):
         path = self.folder / "records" / "metrics.jsonl"
         lines = path.read_text("utf-8").splitlines(keepends=True) if path.exists() else []
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     @property
-    def phase(self) -> str:
+    def phase(self):
         """What the trainer does: "round", "training" or "validation"; "" before it has begun."""
         path = self.folder / "records" / "phases"
         lines = path.read_text("utf-8").splitlines() if path.exists() else []
         return lines[-1] if lines else ""
 
-    def processes(self, title: str) -> list[int]:
+    def processes(self, title):
         """Return the processes of this run whose command line begins with ``title``."""
         return [each.pid for each in self._found() if " ".join(each.info["cmdline"] or ()).startswith(title)]
 
-    def all_processes(self) -> list[int]:
+    def all_processes(self):
         return [each.pid for each in self._found()]
 
-    def _found(self) -> list[psutil.Process]:
+    def _found(self):
         return [each for each in psutil.process_iter(["cwd", "cmdline"]) if each.info["cwd"] == str(self.folder)]
 
-    def ask(self, fault: str, prompts: Iterable[int]) -> list[Path]:
+    def ask(self, fault, prompts):
         """Have the next rollout or reward of these prompts suffer ``fault``; ``forget`` takes what is left back."""
         paths = [self.folder / "records" / "faults" / f"{fault}_{index}.0" for index in prompts]
         for path in paths:
             path.touch()
         return paths
 
-    def forget(self) -> None:
+    def forget(self):
         for path in (self.folder / "records" / "faults").iterdir():
             path.unlink(missing_ok=True)
 
-    def end(self) -> None:
+    def end(self):
         """Kill what is left of the run."""
         (self.folder / "end").touch()
         self.thread.join(30)
@@ -183,12 +182,12 @@ FATAL = (
 )
 
 
-def workers(run: LiveRun) -> list[int]:
+def workers(run):
     """Return the processes of the agent-loop workers."""
     return sorted(run.processes("ray::AllocatedWorker"))
 
 
-def strike(run: LiveRun, fault: Fault, rng: Random) -> float:
+def strike(run, fault, rng):
     """Do a fault, and return the time at which it began."""
     began, pids = time.monotonic(), workers(run)
     rng.shuffle(pids)
@@ -213,7 +212,7 @@ def strike(run: LiveRun, fault: Fault, rng: Random) -> float:
     return began
 
 
-def study(faults: int = FAULTS, fatal: int = 3, results: Path = RESULTS, seed: int = SEED) -> list[Struck]:
+def study(faults=FAULTS, fatal=3, results=RESULTS, seed=SEED):
     """Make ``faults`` faults that a run survives, and ``fatal`` of each kind that ends it. Write the table."""
     found: list[Struck] = []
     rng, runs, order = Random(seed), count(), cycle(RECOVERED)
@@ -249,21 +248,21 @@ def study(faults: int = FAULTS, fatal: int = 3, results: Path = RESULTS, seed: i
     return found
 
 
-def rows(found: Sequence[Struck]) -> list[list[str]]:
+def rows(found):
     """Return one row for each kind of fault, in order, and one for all."""
     names = list(dict.fromkeys(fault.name for fault in (*RECOVERED, *FATAL)))
     kinds = [[each for each in found if each.fault == name] for name in names]
     return [*(_row(own[0].fault, own) for own in kinds if own), _row("all", found)]
 
 
-def _row(name: str, found: Sequence[Struck]) -> list[str]:
+def _row(name, found):
     outcomes = [sum(each.outcome == outcome for each in found) for outcome in OUTCOMES]
     seconds = [each.seconds for each in found]
     within = sum(each.within and not each.wrong for each in found)
     return [name, *map(str, [len(found), *outcomes]), f"{median(seconds):.1f}", f"{max(seconds):.1f}", str(within)]
 
 
-def outcome_of(fault: Fault, status: int | None, output: str, stepped: bool) -> str:
+def outcome_of(fault, status, output, stepped):
     """Return what came of a fault: "went on", "ended" with its error, "ended otherwise", or "hung".
 
     ``status`` is that of the run, None if it has not ended; ``stepped`` whether a step followed.
@@ -275,7 +274,7 @@ def outcome_of(fault: Fault, status: int | None, output: str, stepped: bool) -> 
     return "went on" if status == 0 and not fault.error else "ended otherwise"
 
 
-def unsound(lines: Iterable[Mapping[str, Any]], step: int, batch: int = 4) -> list[str]:
+def unsound(lines, step, batch=4):
     """Return what is wrong with the rows of a step: other prompts, rows twice or of no group, or wrong rewards."""
     own = [line for line in lines if not line["padding"]]
     expected = {index % PROMPTS for index in range(batch * (step - 1), batch * step)}
@@ -293,14 +292,14 @@ def unsound(lines: Iterable[Mapping[str, Any]], step: int, batch: int = 4) -> li
     return wrong
 
 
-def _live(folder: Path, assets: Path, python: str) -> LiveRun:
+def _live(folder, assets, python):
     folder.mkdir()
     steps, saving = "trainer.total_training_steps=100000", ("trainer.save_freq=5", SAVED)
     overrides = allocated(HORA, *FAULTY, *SETTINGS, steps, *saving, silent_seconds=SILENT_SECONDS)
     return LiveRun(folder, assets, python, overrides)
 
 
-def _survive(run: LiveRun, faults: Sequence[Fault], rng: Random) -> list[Struck]:
+def _survive(run, faults, rng):
     """Make ``faults`` in one run, each at a random moment after it has gone on. End the run."""
     run.start()
     found: list[Struck] = []
@@ -324,7 +323,7 @@ def _survive(run: LiveRun, faults: Sequence[Fault], rng: Random) -> list[Struck]
     return found
 
 
-def _strike(run: LiveRun, fault: Fault, rng: Random) -> Struck:
+def _strike(run, fault, rng):
     """Make a fault and wait until a whole step has followed it."""
     _wait(lambda: len(workers(run)) == 2 or run.done is not None, START_SECONDS)
     time.sleep(rng.uniform(0, 4))
@@ -347,7 +346,7 @@ def _strike(run: LiveRun, fault: Fault, rng: Random) -> Struck:
     return struck
 
 
-def _end(run: LiveRun, fault: Fault, rng: Random) -> Struck:
+def _end(run, fault, rng):
     """Make a fatal fault in a run of its own, and wait until all its processes have ended."""
     run.start()
     enough = 7 if fault.resumed else 2  # a checkpoint is saved every fifth step
@@ -369,7 +368,7 @@ def _end(run: LiveRun, fault: Fault, rng: Random) -> Struck:
     return struck
 
 
-def _differences_after_resume(run: LiveRun) -> list[str]:
+def _differences_after_resume(run):
     """Resume a run, and return which of the steps that it repeats differ, or that it does not go on."""
     before = {step: _content(run, step) for step in run.steps}
     (run.folder / "end").unlink()
@@ -384,13 +383,13 @@ def _differences_after_resume(run: LiveRun) -> list[str]:
     return wrong if went_on else [*wrong, "it cannot be resumed"]
 
 
-def _content(run: LiveRun, step: int) -> list[tuple[Any, ...]]:
+def _content(run, step):
     """Return what a step trains on: questions, responses and advantages."""
     lines = (run.folder / "records" / f"rows_{step}.jsonl").read_text("utf-8").splitlines()
     return sorted((row["index"], row["responses"], row["advantages"]) for row in map(json.loads, lines))
 
 
-def _show(struck: Struck, run: LiveRun, wanted: str) -> None:
+def _show(struck, run, wanted):
     """Print a fault, and keep the log of a run that did not end as ``wanted``."""
     print(f"{struck.fault}: {struck.outcome} after {struck.seconds:.1f} s", struck.wrong, flush=True)
     if struck.outcome != wanted:
@@ -399,12 +398,12 @@ def _show(struck: Struck, run: LiveRun, wanted: str) -> None:
         print("its log is", path, flush=True)
 
 
-def _output(run: LiveRun) -> str:
+def _output(run):
     path = run.folder / "output.log"
     return path.read_text("utf-8", "replace") if path.exists() else ""
 
 
-def _wait(true: Callable[[], object], seconds: float) -> bool:
+def _wait(true, seconds):
     deadline = time.monotonic() + seconds
     while not true():
         if time.monotonic() > deadline:
@@ -413,7 +412,7 @@ def _wait(true: Callable[[], object], seconds: float) -> bool:
     return True
 
 
-def send(pid: int, number: signal.Signals) -> None:
+def send(pid, number):
     """Send a signal to a process that may have ended."""
     try:
         os.kill(pid, number)

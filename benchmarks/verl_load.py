@@ -11,11 +11,9 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
-from pathlib import Path
 from statistics import mean
-from typing import Any
 
 from benchmarks.common import RESULTS, spread, write
 from benchmarks.verl_load_reports import Served, served_apart
@@ -38,9 +36,7 @@ Case = tuple[str, int, int | None]
 """An allocator, prompts and a wanted rate."""
 
 
-def study(
-    results: Path = RESULTS, runs: Sequence[Case] = SERVED, workers: int = ACTORS, seeds: Sequence[int] = SEEDS
-) -> None:
+def study(results=RESULTS, runs=SERVED, workers=ACTORS, seeds=SEEDS):
     """Measure the coordinator behind Ray's calls and write the table ``verl_load_reports``."""
     found: Mapping[Case, list[Served]] = {run: [] for run in runs}
     for seed in seeds:  # seed by seed, so that a busy moment of the machine does not hit one alone
@@ -78,7 +74,7 @@ def study(
     )
 
 
-def _record(one: Served) -> dict[str, Any]:
+def _record(one):
     own = {name: value for name, value in vars(one).items() if name != "delays"}
     return own | {"median_delay": one.delay(0.5), "p99_delay": one.delay(0.99)}
 

@@ -9,15 +9,11 @@ import asyncio
 import multiprocessing
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from typing import Any
 
 import numpy as np
 import ray
 
-from apportion.verl.coordinator.messages import TaskResult, WorkerTask
 from apportion.verl.coordinator.service import Coordinator
 from apportion.verl.coordinator.settings import VerlAllocation
 from apportion.verl.reports import GROUP, Outbox
@@ -43,11 +39,11 @@ class Served:
     delays: tuple[float, ...]
 
     @property
-    def rate(self) -> float:
+    def rate(self):
         """The number of reports a second."""
         return self.reports / self.seconds
 
-    def delay(self, share: float) -> float:
+    def delay(self, share):
         """Return the delay that ``share`` of the reports do not exceed, in seconds."""
         return float(np.quantile(self.delays, share))
 
@@ -55,19 +51,19 @@ class Served:
 class AnsweringWorker:
     """Answers each task at once, or at ``rate`` a second. A report's failure is when it was made."""
 
-    def __init__(self, answers: Answers, rate: float | None) -> None:
+    def __init__(self, answers, rate):
         self._answers, self._rate, self._outbox = answers, rate, Outbox()
         self._due = 0.0
 
-    @ray.method(concurrency_group=GROUP)  # type: ignore[untyped-decorator]
-    def reports(self) -> list[bytes]:
+    @ray.method(concurrency_group=GROUP)
+    def reports(self):
         """Return what was answered since the last call."""
         return self._outbox.take()
 
-    async def generate_sequences(self, chunk: Any) -> None:
+    async def generate_sequences(self, chunk):
         """Take rows, which are not looked at."""
 
-    async def carry_out(self, tasks: Sequence[WorkerTask]) -> None:
+    async def carry_out(self, tasks):
         """Answer ``tasks``."""
         for task in tasks:
             if self._rate is not None:
@@ -77,7 +73,7 @@ class AnsweringWorker:
             self._outbox.put((self._answers.report(task), time.monotonic()))
 
 
-def served_apart(name: str, prompts: int, workers: int, seed: int, rate: float | None = None) -> Served:
+def served_apart(name, prompts, workers, seed, rate=None):
     """Return the cost of one request under the allocator ``name``, with the coordinator in a process of its own.
 
     The workers answer ``rate`` tasks a second together, or as many as they can if it is None.
@@ -96,7 +92,7 @@ def served_apart(name: str, prompts: int, workers: int, seed: int, rate: float |
     return found
 
 
-def _serve(pipe: Connection, name: str, answers: Answers, rate: float | None) -> None:
+def _serve(pipe, name, answers, rate):
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder:  # for sockets, whose paths must be short
         ray.init(num_cpus=4, include_dashboard=False, object_store_memory=100_000_000, _temp_dir=folder)
         try:
@@ -105,14 +101,14 @@ def _serve(pipe: Connection, name: str, answers: Answers, rate: float | None) ->
             ray.shutdown()
 
 
-async def _served(name: str, answers: Answers, rate: float | None) -> Served:
+async def _served(name, answers, rate):
     coordinator, request = Coordinator(VerlAllocation(allocator=answers.learnt(name))), answers.request()
     actor = ray.remote(num_cpus=0, concurrency_groups={GROUP: 1})(AnsweringWorker)
     names, each = [worker_name(i) for i in range(answers.workers)], None if rate is None else rate / answers.workers
     handles = {worker: actor.options(name=worker).remote(answers, each) for worker in names}
     delays, calls, over, receive = list[float](), list[int](), asyncio.Event(), coordinator.receive
 
-    def received(found: Sequence[tuple[TaskResult, float]]) -> None:
+    def received(found):
         now = time.monotonic()
         delays.extend(now - made for _, made in found)
         calls.append(len(found))
@@ -120,7 +116,7 @@ async def _served(name: str, answers: Answers, rate: float | None) -> Served:
         if coordinator.error is not None or not coordinator.waits:
             over.set()
 
-    coordinator.receive = received  # type: ignore[assignment, method-assign]
+    coordinator.receive = received
     group = WorkerGroup(coordinator, handles)
     await group.start()
     began, loop_seconds = time.perf_counter(), time.thread_time()

@@ -3,8 +3,6 @@
 python -m benchmarks.verl_padding              # the coordinator alone, without Ray
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from apportion import HORA, VIP
@@ -21,7 +19,7 @@ RULES = {
 WAYS = {f"{EACH} prompts": None, "fills a mini-batch": MULTIPLE}
 
 
-def measured(rule: str, most_rows: int | None, seed: int) -> tuple[float, float, float]:
+def measured(rule, most_rows, seed):
     """Return the share of padding, the mini-batches an update, and the prompts an update."""
     trainer = Trainer(RULES[rule](), seed=seed, most_rows=most_rows, each=EACH, prompts=PROMPTS, bound=28)
     trainer.feed(4 * EACH)
@@ -33,7 +31,7 @@ def measured(rule: str, most_rows: int | None, seed: int) -> tuple[float, float,
     return 1 - rows.sum() / padded.sum(), padded.mean() / MULTIPLE, float(np.mean([len(own) for own in sizes]))
 
 
-def main() -> None:
+def main():
     """Measure, and write the table."""
     rows = []
     for rule in RULES:

@@ -27,7 +27,7 @@ from apportion.stopping import USUAL_RULE, decide
 from apportion.vote import read_recorded
 from apportion.vote.journal import samples_path
 from benchmarks.common import ROOT, options, write
-from tests.endpoint.fault_server import FaultServer, Request, cut_before
+from tests.endpoint.fault_server import FaultServer, cut_before
 from tests.vote.builders import answering, make_questions, stream_of
 
 KILLS, SEED, QUESTIONS, MAX_SAMPLES, CONCURRENCY = 100, 0, 500, 32, 16
@@ -45,7 +45,7 @@ class Scene:
     cutting: bool = False
 
 
-async def tear(scene: Scene) -> None:
+async def tear(scene):
     """Cut the end of the last line of the samples of a run that was killed, as a loss of power may."""
     await scene.process.wait()
     path = samples_path(scene.out)
@@ -53,7 +53,7 @@ async def tear(scene: Scene) -> None:
         os.truncate(path, path.stat().st_size - scene.rng.randint(1, 40))
 
 
-async def cut(scene: Scene) -> None:
+async def cut(scene):
     """Cut all connections from now on."""
     scene.cutting = True
 
@@ -70,7 +70,7 @@ FAULTS: dict[str, tuple[Act, ...]] = {
 """What is done to the run, in order: a signal, seconds to wait, or an act."""
 
 
-async def strike(scene: Scene, kind: str) -> None:
+async def strike(scene, kind):
     """Apply a fault."""
     for act in FAULTS[kind]:
         if isinstance(act, signal.Signals):
@@ -92,7 +92,7 @@ class Tried:
     problems: list[str] = field(default_factory=list)
 
 
-async def start(server: FaultServer, folder: Path) -> Process:
+async def start(server, folder):
     """Start the vote, or go on with it."""
     command = f"vote --base-url {server.url} --model tiny --questions questions.jsonl --out answers.jsonl --json"
     more = f"--max-samples {MAX_SAMPLES} --concurrency {CONCURRENCY} --equivalence exact"
@@ -105,9 +105,7 @@ async def start(server: FaultServer, folder: Path) -> Process:
     )
 
 
-async def kill_once(
-    server: FaultServer, folder: Path, rng: Random, kind: str, tried: Tried, scenes: list[Scene]
-) -> bool:
+async def kill_once(server, folder, rng, kind, tried, scenes):
     """Run until a random moment and apply the fault. Return whether the run had ended by itself."""
     before, first = _kept(folder), len(server.requests)
     scene = Scene(await start(server, folder), folder / "answers.jsonl", rng)
@@ -136,17 +134,17 @@ async def kill_once(
     return False
 
 
-def _kept(folder: Path) -> int:
+def _kept(folder):
     """Return how many whole samples are kept."""
     return sum(map(len, read_recorded(folder / "answers.jsonl").samples.values()))
 
 
-async def measure(kills: int) -> None:
+async def measure(kills):
     """Kill, finish, compare, and write the table ``vote_kills``."""
     rng, questions = Random(SEED), make_questions(QUESTIONS)
     tried, scenes = {name: Tried() for name in FAULTS}, list[Scene]()
 
-    def script(request: Request) -> Callable[..., Awaitable[None]]:
+    def script(request):
         return cut_before() if scenes and scenes[0].cutting else answering(delay=0.25)
 
     with tempfile.TemporaryDirectory() as name:

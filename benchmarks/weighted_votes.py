@@ -25,16 +25,13 @@ Registered before any run on the data; the commit before the one with the table 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-
 import numpy as np
 
 from apportion.stopping import encode_answers
-from apportion.types import Counts, Floats
+from apportion.types import Floats
 from benchmarks.common import options, write
-from benchmarks.recorded import VOTES, Question, read_datasets
-from benchmarks.stopping_measured import SEED, Estimate, estimate
+from benchmarks.recorded import VOTES, read_datasets
+from benchmarks.stopping_measured import SEED, estimate
 
 VOTES_EACH = 40
 EXPONENT = 1.0
@@ -54,7 +51,7 @@ MEANS = ("plain, %", "weighted, %")
 """Accuracies over the pooled questions."""
 
 
-def winners(codes: Counts, weights: Floats) -> Counts:
+def winners(codes, weights):
     """Return the answer [R] with the largest total weight in each of R orders, the first to appear among equals.
 
     ``codes`` [R, V] are the answers' numbers in the order of voting, and ``weights`` [R, V] the weights of the votes.
@@ -70,7 +67,7 @@ def winners(codes: Counts, weights: Floats) -> Counts:
     return codes[rows, (mine == totals.max(axis=1, keepdims=True)).argmax(axis=1)]
 
 
-def compare(question: Question, orders: Counts, exponent: float, shuffled: np.random.Generator | None = None) -> Floats:
+def compare(question, orders, exponent, shuffled=None):
     """Return the accuracy of the plain and of the weighted vote, and how often their winners differ: [3] shares.
 
     ``orders`` [R, V] are the samples that vote in each order. With ``shuffled`` the tokens are shuffled in each order.
@@ -84,9 +81,7 @@ def compare(question: Question, orders: Counts, exponent: float, shuffled: np.ra
     return np.array([right[plain].mean(), right[weighted].mean(), (plain != weighted).mean()])
 
 
-def measure(
-    data: Mapping[str, Sequence[Question]], orders: Mapping[str, int] = ORDERS
-) -> dict[tuple[str, int, float], dict[str, Floats]]:
+def measure(data, orders=ORDERS):
     """Return ``compare`` of each question [Q, 3] by look and data set."""
     found: dict[tuple[str, int, float], dict[str, list[Floats]]] = {look: {name: [] for name in data} for look in LOOKS}
     rng, placebo = np.random.default_rng(SEED), np.random.default_rng([SEED, 1])
@@ -101,7 +96,7 @@ def measure(
     return {look: {name: np.array(rows) for name, rows in mine.items()} for look, mine in found.items()}
 
 
-def differences(mine: Mapping[str, Floats]) -> dict[str, Estimate]:
+def differences(mine):
     """Return weighted less plain accuracy: of the pooled questions, of each data set, and the mean of the data sets."""
     gains = {name: found[:, 1] - found[:, 0] for name, found in mine.items()}
     return {
@@ -111,13 +106,13 @@ def differences(mine: Mapping[str, Floats]) -> dict[str, Estimate]:
     }
 
 
-def holds(found: Mapping[str, Estimate]) -> bool:
+def holds(found):
     """Return whether the registered rule says to build the weight in."""
     sets = [estimate for name, estimate in found.items() if name not in ("pooled", "mean of sets")]
     return found["pooled"].low > 0 and all(mine.high >= 0 for mine in sets)
 
 
-def table_rows(cells: Mapping[tuple[str, int, float], Mapping[str, Floats]]) -> Iterator[list[object]]:
+def table_rows(cells):
     """Yield the rows of the table, one a look: accuracies and differences in percent and points."""
     for (kind, votes, exponent), mine in cells.items():
         plain, weighted, differs = (f"{100 * mean:.2f}" for mean in np.concatenate(list(mine.values())).mean(axis=0))
@@ -125,7 +120,7 @@ def table_rows(cells: Mapping[tuple[str, int, float], Mapping[str, Floats]]) -> 
         yield [kind, votes, f"{exponent:g}", plain, weighted, *gains, differs]
 
 
-def main(votes: Path = VOTES) -> None:
+def main(votes=VOTES):
     """Measure, and write the table ``weighted_votes``."""
     data = {name: rows for name, rows in read_datasets(votes).items() if name in ORDERS}
     missing = [name for name in ORDERS if name not in data]

@@ -20,7 +20,7 @@ from benchmarks.evidence.page import find_ages, is_of_a_commit, write
 from benchmarks.evidence.registry import all_cells, cell_named
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(prog="python -m benchmarks.evidence", description=__doc__.split("\n")[0])
     parser.add_argument("--only", default="", help="cells whose names begin so")
     parser.add_argument("--processes", type=int, default=2, help="cells at a time")

@@ -8,18 +8,13 @@ A current value is outdated by any change to what it reaches. A value that is kn
 the benchmarks or the rooms with formulas change.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections import defaultdict
-from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 from apportion.runs.whole_files import write_whole
 from benchmarks.evidence import reach
-from benchmarks.evidence.cell import Cell
 
 OLDER = Path(__file__).parent / "older.json"
 GOLDEN = "tests/golden/decisions.json.gz"
@@ -28,7 +23,7 @@ SHOWN = 12
 """Names of changed definitions that are kept for each value, formulas first."""
 
 
-def older() -> dict[str, Any]:
+def older():
     """Return what is known of values that are older than the code: by cell ``formulas`` (a key) and ``changed``.
 
     ``same formulas`` says that neither a room with formulas nor the benchmark has changed, but another room. ``same
@@ -37,7 +32,7 @@ def older() -> dict[str, Any]:
     return json.loads(OLDER.read_text(encoding="utf-8")) if OLDER.exists() else {}
 
 
-def state_of(name: str, value: Mapping[str, Any], cell: Cell) -> str | None:
+def state_of(name, value, cell):
     """Return "current", or the definitions that changed since; None if ``--age`` has not seen the code as it is."""
     if value["key"] == cell.key:
         return "current"
@@ -45,7 +40,7 @@ def state_of(name: str, value: Mapping[str, Any], cell: Cell) -> str | None:
     return str(known["changed"]) if known and known["formulas"] == cell.formulas else None
 
 
-def find(values: Mapping[str, Mapping[str, Any]], cells: Mapping[str, Cell]) -> dict[str, str]:
+def find(values, cells):
     """Write ``older.json`` for committed ``values``, by cell. Return the key of each at its commit.
 
     A value that is current keeps its key. So does one whose commit git does not have: what changed is unknown then.
@@ -80,19 +75,19 @@ def find(values: Mapping[str, Mapping[str, Any]], cells: Mapping[str, Cell]) -> 
     return keys
 
 
-def forget(names: Collection[str]) -> None:
+def forget(names):
     """Take values that were measured again out of ``older.json``."""
     known = older()
     if known.keys() & set(names):
         _write({name: each for name, each in known.items() if name not in names})
 
 
-def _write(found: Mapping[str, Any]) -> None:
+def _write(found):
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(each)}" for name, each in sorted(found.items()))
     write_whole(OLDER, f"{{\n{lines}\n}}\n")
 
 
-def _homes() -> dict[str, str]:
+def _homes():
     """Return the room of each definition of the package, by its name."""
     code = reach.Code(reach.working_tree())
     return {
@@ -103,7 +98,7 @@ def _homes() -> dict[str, str]:
     }
 
 
-def _told(changed: list[str], homes: Mapping[str, str]) -> str:
+def _told(changed, homes):
     """Return how many definitions changed, and the names of some: those of formulas first."""
     first = sorted(changed, key=lambda name: homes.get(name.split(".")[0], "") not in reach.FORMULAS)
     return f"{len(changed)} definitions: {', '.join(first[:SHOWN])}{', ...' if len(changed) > SHOWN else ''}"

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import numpy as np
 
-from apportion.lab.report.results import Run
 from apportion.lab.training.metrics import read_metrics
 from apportion.lab.training.trainer import Trainer
-from apportion.types import Batch, Group
-from benchmarks.evidence.cell import Values
-from benchmarks.evidence.learning import HARD, Settings, learn, swept
+from benchmarks.evidence.learning import HARD, learn, swept
 
 GRPO = {**HARD, "estimator": "grpo"}
 """The shared lab setting with the paper's estimator."""
@@ -28,12 +22,12 @@ BANDS = (0.0, 0.2, 0.4, 0.6, 0.8)
 class FollowedTrainer(Trainer):
     """A trainer that notes the accounting of every step."""
 
-    def __init__(self, *settings: Any) -> None:
+    def __init__(self, *settings):
         super().__init__(*settings)
         self.notes: list[dict[str, float]] = []
         self._sampled = 0
 
-    def _log(self, batch: Batch, groups: list[Group]) -> None:
+    def _log(self, batch, groups):
         """Note what was asked for and what became of it. Called at the end of each step."""
         trained = {group.prompt.id for group in groups}
         rollouts = sum(len(group.rollouts) for group in groups)  # fresh ones and reused ones
@@ -46,7 +40,7 @@ class FollowedTrainer(Trainer):
         self.notes.append({"asked": asked, "groups": len(groups), "dropped": dropped, "exact": exact})
 
 
-def accounted(trainer: FollowedTrainer, run: Run) -> Mapping[str, Any]:
+def accounted(trainer, run):
     """Return what became of the rollouts of a run, and its success after ``EQUAL_STEPS`` steps."""
     notes = {key: np.array([note[key] for note in trainer.notes]) for key in trainer.notes[0]}
     steps, counts = run.evaluations["step"], run.steps["counts"]
@@ -73,16 +67,12 @@ def accounted(trainer: FollowedTrainer, run: Run) -> Mapping[str, Any]:
     }
 
 
-def followed(rule: Settings, seed: int, training: Settings) -> dict[str, Any]:
+def followed(rule, seed, training):
     """Train one run and return what it learns and how its rollouts were spent."""
     return learn(rule, seed, training, accounted, FollowedTrainer)
 
 
-def learning(rule: Settings, rates: Sequence[float]) -> Values:
+def learning(rule, rates):
     """Return what ``followed`` finds over seeds, at the rate with the largest area for a seed not used afterwards."""
     found = swept(rule, GRPO, rates, (SWEEP_SEED,), measure=accounted, kind=FollowedTrainer)
-    return {
-        **found,
-        "bands": np.mean(found["bands"], axis=0).round(4).tolist(),
-        "reached": {"0.8": found["reached"]},
-    }
+    return {**found, "bands": np.mean(found["bands"], axis=0).round(4).tolist(), "reached": {"0.8": found["reached"]}}

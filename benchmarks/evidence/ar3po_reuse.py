@@ -1,10 +1,5 @@
 """AR3PO with and without reuse where reuse reaches more groups, as in benchmarks/ar3po.toml, paired by seed."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-
-from benchmarks.evidence.cell import Values
 from benchmarks.evidence.learning import learn
 
 MEDIUM = {
@@ -19,7 +14,7 @@ MEDIUM = {
 REUSE = {"reuse": "stop_gradient", "replay": "replay", "staged": "none"}
 
 
-def paired(seeds: Sequence[int]) -> Values:
+def paired(seeds):
     """Return the area of AR3PO with and without reuse, by rule and seed."""
     return {
         name: {"area": [learn({"name": "ar3po", "reuse": reuse}, seed, MEDIUM)["area"] for seed in seeds]}

@@ -9,8 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from apportion import AR3PO, Plan, Prompt, Rollout
-from apportion.types import Batch
-from benchmarks.evidence.cell import Values
 
 PROMPTS = (1_000, 10_000, 100_000)
 TOKENS, STEP, ROLLOUTS, ENTRIES = 4096, 128, 8, 4
@@ -27,7 +25,7 @@ class Response:
     logprobs: NDArray[np.float32] | None = None
 
 
-def memory() -> Values:
+def memory():
     """Return MiB of 1,000 prompts with 4 responses of 4,096 tokens each, and how many prompts fit the default bound."""
     found = {}
     for name, logprobs in (("ids", False), ("ids and log-probabilities", True)):
@@ -41,7 +39,7 @@ def memory() -> Values:
     return found
 
 
-def lookup() -> Values:
+def lookup():
     """Return the CPU time of a step of 128 prompts without a correct response, by the prompts that the store holds."""
     rng, found = np.random.default_rng(0), {}
     for size in PROMPTS:
@@ -58,7 +56,7 @@ def lookup() -> Values:
     return found
 
 
-def _milliseconds(allocator: AR3PO, batch: Batch) -> float:
+def _milliseconds(allocator, batch):
     """Return the CPU time to make the groups of a batch. Raises ValueError if not every group reuses a response."""
     started = time.process_time()
     groups = allocator.groups(batch)
@@ -68,11 +66,11 @@ def _milliseconds(allocator: AR3PO, batch: Batch) -> float:
     return 1000 * seconds
 
 
-def _batch(allocator: AR3PO, prompts: list[Prompt], rng: np.random.Generator, logprobs: bool, right: bool) -> Batch:
+def _batch(allocator, prompts, rng, logprobs, right):
     """Return a finished batch of distinct responses: 4 right ones a prompt, or 8 wrong ones."""
     each = ENTRIES if right else ROLLOUTS
 
-    def written() -> Response:
+    def written():
         tokens = rng.integers(0, 150_000, TOKENS, dtype=np.int32)
         return Response(tokens, -rng.exponential(size=TOKENS).astype(np.float32) if logprobs else None)
 

@@ -47,16 +47,16 @@ class Cell:
     seeds: Sequence[int] = (0,)
 
     @property
-    def key(self) -> str:
+    def key(self):
         """What the kept values belong to: a hash of all code that is reached, and of the arguments it is given."""
         return reach.key_of(self.reached(), self.measure)
 
     @property
-    def formulas(self) -> str:
+    def formulas(self):
         """The part of ``key`` that is about the benchmarks and the rooms of the package with formulas."""
         return reach.key_of(self.reached(rooms=("benchmarks", *reach.FORMULAS)), self.measure)
 
-    def reached(self, code: reach.Code | None = None, rooms: Sequence[str] = reach.ROOMS) -> dict[str, str]:
+    def reached(self, code=None, rooms=reach.ROOMS):
         """Return the hash of each definition in ``rooms`` that the value depends on, by name, in ``code`` or as it is.
 
         Empty if ``code`` does not have the function that measures.
@@ -65,12 +65,12 @@ class Cell:
 
 
 @cache
-def code_now() -> reach.Code:
+def code_now():
     """Return the code of this checkout."""
     return reach.Code(reach.working_tree())
 
 
-def kept(name: str, cell: Cell) -> Values | None:
+def kept(name, cell):
     """Return the file of a cell, unless there is none or its code has changed: ``values``, ``facts`` and ``key``."""
     try:
         found = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
@@ -81,21 +81,17 @@ def kept(name: str, cell: Cell) -> Values | None:
     return found if isinstance(found, dict) and found.get("key") == cell.key else None
 
 
-def measure(name: str, cell: Cell) -> None:
+def measure(name, cell):
     """Measure in this process and keep the values."""
     started, used = time.monotonic(), time.process_time()
     values = cell.measure()
     seconds = {"seconds": round(time.monotonic() - started, 1), "cpu_seconds": round(time.process_time() - used, 1)}
-    content = {
-        "key": cell.key,
-        "facts": {**facts(), **seconds, "seeds": list(cell.seeds)},
-        "values": values,
-    }
+    content = {"key": cell.key, "facts": {**facts(), **seconds, "seeds": list(cell.seeds)}, "values": values}
     FOLDER.mkdir(parents=True, exist_ok=True)
     write_whole(FOLDER / f"{name}.json", json.dumps(content, allow_nan=False) + "\n")
 
 
-def run(cells: Mapping[str, Cell], processes: int, command: Sequence[str] = COMMAND) -> list[str]:
+def run(cells, processes, command=COMMAND):
     """Measure every cell that is not kept, so many at a time, the longest first. Return the names of those that failed.
 
     ``command`` and the name of a cell measure it in a process. Ctrl-C ends the processes, and so does the end of this
@@ -122,7 +118,7 @@ def run(cells: Mapping[str, Cell], processes: int, command: Sequence[str] = COMM
     return failed
 
 
-def _in_process(command: list[str], name: str, seconds: float, stop: Event) -> str:
+def _in_process(command, name, seconds, stop):
     """Run ``command`` until it ends, for at most so many seconds. Return "" or what went wrong."""
     path, end = FOLDER / f"{name}.log", time.monotonic() + seconds
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -144,10 +140,10 @@ def _in_process(command: list[str], name: str, seconds: float, stop: Event) -> s
     return ""
 
 
-def end_with_parent() -> None:
+def end_with_parent():
     """Have this process end as soon as its standard input does, which the process that started it holds open."""
 
-    def wait() -> None:
+    def wait():
         while os.read(0, 4096):
             pass
         os._exit(1)

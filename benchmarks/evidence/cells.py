@@ -154,7 +154,7 @@ AR3POS = {
 }
 
 
-def ttrl(votes: int, retained: int) -> Mapping[str, Any]:
+def ttrl(votes, retained):
     """Return TTRL with so many votes, of which it trains on the first ``retained``, or on all if they are fewer."""
     return {"name": "ttrl", "max_samples": votes, "min_samples": min(votes, retained)}
 

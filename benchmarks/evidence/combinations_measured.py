@@ -7,14 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
-from apportion.allocators import AR3PO, HORA, VIP, Allocator, Even
-from apportion.lab.report.results import Run
-from apportion.lab.training.trainer import Trainer
+from apportion.allocators import AR3PO, HORA, VIP, Even
 from apportion.predictors import MeanLengths
-from apportion.types import Batch, Group
-from benchmarks.evidence.cell import Values
 from benchmarks.evidence.learning import FIVE, HARD, Rule, Settings, learn_seeds
 
 TOKENS = 96_000
@@ -28,22 +23,22 @@ MOST = 24
 class ReusingVIP(VIP):
     """VIP's counts with AR3PO's reuse: a group without a correct response takes one of an earlier step."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         super().__post_init__()
         object.__setattr__(self, "_reuse", AR3PO(stages=1))
 
-    def groups(self, batch: Batch) -> list[Group]:
+    def groups(self, batch):
         return self._reuse.groups(batch)
 
-    def metrics(self, batch: Batch) -> dict[str, float]:
+    def metrics(self, batch):
         return self._reuse.metrics(batch)
 
-    def observe(self, batch: Batch) -> None:
+    def observe(self, batch):
         super().observe(batch)
         self._reuse.observe(batch)
 
 
-def of_tokens(rule: type[Allocator], **settings: Any) -> Allocator:
+def of_tokens(rule, **settings):
     """Return a rule with a budget in tokens."""
     lengths = MeanLengths(initial=8)  # new for each run, because it learns
     return rule(tokens_per_prompt=TOKENS_PER_PROMPT, lengths=lengths, high=MOST, **settings)
@@ -98,13 +93,13 @@ ARMS: Mapping[str, tuple[Rule, Settings]] = {
 }
 
 
-def arm(name: str, **changed: Any) -> Values:
+def arm(name, **changed):
     """Return what every seed of an arm reached."""
     rule, settings = ARMS[name]
     training = {key: value for key, value in {**HARD, **settings, **changed}.items() if value is not None}
     return learn_seeds(rule, training, FIVE, measure=over_tokens)
 
 
-def over_tokens(_: Trainer, run: Run) -> Mapping[str, float]:
+def over_tokens(_, run):
     """Return the area of a run over its tokens."""
     return {"area_of_tokens": run.area_to(min(TOKENS, float(run.tokens[-1])))}

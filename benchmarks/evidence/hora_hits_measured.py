@@ -6,7 +6,7 @@ the same run, so that each has learned from the same rollouts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
@@ -14,16 +14,14 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.stats import binom
 
-from apportion.allocators import HORA, Allocator, Uniform
+from apportion.allocators import HORA, Uniform
 from apportion.allocators.hora import hit_utility
 from apportion.lab.policy.exact import exact_success
-from apportion.lab.report.results import Run
 from apportion.lab.training.pool import Pool
 from apportion.lab.training.trainer import Trainer
 from apportion.lab.world.task import held_out_problems, training_problems
 from apportion.predictors import Predictor
-from apportion.types import Batch, Belief, Counts, Floats, Prompt, Rollout
-from benchmarks.evidence.cell import Values
+from apportion.types import Belief, Floats, Prompt, Rollout
 from benchmarks.evidence.hora_measured import predictor_named
 from benchmarks.evidence.hora_rules import Hardest, RandomPrompts
 from benchmarks.evidence.learning import HARD, learn_seeds, passes, trainer_of
@@ -45,11 +43,11 @@ class Watched(Uniform):
 
     predictors: Mapping[str, Predictor] = field(default_factory=dict)
 
-    def prepare(self, prompts: Sequence[Prompt]) -> None:
+    def prepare(self, prompts):
         for predictor in self.predictors.values():
             predictor.prepare(prompts)
 
-    def observe(self, batch: Batch) -> None:
+    def observe(self, batch):
         for predictor in self.predictors.values():
             predictor.update(batch)
 
@@ -62,14 +60,14 @@ class Given(Predictor):
 
     name: ClassVar[str] = "given"
 
-    def predict(self, prompts: Sequence[Prompt]) -> Belief:
+    def predict(self, prompts):
         return self.belief
 
-    def update(self, batch: Batch) -> None:
+    def update(self, batch):
         raise NotImplementedError("these beliefs do not learn")
 
 
-def states(base: str, seed: int) -> Iterator[tuple[Floats, dict[str, Belief]]]:
+def states(base, seed):
     """Yield the exact success [512] and the predictors' beliefs at the start and after each epoch of a run."""
     training = {"base": base, "prompts_per_step": 16, "learning_rate": 1e-3, "held_out": 50, "steps": EPOCH * EPOCHS}
     predictors = {name: predictor_named(name) for name in LEARNED}
@@ -81,7 +79,7 @@ def states(base: str, seed: int) -> Iterator[tuple[Floats, dict[str, Belief]]]:
             yield exact_success(trainer.policy, trainer.problems), beliefs
 
 
-def drawn(success: Floats, allocator: Allocator, draws: int, seed: int) -> tuple[Counts, Counts, Counts]:
+def drawn(success, allocator, draws, seed):
     """Return a rule's first counts [P], their right rollouts [draws, P] and the second counts [draws, P].
 
     ``apportion.lab.measure.hits.expected_hits_under`` makes the same draws.
@@ -98,7 +96,7 @@ def drawn(success: Floats, allocator: Allocator, draws: int, seed: int) -> tuple
     return first.counts, outcomes[:, 0], outcomes[:, 1]
 
 
-def gain(success: Floats, allocator: Allocator, each: int, draws: int, seed: int) -> Floats:
+def gain(success, allocator, each, draws, seed):
     """Return a rule's metrics [3] less those of an even split of ``each`` rollouts a prompt, on the same first round.
 
     The expectation over the second round is exact. Under an even split the first round decides nothing, so that its
@@ -108,7 +106,7 @@ def gain(success: Floats, allocator: Allocator, each: int, draws: int, seed: int
     return metrics(success, first, correct, extra) - metrics(success, first, correct, each - first)
 
 
-def metrics(success: Floats, first: Counts, correct: Counts, extra: Counts) -> Floats:
+def metrics(success, first, correct, extra):
     """Return ``METRICS`` [3], means over draws and prompts of exact expectations, given the first round [draws, P]."""
     hit, miss = 1 - (1 - success) ** extra, 1 - success**extra
     overall = np.where(correct > 0, 1.0, hit)
@@ -116,7 +114,7 @@ def metrics(success: Floats, first: Counts, correct: Counts, extra: Counts) -> F
     return np.array([overall.mean(), hit.mean(), mixed.mean()])
 
 
-def rules(beliefs: Mapping[str, Belief]) -> dict[str, Callable[[], Allocator]]:
+def rules(beliefs):
     """Return the rules of a batch by name. All spend 8 rollouts a prompt."""
     budget = {"rollouts_per_prompt": EACH}
     return {
@@ -129,7 +127,7 @@ def rules(beliefs: Mapping[str, Belief]) -> dict[str, Callable[[], Allocator]]:
     }
 
 
-def hits(base: str) -> Values:
+def hits(base):
     """Return by epoch: the gain of each rule over uniform in points by metric and seed; allocation; calibration."""
     found: list[dict[str, Any]] = [{"gains": {}, "figure_3": [], "calibration": []} for _ in range(EPOCHS + 1)]
     for seed in SEEDS:
@@ -146,7 +144,7 @@ def hits(base: str) -> Values:
     return {"epochs": found}
 
 
-def _gains(success: Floats, beliefs: Mapping[str, Belief], seed: int) -> dict[str, Floats]:
+def _gains(success, beliefs, seed):
     """Return what each rule gains over uniform [3], on average over batches of 64 prompts."""
     gains: dict[str, list[Floats]] = {}
     for first in range(0, len(success), BATCH):
@@ -157,7 +155,7 @@ def _gains(success: Floats, beliefs: Mapping[str, Belief], seed: int) -> dict[st
     return {name: np.mean(each, axis=0) for name, each in gains.items()}
 
 
-def _allocation(success: Floats, seed: int) -> dict[str, list[float]]:
+def _allocation(success, seed):
     """Return HORA's shares of prompts and of extra rollouts by ``BUCKETS``, with 8 pre-rollouts of 16."""
     counted = np.zeros((2, len(BUCKETS)))
     for first in range(0, len(success), BATCH):
@@ -170,7 +168,7 @@ def _allocation(success: Floats, seed: int) -> dict[str, list[float]]:
     return {"prompts": prompts.tolist(), "rollouts": rollouts.tolist()}
 
 
-def _calibration(success: Floats) -> dict[str, list[float]]:
+def _calibration(success):
     """Return, by right pre-rollouts 0 to 4: the chance of a hit in 4, predicted by the uniform prior, and the true."""
     extra = np.full(len(success), EACH - PRE)
     true = 1 - (1 - success) ** extra
@@ -183,7 +181,7 @@ def _calibration(success: Floats) -> dict[str, list[float]]:
     return found
 
 
-def _mean(tables: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
+def _mean(tables):
     """Return the means of tables of lists."""
     return {key: np.mean([each[key] for each in tables], axis=0).round(3).tolist() for key in tables[0]}
 
@@ -192,7 +190,7 @@ LONG = {"rollouts_per_prompt": 16, "pre_rollouts": 8}
 LONG_RULES = {"uniform": partial(Uniform, 16), "pre_8": partial(HORA, **LONG), "hardest": partial(Hardest, **LONG)}
 
 
-def long(rule: str) -> Values:
+def long(rule):
     """Return what a rule finds and learns on the longest problems in half an epoch, with 16 rollouts a prompt.
 
     A run of uniform groups with seed 100, which is not measured, had solved 31% by then.
@@ -203,7 +201,7 @@ def long(rule: str) -> Values:
     )
 
 
-def long_pool(seed: int) -> Pool:
+def long_pool(seed):
     """Return 512 problems of five operations, and such held-out ones, for a run with ``seed``.
 
     The hard base solves 8% of the held-out ones, 34% in 16 rollouts and 81% in 1,024.
@@ -213,7 +211,7 @@ def long_pool(seed: int) -> Pool:
     return Pool(problems[:512], held_out, {})
 
 
-def _found(trainer: Trainer, _: Run) -> Values:
+def _found(trainer, _):
     """Return exact pass@k on held-out problems, after and before, and the ``hits`` of the rule before training.
 
     Hits are prompts in 100 with a right rollout less uniform's, in a batch of all 512.

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from apportion.allocators import HORA, Allocator, Uniform
 from apportion.lab.policy.exact import effective_solutions, solution_probabilities
 from apportion.lab.policy.sampler import LedgerSampler
-from apportion.lab.report.results import Run
-from apportion.lab.training.trainer import Trainer
 from apportion.lab.world.task import OPERATIONS, held_out_problems
-from apportion.predictors import DiscountedCounts, EmpiricalBayes, GaussianProcess, Predictor
-from apportion.types import Floats, Prompt
-from benchmarks.evidence.cell import Values
+from apportion.predictors import DiscountedCounts, EmpiricalBayes, GaussianProcess
 from benchmarks.evidence.hora_rules import Hardest, RandomPrompts
 from benchmarks.evidence.learning import HARD, learn_seeds, passes, swept
 
@@ -27,13 +22,13 @@ FORKS_SEEDS = (0, 1, 2)
 PROBLEMS, EACH = 200, 8
 
 
-def problem_features(prompts: list[Prompt] | tuple[Prompt, ...]) -> Floats:
+def problem_features(prompts):
     """Return features [P, d] of problems of the lab: how often each operation is there, and how many there are."""
     operations = [prompt.data.operations for prompt in prompts]
     return np.array([[own.count(each) for each in OPERATIONS] + [len(own)] for own in operations], np.float32)
 
 
-def predictor_named(name: str) -> Predictor:
+def predictor_named(name):
     """Return a predictor that gives HORA its prior. Embeddings are counts of operations, and need no download."""
     return {
         "counts": DiscountedCounts,
@@ -54,22 +49,22 @@ RULES: Mapping[str, Callable[[], Allocator]] = {
 }
 
 
-def tuned(rule: str, estimator: str) -> Values:
+def tuned(rule, estimator):
     """Return learning curves of a rule at its best rate."""
     return swept(RULES[rule], {**HARD, "estimator": estimator}, measure=explored)
 
 
-def untuned(rule: str) -> Values:
+def untuned(rule):
     """Return learning curves of a rule at the rate that is best for HORA and for uniform groups of 8."""
     return learn_seeds(RULES[rule], HARD, measure=explored)
 
 
-def forks(rule: str) -> Values:
+def forks(rule):
     """Return learning curves of a rule on problems with several right answers."""
     return learn_seeds(RULES[rule], FORKS, FORKS_SEEDS, measure=explored)
 
 
-def explored(trainer: Trainer, _: Run) -> Mapping[str, Any]:
+def explored(trainer, _):
     """Return exact pass@k on held-out problems, token entropy in nats, and right answers in use."""
     task = trainer.training.task
     found = solution_probabilities(trainer.policy, held_out_problems(500, task))

@@ -1,21 +1,19 @@
 """Rules that HORA is compared with. They draw its pre-rollouts and deal the rest of the budget in other ways."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 
 from apportion.allocators import HORA
 from apportion.allocators.spending.solver import spend
-from apportion.types import Batch, Plan
+from apportion.types import Plan
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomPrompts(HORA):
     """HORA's extra rollouts, dealt to random prompts: the control for which prompts get them."""
 
-    def plan(self, batch: Batch) -> Plan:
+    def plan(self, batch):
         plan = super().plan(batch)
         if not batch.round:
             return plan
@@ -27,7 +25,7 @@ class RandomPrompts(HORA):
 class Hardest(HORA):
     """The rest goes evenly to the prompts with the fewest right pre-rollouts, up to ``high`` each, then to the next."""
 
-    def plan(self, batch: Batch) -> Plan:
+    def plan(self, batch):
         plan = super().plan(batch)
         if not batch.round or not plan:
             return plan

@@ -1,7 +1,5 @@
 """HORA's theory on small cases: concave hit utility, greedy against brute force, and batches without a reward."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np
@@ -9,7 +7,6 @@ import numpy as np
 from apportion.allocators import HORA
 from apportion.allocators.hora import hit_gains, hit_utility, maximise_hits
 from apportion.types import Belief, Prompt, Rollout
-from benchmarks.evidence.cell import Values
 from benchmarks.evidence.hora_hits_measured import drawn
 
 CASES = 300
@@ -17,7 +14,7 @@ RARE = (0.0005, 0.001, 0.003, 0.01)
 PROMPTS = 64
 
 
-def theory() -> Values:
+def theory():
     """Return how often hit utility is concave, and how often greedy allocation is as good as brute force."""
     rng = np.random.default_rng(0)
     beliefs = Belief(*np.exp(rng.uniform(np.log(0.01), np.log(100), (2, 10_000))))
@@ -28,7 +25,7 @@ def theory() -> Values:
     }
 
 
-def rare() -> Values:
+def rare():
     """Return what HORA does if rewards are rare: plans for batches without one, and batches of equally hard prompts."""
     even = [
         _spread(prompts, pre, each, right)
@@ -42,7 +39,7 @@ def rare() -> Values:
     return {"even": float(np.mean([spread <= 1 for spread in even])), "plans": len(even), "equal": equal}
 
 
-def _is_optimal(rng: np.random.Generator) -> bool:
+def _is_optimal(rng):
     """Return whether the allocation of a random small batch is as good as the best of all allocations."""
     prompts, pre = int(rng.integers(2, 5)), int(rng.integers(1, 5))
     extra, high = int(rng.integers(0, 9)), int(rng.integers(pre + 4, pre + 10))
@@ -58,7 +55,7 @@ def _is_optimal(rng: np.random.Generator) -> bool:
     return bool(found.sum() == extra and hit_utility(posterior, found).sum() >= best - 1e-12)
 
 
-def _spread(prompts: int, pre: int, each: int, right: bool) -> int:
+def _spread(prompts, pre, each, right):
     """Return the largest less the smallest number of extra rollouts if all pre-rollouts are right, or all wrong."""
     allocator = HORA(pre_rollouts=pre, rollouts_per_prompt=each)
     batch = allocator.start([Prompt(str(q)) for q in range(prompts)])

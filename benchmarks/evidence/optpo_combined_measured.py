@@ -12,8 +12,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from apportion.stopping import BayesianSPRT, Calibrated, Rule, count_votes
-from apportion.types import Counts
-from benchmarks.evidence.cell import Values
 from benchmarks.evidence.learning import with_half_width
 
 PROMPTS, REPEATS, ANSWERS, M, N = 40, 400, 6, 64, 16
@@ -23,7 +21,7 @@ CONCENTRATION = 0.4
 RULES: Mapping[str, Rule] = {"optpo": BayesianSPRT(N), "calibrated": Calibrated(0.05)}
 
 
-def bias(seed: int = 0) -> Values:
+def bias(seed=0):
     """Return, by rule, the mean reward of all votes less that of the first N, paired by prompt, with 95% half widths.
 
     The rate of agreement of a fresh rollout is the same for both, so the difference is one of their biases.
@@ -42,7 +40,7 @@ def bias(seed: int = 0) -> Values:
     return {f"{name}, all": {"reward_less_first": with_half_width(own)} for name, own in found.items()}
 
 
-def _stops(votes: Counts, rule: Rule) -> tuple[Counts, Counts]:
+def _stops(votes, rule):
     """Return the samples and the label of each stream of ``votes`` [R, M, K], asked after every wave from N on."""
     taken = np.arange(1, M + 1)
     stopped = rule.stops(votes, M) & (taken >= N) & (taken % WAVE == 0) | (taken == M)

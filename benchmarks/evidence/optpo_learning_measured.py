@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from numpy.typing import ArrayLike
 
 from apportion.allocators import OptPO
-from apportion.allocators.votes.base import Status
 from apportion.lab.policy.sampler import LedgerSampler
-from apportion.lab.report.results import Run
-from apportion.lab.training.trainer import Trainer
 from apportion.lab.world.task import TASKS
 from apportion.stopping import leader, top_two
-from apportion.types import Counts, Prompt, Rollout
-from benchmarks.evidence.cell import Values
-from benchmarks.evidence.learning import SEEDS, Rule, Settings, by_name, made, ran, trainer_of
+from benchmarks.evidence.learning import SEEDS, Settings, by_name, made, ran, trainer_of
 
 TRAINING: Settings = {
     "base": "medium",
@@ -42,7 +33,7 @@ ENDS = ("mean_16", "pass_16", "rollouts", "tokens")
 class TiesKept(OptPO):
     """OptPO as its paper ends a vote: a tie at M samples is decided for L(M), the first to appear."""
 
-    def _outcome(self, votes: Counts) -> tuple[int | None, Status, float]:
+    def _outcome(self, votes):
         place, status, share = super()._outcome(votes)
         tied = status == "tied" and top_two(votes[-1])[0] > 0
         return (int(leader(votes[-1])), status, share) if tied else (place, status, share)
@@ -53,7 +44,7 @@ class TimedSampler(LedgerSampler):
 
     seconds = 0.0
 
-    def __call__(self, prompts: Sequence[Prompt], counts: ArrayLike) -> list[list[Rollout]]:
+    def __call__(self, prompts, counts):
         started = time.process_time()
         try:
             return super().__call__(prompts, counts)
@@ -61,7 +52,7 @@ class TimedSampler(LedgerSampler):
             self.seconds += time.process_time() - started
 
 
-def run(rule: Rule, seed: int, changes: Settings, top_p: float) -> Mapping[str, Any]:
+def run(rule, seed, changes, top_p):
     """Train one run and return its ``ENDS``, its CPU time for rollouts, and its curves of mean@16 and of tokens."""
     with trainer_of(made(rule), {**TRAINING, **changes}, seed) as trainer:
         how = seed, trainer.training.temperature, TASKS[trainer.training.task].max_new_tokens
@@ -75,11 +66,11 @@ def run(rule: Rule, seed: int, changes: Settings, top_p: float) -> Mapping[str, 
     }
 
 
-def trained(rule: Rule, changes: Settings | None = None, top_p: float = 1.0, seeds: Sequence[int] = SEEDS) -> Values:
+def trained(rule, changes=None, top_p=1.0, seeds=SEEDS):
     """Return the values of ``run`` for every seed, as lists by name."""
     return by_name([run(rule, seed, changes or {}, top_p) for seed in seeds])
 
 
-def greedy(_: Trainer, run: Run) -> Values:
+def greedy(_, run):
     """Return pass@1 of the greedy answers at the end of a run."""
     return {"pass_1": run.final("pass_1")}

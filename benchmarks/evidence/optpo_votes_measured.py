@@ -6,8 +6,7 @@ L(M). "right" says whether the label is the right answer, and "disagree" whether
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 from scipy.optimize import brentq
@@ -20,8 +19,7 @@ from apportion.lab.training.settings import Training
 from apportion.lab.world.task import TASKS
 from apportion.stopping import BayesianSPRT, Calibrated, Rule, count_votes, decide, encode_answers, top_two
 from apportion.stopping.sprt import log_boundaries
-from apportion.types import Counts, Floats
-from benchmarks.evidence.cell import Values
+from apportion.types import Floats
 from benchmarks.evidence.learning import with_half_width
 from benchmarks.recorded import Question, Streams, read_vendored
 
@@ -37,13 +35,13 @@ RULES: Mapping[str, Rule] = {
 ORDERS, PROBLEMS, SEEDS = 10, 128, range(5)
 
 
-def recorded(name: str) -> Values:
+def recorded(name):
     """Return the measures of one of the Game of 24's vendored sets."""
     rows = [row for row in read_vendored() if row["dataset"] == name]
     return measures(Streams.draw(map(Question.of, rows), ORDERS, 0))
 
 
-def lab(temperature: float, top_p: float) -> Values:
+def lab(temperature, top_p):
     """Return the measures of the medium base, with the problems of five seeds."""
     policy, longest, questions = base_policy("medium"), TASKS["ledger"].max_new_tokens, []
     for seed in SEEDS:
@@ -55,10 +53,10 @@ def lab(temperature: float, top_p: float) -> Values:
     return measures(Streams.draw(questions, 1, 0))
 
 
-def measures(streams: Streams) -> Values:
+def measures(streams):
     """Return what every rule does on ``streams``, and what the paper assumes of such votes."""
 
-    def over(values: Any) -> list[float]:
+    def over(values):
         return with_half_width(streams.by_question(np.asarray(values, float)))
 
     full = decide(streams.answers, "fixed", M).answer
@@ -96,22 +94,22 @@ def measures(streams: Streams) -> Values:
     }
 
 
-def _share_right(streams: Streams, stream: int) -> float:
+def _share_right(streams, stream):
     right = streams.questions[stream // streams.orders].right or {}
     return float(np.mean([right[answer] for answer in streams.answers[stream]]))
 
 
-def _ties(last: Sequence[Counts], right: Floats) -> list[float | None]:
+def _ties(last, right):
     """Return the share of full votes that tie for the lead, and how many of those L(M) decides right."""
     tied = np.array([top_two(votes)[0] == top_two(votes)[1] > 0 for votes in last])
     return [float(tied.mean()), float(right[tied].mean()) if tied.any() else None]
 
 
-def _log_kappa(votes: Counts) -> Floats:
+def _log_kappa(votes):
     return np.nan_to_num(BayesianSPRT(N).log_bayes_factor(votes)[0], nan=-np.inf)
 
 
-def _lowest(votes: Sequence[Counts]) -> dict[str, float]:
+def _lowest(votes):
     """Return the least log Lambda at kappa > 1 from N on, and the boundary log B it would have to reach."""
     pairs = [BayesianSPRT(N).log_bayes_factor(each) for each in votes]
     least = min(
@@ -126,7 +124,7 @@ MODELS = ((0.5, 2), (0.7, 2), (0.3, 4), (0.5, 4), (0.3, 10), (0.5, 10), (0.2, 20
 """(p_0, m) of the paper's model of votes: the right answer has p_0, the m - 1 others share the rest equally."""
 
 
-def wald() -> Values:
+def wald():
     """Return the error of the test itself: p_0 and m known, one exceedance, no minimum, on votes of the paper's model.
 
     ``wrong`` is the share of wrong labels among votes that reached the boundary within 64 samples, with its 95% half
@@ -156,12 +154,12 @@ def wald() -> Values:
     return found
 
 
-def _share(values: np.ndarray) -> list[float]:
+def _share(values):
     mean = float(np.mean(values)) if values.size else 0.0
     return [mean, float(1.96 * np.sqrt(max(mean * (1 - mean), 1e-9) / max(values.size, 1)))]
 
 
-def _tail(*leading: float, answers: int) -> Floats:
+def _tail(*leading, answers):
     rest = (1 - sum(leading)) / answers
     return np.array([*leading, *[rest] * answers])
 
@@ -179,7 +177,7 @@ PROBABILITIES: Mapping[str, Floats | float] = {
 """Probabilities of the answers, the likeliest first; or a concentration, and every vote has its own probabilities."""
 
 
-def promise() -> Values:
+def promise():
     """Return the error of the paper's whole rule on votes with known probabilities, beside the full vote's.
 
     ``wrong`` is the share of votes that stopped before M with another label than the likeliest answer, and
@@ -209,14 +207,14 @@ RIGHT, PASS_16 = 0.265, 0.878
 """mean@16 and pass@16 of Qwen2.5-Math-1.5B with TTRL-GRPO on GPQA, Table 1."""
 
 
-def four_choices() -> Values:
+def four_choices():
     """Return what OptPO saves on four-choice votes with the mean@16 and the pass@16 that the paper reports for GPQA.
 
     The right answer's probability is from a Beta distribution with mean ``RIGHT``, fitted to ``PASS_16``. The rest is
     shared by the wrong answers: as in a Dirichlet distribution ("spread"), or one wrong answer has all of it ("one").
     """
 
-    def pass_16(log_total: float) -> float:
+    def pass_16(log_total):
         a, b = RIGHT * np.exp(log_total), (1 - RIGHT) * np.exp(log_total)
         return float(1 - np.exp(betaln(a, b + 16) - betaln(a, b)))
 

@@ -8,18 +8,17 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from apportion.runs.whole_files import write_whole
 from benchmarks.common import ROOT, table
 from benchmarks.evidence import age
-from benchmarks.evidence.cell import Cell, Values, kept
+from benchmarks.evidence.cell import Values, kept
 from benchmarks.evidence.measures import effects
-from benchmarks.evidence.registry import CHAPTERS, MODULES, Claim, all_cells, cells_by_module, claims
+from benchmarks.evidence.registry import CHAPTERS, MODULES, all_cells, cells_by_module, claims
 from benchmarks.evidence.rules import ENOUGH_SEEDS, Effect, Kind, Verdict, has_few_seeds, verdict
 
 PAGE = ROOT / "docs" / "evidence.md"
@@ -88,7 +87,7 @@ class Finding:
     cells: Sequence[str]
 
     @property
-    def ours(self) -> str:
+    def ours(self):
         """Our figures in one line, without those beside; with many settings how many tell what."""
         if len(self.effects) <= FEW:
             return "; ".join(map(str, self.effects))
@@ -100,16 +99,16 @@ class Finding:
 class _Read(dict[str, Values]):
     """Values by cell, which note what was read."""
 
-    def __init__(self, values: Mapping[str, Values]) -> None:
+    def __init__(self, values):
         super().__init__(values)
         self.names: dict[str, None] = {}
 
-    def __getitem__(self, name: str) -> Values:
+    def __getitem__(self, name):
         self.names[name] = None
         return super().__getitem__(name)
 
 
-def judged(claim: Claim, values: Mapping[str, Values]) -> Finding:
+def judged(claim, values):
     """Return what ``values`` say about a claim. Raises KeyError if a cell that it needs was not measured."""
     read = _Read(values)
     tells, beside = ([each for row in rows for each in effects(read, row)] for rows in (claim.tells, claim.beside))
@@ -117,13 +116,13 @@ def judged(claim: Claim, values: Mapping[str, Values]) -> Finding:
 
 
 @cache
-def findings() -> dict[str, tuple[Claim, Finding]]:
+def findings():
     """Return every claim and its finding, by its id."""
     values = {name: each["values"] for name, each in all_committed().items()}
     return {claim.id: (claim, judged(claim, values)) for claim in claims()}
 
 
-def write() -> None:
+def write():
     """Commit what was measured here to ``measured/`` and write the page from all that is there."""
     for module, cells in cells_by_module().items():
         _keep(module, cells)
@@ -132,7 +131,7 @@ def write() -> None:
     print(f"{PAGE} is written")
 
 
-def overview() -> str:
+def overview():
     """Return the page with all claims and their verdicts."""
     parts = [HEAD.format(summary=_summary(), totals="\n".join(_plain(_totals())))]
     for chapter, title in CHAPTERS.items():
@@ -147,28 +146,28 @@ def overview() -> str:
     return "\n".join(parts)
 
 
-def details() -> dict[str, str]:
+def details():
     """Return the page of each chapter by its name. An anchor of its own keeps links to a claim."""
     return {chapter: _details(chapter, title) for chapter, title in CHAPTERS.items()}
 
 
-def all_committed() -> dict[str, Any]:
+def all_committed():
     """Return every committed value by its cell."""
     return {name: each for module in MODULES for name, each in committed(module).items()}
 
 
-def committed(module: str) -> dict[str, Any]:
+def committed(module):
     """Return the committed file of a module: by cell its ``values``, ``facts`` and ``key``. Empty if there is none."""
     path = MEASURED / f"{module}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
-def is_of_a_commit(value: Mapping[str, Any]) -> bool:
+def is_of_a_commit(value):
     """Return whether a value was measured by the code of a commit, without changes to its tree."""
     return re.fullmatch(r"[0-9a-f]{7,}", value["facts"]["commit"]) is not None
 
 
-def find_ages() -> None:
+def find_ages():
     """Write ``older.json``, and the keys of committed values at their commits."""
     keys = age.find(all_committed(), all_cells())
     for module in MODULES:
@@ -176,11 +175,11 @@ def find_ages() -> None:
             _write(module, {name: {**each, "key": keys[name]} for name, each in values.items()})
 
 
-def _of(chapter: str) -> list[tuple[Claim, Finding]]:
+def _of(chapter):
     return [each for each in findings().values() if each[0].chapter == chapter]
 
 
-def _keep(module: str, cells: Mapping[str, Cell]) -> None:
+def _keep(module, cells):
     """Put what was measured here, on a commit without changes, beside what was committed before."""
     before = committed(module)
     here = {name: found for name, cell in cells.items() if (found := kept(name, cell)) and is_of_a_commit(found)}
@@ -190,17 +189,17 @@ def _keep(module: str, cells: Mapping[str, Cell]) -> None:
         age.forget(here)
 
 
-def _write(module: str, content: Mapping[str, Any]) -> None:
+def _write(module, content):
     MEASURED.mkdir(exist_ok=True)
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(each)}" for name, each in content.items())
     write_whole(MEASURED / f"{module}.json", f"{{\n{lines}\n}}\n")
 
 
-def _committed(each: dict[str, Any]) -> dict[str, Any]:
+def _committed(each):
     return _rounded({**each, "facts": {key: each["facts"][key] for key in FACTS if key in each["facts"]}})
 
 
-def _rounded(value: Any) -> Any:
+def _rounded(value):
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, dict):
@@ -208,7 +207,7 @@ def _rounded(value: Any) -> Any:
     return [_rounded(each) for each in value] if isinstance(value, list) else value
 
 
-def _summary() -> str:
+def _summary():
     """Return what the verdicts are worth, in a few sentences."""
     found = list(findings().values())
     central = [(claim.id, own) for claim, own in found if claim.central and claim.kind is Kind.PAPER]
@@ -242,7 +241,7 @@ def _summary() -> str:
     )
 
 
-def _totals() -> list[list[str]]:
+def _totals():
     """Return the number of claims by whose they are and by verdict, the head first and the sums last."""
     counts = {
         kind.value: Counter(own.verdict for claim, own in findings().values() if claim.kind is kind) for kind in Kind
@@ -252,7 +251,7 @@ def _totals() -> list[list[str]]:
     return [["whose claim", "claims", *map(str, Verdict)], *rows]
 
 
-def _details(chapter: str, title: str) -> str:
+def _details(chapter, title):
     lines = [f"# {title}: the claims in detail", "", f"[All verdicts and the rules](../{PAGE.name}).", ""]
     read: dict[str, None] = {}
     for number, (claim, found) in enumerate(_of(chapter), start=1):
@@ -277,7 +276,7 @@ ORIGIN = (
 )
 
 
-def _rows(found: Finding) -> Iterator[list[object]]:
+def _rows(found):
     settings = len(found.effects)
     for each in found.effects:
         yield [each.name, _figure(each), _bound(each), TELLS[each.told(settings)]]
@@ -285,12 +284,12 @@ def _rows(found: Finding) -> Iterator[list[object]]:
         yield [each.name, _figure(each), "-", "beside"]
 
 
-def _figure(each: Effect) -> str:
+def _figure(each):
     text = str(each).removeprefix(each.name).strip()
     return text + (f", {each.seeds} seeds" if each.seeds else "")
 
 
-def _bound(each: Effect) -> str:
+def _bound(each):
     if each.decided is not None:
         return "a count or a test"
     bounds = [
@@ -299,7 +298,7 @@ def _bound(each: Effect) -> str:
     return ", ".join(bounds)
 
 
-def _origin(names: Mapping[str, None]) -> str:
+def _origin(names):
     values, older, rows = all_committed(), age.older(), []
     for name in names:
         facts = values[name]["facts"]
@@ -310,6 +309,6 @@ def _origin(names: Mapping[str, None]) -> str:
     return "\n".join(_plain([columns, *[[*map(str, row)] for row in rows]]))
 
 
-def _plain(rows: list[list[str]]) -> list[str]:
+def _plain(rows):
     """Return a Markdown table without padding, because one long sentence would make every line as long."""
     return [f"| {' | '.join(cells)} |" for cells in (rows[0], ["---"] * len(rows[0]), *rows[1:])]

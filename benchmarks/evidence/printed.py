@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
 import numpy as np
 from scipy import stats
 
 from apportion.toml import load
 from apportion.types import Floats
 from benchmarks.common import ROOT
-from benchmarks.evidence.cell import Values
 from benchmarks.evidence.rules import Effect, exact, share
 
 MODELS = ("Qwen2.5-Math-1.5B", "Qwen2.5-Math-7B", "Llama-3.2-3B-Instruct")
@@ -50,7 +47,7 @@ TABLE = np.array([[float(word) for word in line.split()] for line in PRINTED.spl
 GAINS: Floats = TABLE[:, :, :, 1] - TABLE[:, :, :, 0]
 
 
-def one_difference(_: Mapping[str, Values]) -> Iterator[Effect]:
+def one_difference(_):
     """Yield the gain in Pass@32 on AIME24 of Qwen2.5-Math-1.5B, 8 a prompt, RLOO, with its sampling error.
 
     The largest error is for arms that solve problems independently, the least one for VIP losing none.
@@ -66,23 +63,23 @@ def one_difference(_: Mapping[str, Values]) -> Iterator[Effect]:
         yield Effect(f"gain {name}", 100 * gain, 100 * gain - half, 100 * gain + half, above=0.0, form="+.1f")
 
 
-def _lower(metric: str, **bounds: float) -> Effect:
+def _lower(metric, **bounds):
     found = GAINS[..., METRICS.index(metric)].round(6).ravel()
     higher, lower = int((found > 0).sum()), int((found < 0).sum())
     return share(f"{metric}: {higher} higher, lower", lower, len(found), **bounds)
 
 
-def vip_pairs_lower(_: Mapping[str, Values]) -> Iterator[Effect]:
+def vip_pairs_lower(_):
     """Yield the share of pairs that are lower with VIP. "Consistent" means at most a tenth."""
     yield from (_lower(metric, below=0.1) for metric in ("Pass@32", "Mean@32"))
 
 
-def vip_maj_lower(_: Mapping[str, Values]) -> Iterator[Effect]:
+def vip_maj_lower(_):
     """Yield the same for Maj@32, of which the paper does not say "consistent"."""
     yield _lower("Maj@32")
 
 
-def vip_by_model(_: Mapping[str, Values]) -> Iterator[Effect]:
+def vip_by_model(_):
     """Yield the relative gain of the smaller models over that of the 7B model: a ratio, with Welch's interval."""
     for metric in ("Pass@32", "Mean@32"):
         place = METRICS.index(metric)
@@ -113,7 +110,7 @@ NOT_PRINTED = (
 )
 
 
-def vip_table_9(_: Mapping[str, Values]) -> Iterator[Effect]:
+def vip_table_9(_):
     """Yield whether our file has the values of Table 9, and what a rerun needs and the paper does not print."""
     training = load(ROOT / "examples" / "papers" / "vip.toml", [])["training"]
     rows = 8 * training["per_device_train_batch_size"]  # on eight processes, as the file says
@@ -157,7 +154,7 @@ OPTPO_PASS_1 = """\
 """Pass@1 of TTRL and OptPO in the same table, in the same order."""
 
 
-def optpo_pairs(table: str = OPTPO_TABLE_1) -> np.ndarray:
+def optpo_pairs(table=OPTPO_TABLE_1):
     """Return the figures of ``table``, one row for each of its 36 pairs.
 
     >>> optpo_pairs().shape

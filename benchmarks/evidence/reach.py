@@ -17,7 +17,7 @@ import hashlib
 import subprocess
 import tarfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO
@@ -43,24 +43,24 @@ Place = tuple[str, str]
 """A module and a name in it."""
 
 
-def working_tree(root: Path = ROOT) -> Sources:
+def working_tree(root=ROOT):
     """Return the sources as they are on the disk."""
     files = (path for room in ROOMS for path in sorted((root / room).rglob("*.py")))
     return {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in files}
 
 
-def at_commit(commit: str, root: Path = ROOT) -> Sources:
+def at_commit(commit, root=ROOT):
     """Return the sources of a commit. Raises CalledProcessError if git does not have it."""
     packed = subprocess.run(["git", "archive", commit, *ROOMS], cwd=root, capture_output=True, check=True).stdout
     with tarfile.open(fileobj=BytesIO(packed)) as found:
         members = [each for each in found.getmembers() if each.name.endswith(".py")]
-        return {each.name: found.extractfile(each).read().decode() for each in members}  # type: ignore[union-attr]
+        return {each.name: found.extractfile(each).read().decode() for each in members}
 
 
 class _WithoutWords(ast.NodeTransformer):
     """Removes what no value depends on: docstrings, annotations of functions, imports, and messages."""
 
-    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+    def visit_Expr(self, node):
         value = node.value
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
             return None
@@ -68,33 +68,33 @@ class _WithoutWords(ast.NodeTransformer):
         said = isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id in LOGS
         return ast.Pass() if said else self.generic_visit(node)
 
-    def visit_Raise(self, node: ast.Raise) -> ast.AST:
+    def visit_Raise(self, node):
         kind = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
         return ast.Raise(exc=kind, cause=None)
 
-    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+    def visit_Assert(self, node):
         return self.generic_visit(ast.Assert(test=node.test, msg=None))
 
-    def visit_arg(self, node: ast.arg) -> ast.AST:
+    def visit_arg(self, node):
         return ast.arg(arg=node.arg)
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+    def visit_FunctionDef(self, node):
         node.returns = None
         self.generic_visit(node)
         node.body = node.body or [ast.Pass()]
         return node
 
-    visit_AsyncFunctionDef = visit_FunctionDef  # type: ignore[assignment]
+    visit_AsyncFunctionDef = visit_FunctionDef
 
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+    def visit_ClassDef(self, node):
         self.generic_visit(node)
         node.body = node.body or [ast.Pass()]
         return node
 
-    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
+    def visit_Import(self, node):
         return None
 
-    visit_ImportFrom = visit_Import  # type: ignore[assignment]
+    visit_ImportFrom = visit_Import
 
 
 @dataclass
@@ -105,7 +105,7 @@ class Module:
     imports: dict[str, tuple[str, str | None]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, text: str) -> Module:
+    def of(cls, text):
         found, tree = cls(), ast.parse(text)
         for node in ast.walk(tree):
             found._note_import(node)
@@ -114,7 +114,7 @@ class Module:
                 found.definitions[name].append(node)
         return found
 
-    def _note_import(self, node: ast.AST) -> None:
+    def _note_import(self, node):
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for each in node.names:
                 self.imports[each.asname or each.name] = (node.module, each.name)
@@ -124,7 +124,7 @@ class Module:
                 self.imports[name] = (each.name if each.asname else name, None)
 
 
-def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+def _statements(body):
     """Yield the statements of a module, those of its conditions and attempts among them, but for a script's last."""
     for node in body:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'":
@@ -138,7 +138,7 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
             yield node
 
 
-def _names_of(node: ast.stmt) -> list[str]:
+def _names_of(node):
     """Return the names that a statement of a module defines; the others are of the module itself, ""."""
     if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
         return [node.name]
@@ -168,12 +168,12 @@ class Definition:
 class Code:
     """Sources, parsed as they are needed. ``reached`` finds what a function depends on."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources):
         self.sources = sources
         self._modules: dict[str, Module | None] = {}
         self._definitions: dict[Place, Definition] = {}
 
-    def module(self, name: str) -> Module | None:
+    def module(self, name):
         """Return a module of the sources by its dotted name, or None."""
         if name not in self._modules:
             path = name.replace(".", "/")
@@ -181,7 +181,7 @@ class Code:
             self._modules[name] = None if text is None or name in UNCOUNTED else Module.of(text)
         return self._modules[name]
 
-    def find(self, module: str, name: str) -> Place | None:
+    def find(self, module, name):
         """Return where ``name`` of a module is defined; the name is "" if it is a module itself."""
         found = self.module(module)
         if found and name in found.definitions:
@@ -193,7 +193,7 @@ class Code:
             return inside
         return (f"{source}.{there}", "") if self.module(f"{source}.{there}") else None
 
-    def home(self, function: str, module: str) -> str | None:
+    def home(self, function, module):
         """Return the module that defines a function: ``module``, or the only one of the benchmarks that has it."""
         own = self.module(module)
         if own and function in own.definitions:
@@ -203,7 +203,7 @@ class Code:
         same = [name for name in having if name.rsplit(".")[-1] == module.rsplit(".")[-1]]
         return (same or having)[0] if len(same or having) == 1 else None
 
-    def reached(self, roots: Sequence[Place], words: Set[str], rooms: Sequence[str] = ROOMS) -> dict[str, str]:
+    def reached(self, roots, words, rooms=ROOMS):
         """Return the hash of each definition in ``rooms`` that the ``roots`` depend on, by its name: ``VIP.plan``.
 
         ``words`` are the strings of the cell's arguments, for the rules that are chosen by name.
@@ -232,12 +232,12 @@ class Code:
                 waiting += optional.pop(name)
         return {name: "".join(sorted(each)) for name, each in sorted(found.items())}
 
-    def _definition(self, place: Place) -> Definition:
+    def _definition(self, place):
         if place not in self._definitions:
             self._definitions[place] = self._read(*place)
         return self._definitions[place]
 
-    def _read(self, module: str, name: str) -> Definition:
+    def _read(self, module, name):
         own = self.module(module)
         nodes = own.definitions.get(name, []) if own else []
         entries = self._registered((module, name))
@@ -250,7 +250,7 @@ class Code:
             rest = [each for each in node.body if not isinstance(each, FUNCTIONS)]
             nodes = [ast.ClassDef(node.name, node.bases, node.keywords, rest, node.decorator_list)]
             for each in methods.values():  # a method becomes a definition of the module
-                own.definitions[f"{name}.{each.name}"] = [each]  # type: ignore[union-attr]
+                own.definitions[f"{name}.{each.name}"] = [each]
         uses = {found for node in nodes for found in self._used(module, node)}
         foreign = any(self._is_foreign(module, base) for node in nodes for base in getattr(node, "bases", []))
         always = {(module, f"{name}.{each}") for each in methods if foreign or each.startswith("__")}
@@ -260,14 +260,14 @@ class Code:
         hashed = hashlib.sha256(text.encode()).hexdigest()[:8] if nodes else ""
         return Definition(hashed, (*sorted(uses | always), (module, "")), frozenset(words), tuple(others))
 
-    def _is_foreign(self, module: str, base: ast.expr) -> bool:
+    def _is_foreign(self, module, base):
         """Return whether a base class is of another package, and calls the methods of its subclasses."""
         own = base.value if isinstance(base, ast.Subscript) else base
         return self._place(module, own) is None and ast.unparse(own).split(".")[-1] not in PLAIN_BASES
 
-    def _registered(self, place: Place) -> list[tuple[str, Place]]:
+    def _registered(self, place):
         """Return the entries of a registry, each with the name that chooses it. Empty for any other definition."""
-        nodes = self.module(place[0]).definitions.get(place[1], [])  # type: ignore[union-attr]
+        nodes = self.module(place[0]).definitions.get(place[1], [])
         made = getattr(nodes[0], "value", None) if len(nodes) == 1 else None
         if not (isinstance(made, ast.DictComp) and isinstance(made.generators[0].iter, ast.Tuple)):
             return []
@@ -279,16 +279,16 @@ class Code:
             entries.append((self._called(found), found))
         return entries
 
-    def _called(self, place: Place) -> str:
+    def _called(self, place):
         """Return the name by which a registry has a class: its attribute ``name``, or its own."""
-        (node, *_) = self.module(place[0]).definitions[place[1]]  # type: ignore[union-attr]
+        (node, *_) = self.module(place[0]).definitions[place[1]]
         for each in getattr(node, "body", []):
             value = getattr(each, "value", None)
             if _names_of(each) == ["name"] and isinstance(value, ast.Constant):
                 return str(value.value)
         return place[1]
 
-    def _used(self, module: str, node: ast.AST) -> Iterator[Place]:
+    def _used(self, module, node):
         """Yield what a definition uses: names, and attributes of modules."""
         for each in ast.walk(node):
             if isinstance(each, ast.Attribute):
@@ -298,7 +298,7 @@ class Code:
             elif isinstance(each, ast.Name) and (found := self.find(module, each.id)):
                 yield found
 
-    def _place(self, module: str, node: ast.AST) -> Place | None:
+    def _place(self, module, node):
         if isinstance(node, ast.Name):
             return self.find(module, node.id)
         if isinstance(node, ast.Attribute) and (base := self._place(module, node.value)) and not base[1]:
@@ -306,7 +306,7 @@ class Code:
         return None
 
 
-def of_call(code: Code, call: Callable[..., object], rooms: Sequence[str] = ROOMS) -> dict[str, str]:
+def of_call(code, call, rooms=ROOMS):
     """Return what a function or a ``partial`` reaches; nothing if ``code`` does not have the function."""
     call = call if isinstance(call, partial) else partial(call)
     roots, words = [], set[str]()
@@ -322,14 +322,14 @@ def of_call(code: Code, call: Callable[..., object], rooms: Sequence[str] = ROOM
     return code.reached(roots, words, rooms)
 
 
-def key_of(reach: Mapping[str, str], call: Callable[..., object]) -> str:
+def key_of(reach, call):
     """Return one hash of what a cell reaches and of the arguments that it is given."""
     call = call if isinstance(call, partial) else partial(call)
     given = [getattr(each, "__qualname__", each) for each in _flat([call.args, call.keywords])]
     return hashlib.sha256(repr([sorted(reach.items()), given]).encode()).hexdigest()[:16]
 
 
-def _flat(value: object) -> Iterator[object]:
+def _flat(value):
     if isinstance(value, Mapping):
         for key, each in value.items():
             yield from (key, *_flat(each))
@@ -340,7 +340,7 @@ def _flat(value: object) -> Iterator[object]:
         yield value
 
 
-def _words(node: ast.AST) -> Iterator[str]:
+def _words(node):
     """Yield the strings and the attributes in a definition: by them rules are chosen and methods are called."""
     for each in ast.walk(node):
         if isinstance(each, ast.Attribute):
@@ -349,7 +349,7 @@ def _words(node: ast.AST) -> Iterator[str]:
             yield each.value
 
 
-def _written(value: object) -> str:
+def _written(value):
     """Return a syntax tree as text that is the same for every version of Python."""
     if isinstance(value, ast.AST):
         kept = ((key, each) for key, each in ast.iter_fields(value) if key not in LEFT_OUT and each not in (None, []))

@@ -9,7 +9,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks.evidence.cell import Cell
 from benchmarks.evidence.rules import Kind
 
 CLAIMS = Path(__file__).parent / "claims.toml"
@@ -59,12 +58,12 @@ class Claim:
     quote: str = ""
 
     @property
-    def chapter(self) -> str:
+    def chapter(self):
         """The part of the page that it is in."""
         return self.id.rpartition("-")[0]
 
 
-def claims() -> list[Claim]:
+def claims():
     """Return all rows, in their order."""
     table = tomllib.loads(CLAIMS.read_text(encoding="utf-8"))
     settings: Mapping[str, str] = table.pop("settings")
@@ -74,23 +73,23 @@ def claims() -> list[Claim]:
     ]
 
 
-def all_cells() -> dict[str, Cell]:
+def all_cells():
     """Return every cell by its name."""
     return dict(import_module("benchmarks.evidence.cells").CELLS) | _of_the_model()
 
 
-def cells_by_module() -> dict[str, dict[str, Cell]]:
+def cells_by_module():
     """Return the cells by the beginning of their names."""
     found = all_cells()
     return {module: {name: own for name, own in found.items() if name.split(".")[0] == module} for module in MODULES}
 
 
-def cell_named(name: str) -> Cell | None:
+def cell_named(name):
     """Return the cell with that name, or None. TRL is imported for the language model alone."""
     if name.startswith("language_model."):
         return _of_the_model().get(name)
     return import_module("benchmarks.evidence.cells").CELLS.get(name)
 
 
-def _of_the_model() -> dict[str, Cell]:
+def _of_the_model():
     return dict(import_module("benchmarks.evidence.cells_model").CELLS)

@@ -16,7 +16,6 @@ interval.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
@@ -69,7 +68,7 @@ class Effect:
     decided: int | None = None
     form: str = "+.3f"
 
-    def told(self, settings: int = 1) -> int:
+    def told(self, settings=1):
         """Return 1 if the effect confirms the claim as one of so many settings, -1 if it refutes it, else 0."""
         if self.decided is not None:
             return self.decided
@@ -80,7 +79,7 @@ class Effect:
             return 1
         return -1 if high < above or low > below else 0
 
-    def interval(self, settings: int) -> tuple[float, float]:
+    def interval(self, settings):
         """Return the interval at the level that so many settings need."""
         if self.seeds == 1:
             return -inf, inf
@@ -89,7 +88,7 @@ class Effect:
         wider = float(own / one)
         return self.mean - wider * (self.mean - self.low), self.mean + wider * (self.high - self.mean)
 
-    def __str__(self) -> str:
+    def __str__(self):
         form, plain = self.form, self.form.lstrip("+")
         text = format(self.mean, form)
         if self.low < self.high:
@@ -99,12 +98,12 @@ class Effect:
         return f"{self.name} {text}".strip()
 
 
-def has_few_seeds(effects: Sequence[Effect]) -> bool:
+def has_few_seeds(effects):
     """Return whether an effect is over fewer seeds than a central claim needs."""
     return any(each.seeds is not None and each.seeds < ENOUGH_SEEDS for each in effects)
 
 
-def verdict(effects: Sequence[Effect], central: bool = False) -> Verdict:
+def verdict(effects, central=False):
     """Return what the effects of a claim say together."""
     if central and has_few_seeds(effects):
         return Verdict.OPEN
@@ -118,19 +117,19 @@ def verdict(effects: Sequence[Effect], central: bool = False) -> Verdict:
     return Verdict.OPEN
 
 
-def instances(name: str, counterexamples: int, number: int) -> Effect:
+def instances(name, counterexamples, number):
     """Return the effect of looking for counterexamples in so many instances."""
     share = counterexamples / number
     decided = -1 if counterexamples else int(number >= ENOUGH_INSTANCES)
     return Effect(f"{name}, counterexamples in {number:,}", share, share, share, decided=decided, form=".2%")
 
 
-def share(name: str, count: int, number: int, **bounds: float) -> Effect:
+def share(name, count, number, **bounds):
     """Return the share of ``number`` with its Clopper-Pearson interval."""
     found = stats.binomtest(count, number).proportion_ci()
     return Effect(f"{name} {count} of {number}:", count / number, found.low, found.high, form=".0%", **bounds)
 
 
-def exact(name: str, value: float, form: str = ".2f", **bounds: float) -> Effect:
+def exact(name, value, form=".2f", **bounds):
     """Return the effect of a figure that nothing random is in."""
     return Effect(name, value, value, value, form=form, **bounds)

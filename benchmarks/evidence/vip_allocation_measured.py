@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -11,13 +10,12 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize
 
-from apportion import Belief, Plan, Prompt
+from apportion import Belief, Prompt
 from apportion.allocators import VIP, Allocator, InverseAccuracy, InverseVariance
 from apportion.allocators.spending import printed
-from apportion.allocators.vip import GroupEstimator, minimise_noise, minimise_variance
+from apportion.allocators.vip import minimise_noise, minimise_variance
 from apportion.predictors import GaussianProcess, SentenceTransformerEmbedder, UniformPrior
-from apportion.types import Batch, Counts, Floats
-from benchmarks.evidence.cell import Values
+from apportion.types import Batch
 from benchmarks.evidence.learning import ran, trainer_of
 
 EXAMPLE = {"root of a": (2.667, 2.667, 2.667, 10.03), "budget": 22, "low": 3, "high": 12}
@@ -30,7 +28,7 @@ GRID = tuple(round(0.02 + 0.04 * i, 2) for i in range(25))
 BATCHES, STEP_PROMPTS = 30, 16
 
 
-def rounding(estimator: GroupEstimator, instances: int | None = None) -> Values:
+def rounding(estimator, instances=None):
     """Return how Algorithm 2 and our solver compare with brute force, on the example and on random instances."""
     a = np.square(EXAMPLE["root of a"])
     budget, low, high = (EXAMPLE[key] for key in ("budget", "low", "high"))
@@ -55,7 +53,7 @@ def rounding(estimator: GroupEstimator, instances: int | None = None) -> Values:
     return found
 
 
-def relaxed(number: int = RELAXED) -> Values:
+def relaxed(number=RELAXED):
     """Return the relative excess of Theorems 5.1 and 5.2 over another solver, and where lambda is not unique."""
     rng = np.random.default_rng(0)
     found: dict[str, Any] = {}
@@ -79,7 +77,7 @@ def relaxed(number: int = RELAXED) -> Values:
     return {**found, "sums at lambda 1 and 100": list(sums.values())}
 
 
-def allocations(prompts: int, budget: int, low: int, high: int) -> Counts:
+def allocations(prompts, budget, low, high):
     """Return every allocation [M, P] of ``budget`` rollouts with ``low`` to ``high`` for each prompt."""
     first = np.array(list(product(range(low, high + 1), repeat=prompts - 1)), np.int64)
     last = budget - first.sum(1)
@@ -87,7 +85,7 @@ def allocations(prompts: int, budget: int, low: int, high: int) -> Counts:
     return whole[(last >= low) & (last <= high)]
 
 
-def counts_by_p() -> Values:
+def counts_by_p():
     """Return the counts of VIP, inverse accuracy and inverse variance on a grid of p, with 8 rollouts a prompt."""
     p = np.array(GRID)
     prompts = [Prompt(f"{value}") for value in GRID]
@@ -114,29 +112,29 @@ class Timed(Allocator):
     def needs(self):
         return self.rule.needs
 
-    def size(self, prompts: int):
+    def size(self, prompts):
         return self.rule.size(prompts)
 
-    def prepare(self, prompts: Sequence[Prompt]) -> None:
+    def prepare(self, prompts):
         self.rule.prepare(prompts)
 
-    def start(self, prompts: Sequence[Prompt]) -> Batch:
+    def start(self, prompts):
         return self._time("predict", lambda: self.rule.start(prompts))
 
-    def plan(self, batch: Batch) -> Plan:
+    def plan(self, batch):
         return self._time("plan", lambda: self.rule.plan(batch))
 
-    def observe(self, batch: Batch) -> None:
+    def observe(self, batch):
         self._time("update", lambda: self.rule.observe(batch))
 
-    def _time(self, what: str, call: Callable[[], Any]) -> Any:
+    def _time(self, what, call):
         started = time.process_time()
         found = call()
         self.seconds[what] += time.process_time() - started
         return found
 
 
-def overhead() -> Values:
+def overhead():
     """Return the processor seconds of a step of the lab, and what of it is prediction, planning and learning."""
     timed = Timed(VIP(rollouts_per_prompt=PER_PROMPT, predictor=GaussianProcess(SentenceTransformerEmbedder())))
     training = {"base": "hard", "prompts_per_step": STEP_PROMPTS, "steps": BATCHES, "evaluate_every": BATCHES + 1}
@@ -145,9 +143,7 @@ def overhead() -> Values:
     return {"gp": {"step": float(np.median(steps)), **{what: own / BATCHES for what, own in timed.seconds.items()}}}
 
 
-def _beside(
-    a: Floats, every: Counts, budget: int, low: int, high: int, estimator: GroupEstimator, p: Floats | None = None
-) -> dict[str, Any]:
+def _beside(a, every, budget, low, high, estimator, p=None):
     """Return the relative excess over brute force of Algorithm 2 and of ours, and whether the former is feasible."""
     f = (lambda n: (n - 1) / n**2) if estimator == "dr_grpo" else (lambda n: 1 / (n - 1))
     value = np.array([0.0, *(f(n) for n in range(2, high + 1))])

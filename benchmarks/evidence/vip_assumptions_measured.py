@@ -7,19 +7,14 @@ hypothesis is true: rewards among the rollouts of a prompt, or deviations of Z a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
-from transformers import Qwen2ForCausalLM
 
 from apportion.allocators import Uniform
 from apportion.diagnosis.assumptions import correlations, edgington, fisher, levene, obrien
 from apportion.lab.measure.gradients import completion_gradients
 from apportion.lab.policy.sampler import MAX_NEW_TOKENS, LedgerSampler
-from apportion.lab.world.task import Problem, encode, training_problems
-from apportion.types import Floats
+from apportion.lab.world.task import encode, training_problems
 from benchmarks.baselines import LAB_SCORES, MODEL_SCORES
-from benchmarks.evidence.cell import Values
 from benchmarks.evidence.learning import trainer_of
 
 QUESTIONS, ROLLOUTS = 600, 16
@@ -29,7 +24,7 @@ SHUFFLES, LEVEL = 999, 0.05
 CHANCES, GROUP, GROUPS = (0.1, 0.3, 0.5, 0.7, 0.9, 0.97), 8, 200_000
 
 
-def lab(base: str) -> Values:
+def lab(base):
     """Return the tests at each of ``POINTS`` of a run, by rollouts trained on."""
     training = {
         "base": base,
@@ -50,7 +45,7 @@ def lab(base: str) -> Values:
     return found
 
 
-def scored(policy: Qwen2ForCausalLM, problems: Sequence[Problem], seed: int) -> tuple[Floats, Floats, Floats]:
+def scored(policy, problems, seed):
     """Return rewards, norms of H, and sums of the entries of H, of fresh rollouts, each [questions, rollouts]."""
     groups = LedgerSampler(policy, seed)([problem.prompt() for problem in problems], [ROLLOUTS] * len(problems))
     rows = []
@@ -66,7 +61,7 @@ def scored(policy: Qwen2ForCausalLM, problems: Sequence[Problem], seed: int) -> 
     return right, norm, total
 
 
-def model() -> Values:
+def model():
     """Return the tests on the recorded completions of SmolLM2-135M-Instruct, by task."""
     file = np.load(MODEL_SCORES)
     return {
@@ -75,7 +70,7 @@ def model() -> Values:
     }
 
 
-def again(shuffles: int = 199) -> Values:
+def again(shuffles=199):
     """Return how many of the eight recorded runs of the lab reject, by base, rollouts trained on and test.
 
     They have 48 prompts with 16 rollouts. A test rejects if its shuffles do at a level of .05.
@@ -93,7 +88,7 @@ def again(shuffles: int = 199) -> Values:
     return found
 
 
-def assumptions(right: Floats, z: Floats, shuffles: int = SHUFFLES) -> dict[str, Mapping]:
+def assumptions(right, z, shuffles=SHUFFLES):
     """Return the tests of both assumptions, with rewards ``right`` and Z ``z`` [questions, rollouts]."""
     group = np.repeat(np.arange(len(right)), right.shape[1])
     rng = np.random.default_rng(0)
@@ -107,7 +102,7 @@ def assumptions(right: Floats, z: Floats, shuffles: int = SHUFFLES) -> dict[str,
     }
 
 
-def formula(groups: int = GROUPS) -> Values:
+def formula(groups=GROUPS):
     """Return the measured variance over that of Propositions 4.2 and 4.3, by estimator and p, with standard errors.
 
     Z is drawn independently of the reward, from an exponential distribution, so that the assumptions are true. "as in
@@ -132,20 +127,18 @@ def formula(groups: int = GROUPS) -> Values:
     return found
 
 
-def _correlated(right: Floats, z: Floats, group: Floats) -> dict[str, tuple[float, float]]:
+def _correlated(right, z, group):
     """Return statistic and p-value of Fisher's and Edgington's combinations."""
     _, p = correlations(group, right.ravel(), z.ravel())
     return {"Fisher": fisher(p), "Edgington": edgington(p)}
 
 
-def _unequal(z: Floats, group: Floats) -> dict[str, tuple[float, float]]:
+def _unequal(z, group):
     """Return statistic and p-value of the tests of equal variance."""
     return {"Levene": levene(group, z), "O'Brien": obrien(group, z)}
 
 
-def _beside(
-    found: Mapping[str, tuple[float, float]], drawn: Sequence[Mapping[str, tuple[float, float]]]
-) -> dict[str, dict[str, float]]:
+def _beside(found, drawn):
     """Return each test's p-value, and its p-value by rank among the shuffles."""
     rows = {}
     for name, (statistic, p) in found.items():

@@ -6,29 +6,26 @@ any number of rollouts, and every allocation is judged by the same prompts witho
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
 
-from apportion import Belief, Plan, Prompt
+from apportion import Plan
 from apportion.allocators import spend
 from apportion.allocators.vip import minimise_noise
 from apportion.lab.measure.gradients import completion_gradients
 from apportion.lab.policy.base import base_policy
 from apportion.lab.policy.sampler import LedgerSampler
-from apportion.lab.world.task import Problem, encode, training_problems
+from apportion.lab.world.task import encode, training_problems
 from apportion.predictors import (
     EmpiricalBayes,
     GradedGaussianProcess,
-    Predictor,
     RunningVariance,
     SentenceTransformerEmbedder,
     Shuffled,
 )
-from apportion.types import Batch, Counts, Floats, Rollout
-from benchmarks.evidence.cell import Values
-from benchmarks.evidence.learning import FIVE, HARD, Settings, learn_seeds
+from apportion.types import Batch, Rollout
+from benchmarks.evidence.learning import FIVE, HARD, learn_seeds
 
 PROMPTS, DRAWN = 64, 48
 PER_PROMPT, LOW, HIGH = 8, 3, 24
@@ -36,7 +33,7 @@ BATCH, VISITS, PERMUTATIONS, REPEATS = 16, (1, 2, 4), 50, 8
 BANDS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 
-def unbiased_variance(gram: Floats, rewards: Floats, n: Floats) -> Floats:
+def unbiased_variance(gram, rewards, n):
     """Return the total variance of a prompt's RLOO gradient from ``n`` [m] rollouts, each at least 2, [m].
 
     The prompt's rollouts are drawn from K equally likely ones with ``rewards`` [K] and inner products of gradients
@@ -52,7 +49,7 @@ def unbiased_variance(gram: Floats, rewards: Floats, n: Floats) -> Floats:
     return 2 / (n * (n - 1)) * (2 * (n - 2) * once + both)
 
 
-def variances(base: str) -> Values:
+def variances(base):
     """Return variance ratios to uniform by rule, one for each seed, and measured variances over Proposition E.2's."""
     rules: dict[str, list[float]] = {}
     means, ratios = [], {"norm": [], "vector": []}
@@ -65,7 +62,7 @@ def variances(base: str) -> Values:
         curves = np.stack([unbiased_variance(gram, own, widths) for gram, own in zip(grams, rewards, strict=True)])
         uniform = curves[:, PER_PROMPT - 2].sum()
 
-        def judge(counts: Counts, curves: Floats = curves, uniform: float = uniform) -> float:
+        def judge(counts, curves=curves, uniform=uniform):
             return float(curves[np.arange(len(counts)), counts - 2].sum() / uniform)
 
         rng = np.random.default_rng(seed)
@@ -101,12 +98,12 @@ def variances(base: str) -> Values:
     return {"ratios": rules, "over formula": by_band}
 
 
-def learning(rule: Settings) -> Values:
+def learning(rule):
     """Return learning curves with the graded reward, on the hard base."""
     return learn_seeds(rule, {**HARD, "rollouts": 6400, "reward": "share", "estimator": "rloo"}, FIVE)
 
 
-def _population(base: str, seed: int, problems: Sequence[Problem]) -> tuple[Floats, list[Floats]]:
+def _population(base, seed, problems):
     """Return rewards [P, K] and inner products of gradients [K, K] of each prompt's rollouts."""
     policy = base_policy(base)
     sampler = LedgerSampler(policy, seed, reward="share")
@@ -124,18 +121,18 @@ def _population(base: str, seed: int, problems: Sequence[Problem]) -> tuple[Floa
     return np.array(rewards, float), grams
 
 
-def _vip(variance: Floats) -> Counts:
+def _vip(variance):
     return minimise_noise(variance, PER_PROMPT * len(variance), "rloo", LOW, HIGH)
 
 
-def _least(curves: Floats) -> Counts:
+def _least(curves):
     """Return the counts of least variance, for ``curves`` [P, n - 2] that are known."""
     drops = curves[:, LOW - 2 : -1] - curves[:, LOW - 1 :]
     drops = np.minimum.accumulate(np.maximum(drops, 0.0), axis=1)  # rounding may break convexity
     return spend(drops, PER_PROMPT * len(curves), np.full(len(curves), LOW))
 
 
-def _predictors() -> dict[str, Predictor]:
+def _predictors():
     embedder = SentenceTransformerEmbedder()
     return {
         "graded gp": GradedGaussianProcess(embedder),
@@ -146,9 +143,7 @@ def _predictors() -> dict[str, Predictor]:
     }
 
 
-def _learnt(
-    predictor: Predictor, prompts: Sequence[Prompt], rewards: Floats, rng: np.random.Generator
-) -> Mapping[int, Belief]:
+def _learnt(predictor, prompts, rewards, rng):
     """Return the beliefs about all prompts after some visits, each with a group of 8 of its rollouts."""
     predictor.prepare(prompts)
     found = {}

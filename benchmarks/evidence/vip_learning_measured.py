@@ -6,24 +6,20 @@ and three times the average. Arms of one budget and seed see the same prompts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from transformers import Qwen2ForCausalLM
 
 from apportion.advantages import advantages_of
-from apportion.allocators import VIP, Allocator, InverseAccuracy, InverseVariance, Uniform
-from apportion.allocators.neyman import NeymanEstimator
+from apportion.allocators import VIP, InverseAccuracy, InverseVariance, Uniform
 from apportion.lab.policy.exact import exact_success
-from apportion.lab.report.results import Run
 from apportion.lab.world.task import Problem
 from apportion.predictors import EmpiricalBayes, GaussianProcess, Predictor, Ridge, Shuffled
-from apportion.types import Batch, Belief, Group, Prompt
+from apportion.types import Belief
 from benchmarks.evidence.ar3po_lab import FollowedTrainer
-from benchmarks.evidence.cell import Values
 from benchmarks.evidence.learning import (
     HARD,
     RATES,
@@ -52,20 +48,20 @@ class CurrentSuccess(Predictor):
     name: ClassVar[str] = "current_success"
     policy: Qwen2ForCausalLM | None = field(default=None, init=False, repr=False, compare=False)
 
-    def predict(self, prompts: Sequence[Prompt]) -> Belief:
+    def predict(self, prompts):
         p = exact_success(self.policy, [Problem.parse(prompt.text) for prompt in prompts])
         return Belief.from_mean(np.clip(p, 1 / KNOWN, 1 - 1 / KNOWN), KNOWN)
 
-    def update(self, batch: Batch) -> None:
+    def update(self, batch):
         """Do nothing, because all is known."""
 
 
-def arm(rule: str, rollouts: int, estimator: NeymanEstimator, rate: float) -> Values:
+def arm(rule, rollouts, estimator, rate):
     """Return what ``rule`` learns with so many rollouts a prompt, as lists over seeds. ``curve`` is the mean."""
     return {"rate": rate, **over_runs([_train(rule, rollouts, estimator, rate, seed) for seed in SEEDS])}
 
 
-def sweep(rule: str, settings: Sequence[tuple[int, NeymanEstimator]]) -> Values:
+def sweep(rule, settings):
     """Return the area of ``rule`` for every rate of the sweep, at its seed, by setting: "8_rloo"."""
     return {
         f"{n}_{estimator}": {f"{rate:g}": _train(rule, n, estimator, rate, SWEEP_SEED)["area"] for rate in RATES}
@@ -73,7 +69,7 @@ def sweep(rule: str, settings: Sequence[tuple[int, NeymanEstimator]]) -> Values:
     }
 
 
-def _train(rule: str, rollouts: int, estimator: NeymanEstimator, rate: float, seed: int) -> dict[str, Any]:
+def _train(rule, rollouts, estimator, rate, seed):
     """Train one run and return what it learns. ``mean``, ``pass_32`` and ``maj_32`` are of the end."""
     known = CurrentSuccess()
     training = {**HARD, "prompts_per_step": STEP // rollouts, "estimator": estimator, "learning_rate": rate}
@@ -90,7 +86,7 @@ def _train(rule: str, rollouts: int, estimator: NeymanEstimator, rate: float, se
     }
 
 
-def _rule(rule: str, rollouts: int, estimator: NeymanEstimator, known: CurrentSuccess) -> Allocator:
+def _rule(rule, rollouts, estimator, known):
     """Return an arm by name: a predictor under VIP's allocation, or a heuristic on the Gaussian process."""
     bounds = {"rollouts_per_prompt": rollouts, "low": LOW, "high": 3 * rollouts}
     if rule in HEURISTICS:
@@ -108,11 +104,11 @@ def _rule(rule: str, rollouts: int, estimator: NeymanEstimator, known: CurrentSu
 class AdvantageTrainer(FollowedTrainer):
     """A trainer that notes the mean absolute advantage of the rollouts of every step."""
 
-    def _log(self, batch: Batch, groups: list[Group]) -> None:
+    def _log(self, batch, groups):
         self.notes.append(np.abs(advantages_of(groups, self.training.estimator)).mean())
 
 
-def seen(rule: str, rollouts: int) -> Values:
+def seen(rule, rollouts):
     """Return what "uniform" groups or another rule see in training under Dr. GRPO, as lists over seeds."""
     training = {**HARD, "prompts_per_step": STEP // rollouts, "estimator": "dr_grpo"}
     made = partial(_rule, rule, rollouts, "dr_grpo", CurrentSuccess())
@@ -120,7 +116,7 @@ def seen(rule: str, rollouts: int) -> Values:
     return learn_seeds(own, training, measure=signals, kind=AdvantageTrainer)
 
 
-def signals(trainer: AdvantageTrainer, run: Run) -> Values:
+def signals(trainer, run):
     """Return means over steps: the reward of rollouts, the exact success of prompts, and the size of advantages."""
     steps, size = run.steps, np.mean(trainer.notes)
     return {"reward": steps["train_reward"].mean(), "success": steps["p"].mean(), "absolute advantage": size}

@@ -6,18 +6,17 @@ Every predictor foresees a mini-batch before it is sampled and learns from it af
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from typing import ClassVar
 
 import numpy as np
 
-from apportion import Belief, Prompt
+from apportion import Belief
 from apportion.allocators import Uniform
 from apportion.predictors import (
     DiscountedCounts,
-    Embedder,
     EmpiricalBayes,
     GaussianProcess,
     MovingAverage,
@@ -30,8 +29,7 @@ from apportion.predictors import (
 )
 from apportion.predictors.statistics.per_prompt import observations
 from apportion.replay.foresight import batches_of, foresee_all
-from apportion.types import Batch, Floats
-from benchmarks.evidence.cell import Values
+from apportion.types import Floats
 from benchmarks.evidence.learning import FIVE, ran, trainer_of, with_half_width
 from benchmarks.real_run_data import grpo_run
 
@@ -50,14 +48,14 @@ class OneMean(Predictor):
     name: ClassVar[str] = "one_mean"
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW), init=False)
 
-    def predict(self, prompts: Sequence[Prompt]) -> Belief:
+    def predict(self, prompts):
         return Belief.from_mean(np.full(len(prompts), np.mean(self._recent or [0.5])), 2.0)
 
-    def update(self, batch: Batch) -> None:
+    def update(self, batch):
         self._recent.extend(seen.rate for seen in observations(batch))
 
 
-def predictors(embedder: Embedder, batch: int) -> dict[str, Predictor]:
+def predictors(embedder, batch):
     """Return the predictors to compare. The paper's 1024 samples are two of its mini-batches: ``2 * batch`` here."""
     return {
         "gp": GaussianProcess(embedder),
@@ -81,20 +79,20 @@ class Watched(Uniform):
     predictors: Mapping[str, Predictor] = field(default_factory=dict)
     foreseen: list[dict[str, Floats]] = field(default_factory=list)
 
-    def prepare(self, prompts: Sequence[Prompt]) -> None:
+    def prepare(self, prompts):
         for each in self.predictors.values():
             each.prepare(prompts)
 
-    def start(self, prompts: Sequence[Prompt]) -> Batch:
+    def start(self, prompts):
         self.foreseen.append({name: each.predict(prompts).mean for name, each in self.predictors.items()})
         return super().start(prompts)
 
-    def observe(self, batch: Batch) -> None:
+    def observe(self, batch):
         for each in self.predictors.values():
             each.update(batch)
 
 
-def lab(base: str) -> Values:
+def lab(base):
     """Return mean absolute errors by predictor, target and phase, one for each seed."""
     training = {
         "base": base,
@@ -117,7 +115,7 @@ def lab(base: str) -> Values:
     return {"errors": found}
 
 
-def recorded() -> Values:
+def recorded():
     """Return mean absolute errors on the recorded run, and the GP's less those of its rivals with their half widths.
 
     Its first six visits to each problem make 60 batches in a random order, of which the first 55 count. The target is

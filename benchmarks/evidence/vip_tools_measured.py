@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ import numpy as np
 from apportion import VIP, Uniform
 from apportion.allocators import Allocator
 from apportion.predictors import EmpiricalBayes, GaussianProcess, Shuffled
-from benchmarks.evidence.cell import Values
 
 SEEDS = (0, 1, 2)
 RATES = (1e-3, 3e-3)
@@ -43,7 +42,7 @@ RULES: Mapping[str, Callable[[str, int], Allocator]] = {
 }
 
 
-def retrieval(messages: Sequence[Mapping[str, Any]], gold: Sequence[str]) -> tuple[float, float]:
+def retrieval(messages, gold):
     """Return the precision at 5, a mean over the searches of a dialogue, and F1."""
     searches = [
         {passage.strip() for passage in str(message["content"]).split(SEPARATOR)}
@@ -57,7 +56,7 @@ def retrieval(messages: Sequence[Mapping[str, Any]], gold: Sequence[str]) -> tup
     return precision, 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
-def em(completions: Any, answer: Sequence[str], **columns: Any) -> list[float]:
+def em(completions, answer, **columns):
     """Return 1 for each dialogue that ends with the answer and nothing else."""
     return [
         float(messages[-1]["role"] == "assistant" and str(messages[-1].get("content")).strip() == gold)
@@ -65,15 +64,15 @@ def em(completions: Any, answer: Sequence[str], **columns: Any) -> list[float]:
     ]
 
 
-def f1(completions: Any, gold: Any, **columns: Any) -> list[float]:
+def f1(completions, gold, **columns):
     return [retrieval(*each)[1] for each in zip(completions, gold, strict=True)]
 
 
-def precision(completions: Any, gold: Any, **columns: Any) -> list[float]:
+def precision(completions, gold, **columns):
     return [retrieval(*each)[0] for each in zip(completions, gold, strict=True)]
 
 
-def train(rule: str, estimator: str, rate: float, seed: int) -> dict[str, Any]:
+def train(rule, estimator, rate, seed):
     """Train one run; return the measures on held-out questions ``before`` and ``after``.
 
     TRL's RLOO trainer has no tools, so RLOO is the estimator of its GRPO trainer, with the loss of Dr. GRPO.
@@ -138,7 +137,7 @@ def train(rule: str, estimator: str, rate: float, seed: int) -> dict[str, Any]:
     return found
 
 
-def _evaluated(trainer: Any) -> dict[str, float]:
+def _evaluated(trainer):
     import torch  # noqa: PLC0415
 
     torch.manual_seed(0)
@@ -146,7 +145,7 @@ def _evaluated(trainer: Any) -> dict[str, float]:
     return {name: float(logged[f"eval_rewards/{name}/mean"]) for name in MEASURES}
 
 
-def study(estimator: str) -> Values:
+def study(estimator):
     """Return by rule the measures before and after, a value for each seed, at the rate that suits uniform best."""
     sweep = [train("uniform", estimator, rate, SWEEP_SEED)["after"]["em"] for rate in RATES]
     rate = RATES[int(np.argmax(sweep))]

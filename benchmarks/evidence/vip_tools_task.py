@@ -10,7 +10,6 @@ import hashlib
 import math
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -67,24 +66,24 @@ class Question:
     answer: str
 
     @property
-    def text(self) -> str:
+    def text(self):
         return f"{'who' if self.asked == 'ruler' else 'what'} is the {self.asked} of the land of {self.city} ?"
 
     @property
-    def gold(self) -> tuple[str, ...]:
+    def gold(self):
         return (*_of_city(self.city, self.land), *_of_land(self.land, self.asked, self.answer))
 
 
-def _of_city(city: str, land: str) -> tuple[str, ...]:
+def _of_city(city, land):
     return f"the land of {city} is {land}", f"{city} lies in {land}"
 
 
-def _of_land(land: str, asked: str, answer: str) -> tuple[str, ...]:
+def _of_land(land, asked, answer):
     return f"the {asked} of {land} is {answer}", f"{answer} {VERBS[asked]} {land}"
 
 
 @cache
-def questions() -> tuple[Question, ...]:
+def questions():
     """Return all questions, in an order that mixes cities."""
     draw = random.Random(0)
     land = {city: draw.choice(LANDS) for city in CITIES}
@@ -95,7 +94,7 @@ def questions() -> tuple[Question, ...]:
 
 
 @cache
-def corpus() -> tuple[str, ...]:
+def corpus():
     """Return all passages: the facts, and others about the same cities."""
     draw, found = random.Random(1), dict[str, None]()
     for question in questions():
@@ -108,18 +107,18 @@ def corpus() -> tuple[str, ...]:
     return tuple(passages)
 
 
-def _terms(text: str) -> list[str]:
+def _terms(text):
     return [word for word in text.split() if word not in FUNCTION_WORDS]
 
 
 @cache
-def _index() -> tuple[list[Counter[str]], Counter[str], float]:
+def _index():
     documents = [Counter(_terms(passage)) for passage in corpus()]
     return documents, Counter(word for each in documents for word in each), np.mean([*map(len, documents)]).item()
 
 
 @cache
-def best(query: str, k1: float = 1.5, b: float = 0.75) -> tuple[str, ...]:
+def best(query, k1=1.5, b=0.75):
     """Return the five passages with the highest BM25. Ties are in the order of the corpus; words of no passage miss."""
     documents, frequency, mean = _index()
     scores = np.zeros(len(documents))
@@ -132,7 +131,7 @@ def best(query: str, k1: float = 1.5, b: float = 0.75) -> tuple[str, ...]:
     return tuple(corpus()[i] for i in order if scores[i] > 0)
 
 
-def search(query: str) -> str:
+def search(query):
     """Finds the five passages that fit a query best.
 
     Args:
@@ -144,7 +143,7 @@ def search(query: str) -> str:
     return f" {SEPARATOR} ".join(best(" ".join(query.split()[:8]))) or "there is a"
 
 
-def make_tokenizer() -> PreTrainedTokenizerFast:
+def make_tokenizer():
     """Return a tokenizer of words. The two halves of a tool call are tokens of their own."""
     parts = Tokenizer(models.WordLevel(IDS, unk_token="<unk>"))
     parts.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -158,7 +157,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def make_policy() -> Qwen2ForCausalLM:
+def make_policy():
     config = Qwen2Config(
         vocab_size=len(VOCABULARY),
         hidden_size=64,
@@ -180,36 +179,36 @@ def make_policy() -> Qwen2ForCausalLM:
         return Qwen2ForCausalLM(config)
 
 
-def _chance(*parts: object, low: float = 0.05, high: float = 0.95) -> float:
+def _chance(*parts, low=0.05, high=0.95):
     """Return a probability that is fixed by ``parts``: the mean of a uniform number and a fair coin, within bounds."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return low + (high - low) * (int.from_bytes(digest[:4], "big") / 2**32)
 
 
-def _first_query(question: Question, draw: random.Random) -> str:
+def _first_query(question, draw):
     """Return the words of the first search: the land of the city, or only what is asked, or only the city."""
     if draw.random() < _chance("city", question.city, low=0.15):
         return f"land of {question.city}"
     return draw.choice([question.asked, f"{question.asked} of {question.city}", "land"])
 
 
-def _second_query(question: Question, land: str, draw: random.Random) -> str | None:
+def _second_query(question, land, draw):
     """Return the words of the second search, or None if there is none."""
     if draw.random() < _chance("asked", question.asked, CITIES.index(question.city) % 8, low=0.15):
         return f"{question.asked} of {land}"
     return draw.choice([land, question.asked, None])
 
 
-def demonstration(question: Question, draw: random.Random, slips: float = 0.04) -> tuple[list[str], list[bool]]:
+def demonstration(question, draw, slips=0.04):
     """Return the words of a whole dialogue, and which of them the policy writes."""
     words: list[str] = [USER, *question.text.split(), END, ASSISTANT]
     own = [False] * len(words)
 
-    def write(*text: str) -> None:
+    def write(*text):
         words.extend(text)
         own.extend([True] * len(text))
 
-    def reply(query: str) -> tuple[str, ...]:
+    def reply(query):
         write(OPEN, *query.split(), CLOSE, END)
         found = [TOOL, *search(query).split(), END, ASSISTANT]
         words.extend(found)
@@ -231,11 +230,11 @@ def demonstration(question: Question, draw: random.Random, slips: float = 0.04) 
     return words, own
 
 
-def _says(passages: Sequence[str], land: str, asked: str, value: str) -> bool:
+def _says(passages, land, asked, value):
     return any(passage in _of_land(land, asked, value) for passage in passages)
 
 
-def _batches(size: int, seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _batches(size, seed):
     """Yield ids and labels of demonstrations, each with its lands and values renamed at random."""
     draw = random.Random(seed)
     groups = [np.array([IDS[word] for word in group]) for group in (LANDS, *VALUES.values())]
@@ -253,7 +252,7 @@ def _batches(size: int, seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]
         yield torch.from_numpy(ids), torch.from_numpy(labels)
 
 
-def train_base(steps: int = 600, size: int = 48, rate: float = 4e-3) -> Qwen2ForCausalLM:
+def train_base(steps=600, size=48, rate=4e-3):
     """Return a policy that imitates the demonstrator."""
     policy = make_policy().train()
     optimizer = torch.optim.AdamW(policy.parameters(), betas=(0.9, 0.98), weight_decay=0.01)
@@ -267,7 +266,7 @@ def train_base(steps: int = 600, size: int = 48, rate: float = 4e-3) -> Qwen2For
     return policy.eval()
 
 
-def base_policy() -> Path:
+def base_policy():
     """Return the folder of the base policy with its tokenizer. It is trained once and kept in apportion's cache."""
     digest = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
     folder = cache_directory() / f"tools-base-{digest}"

@@ -5,10 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from apportion.replay.choosing import Choices
 from apportion.selection import GRESO, Mixed, MoPPS, Retire, ShuffledEpochs, SPOWeights
 from benchmarks.real_run import BATCH
 from benchmarks.real_run_data import Recorded, grpo_run
-from benchmarks.selection import Choices, Window, replay, rules
+from benchmarks.selection import Window, replay, rules
 
 
 @pytest.fixture(scope="module")
