@@ -6,7 +6,8 @@ compared with. Unlike Pilot-Commit it needs no fresh prompts, no success rate be
 
 Note: a mixed prompt has ``high / pilots`` times the rollouts of the others. Under a loss that weighs tokens equally
 (TRL's default, verl's token-mean) it has as many times their weight, and that is where the gain is. Under a mean over
-prompts it loses: an even split of as many rollouts has a smaller variance. benchmarks/conformal has both.
+prompts it loses: an even split of as many rollouts has a smaller variance. docs/cite.md has both, for two pilots, as
+``cgrpo_alike``.
 Note: a prompt with success probability p is committed to with probability 1 - p^k - (1 - p)^k, k pilots. Its gradient
 is scaled by about this factor, so prompts of middle difficulty count for more.
 """
