@@ -125,30 +125,3 @@ def first_round_factors(found):
         own = s * (n - s) / (n * (n - 1))
         factors.append(sums[s, n] / paths[s, n] / own if own else 0.0)
     return np.array(factors)
-
-
-def boundary(found):
-    """Return the ends (right, trials), and their probabilities as Bernstein polynomials [ends, degree + 1].
-
-    Row (s, n) holds the coefficients of p^j (1 - p)^(N - j) for j = 0 .. N, with N the most trials.
-    """
-    paths: Counter[tuple[int, int]] = Counter()
-    for leaf in found:
-        paths[leaf.right, leaf.trials] += leaf.paths
-    ends, degree = sorted(paths, key=lambda end: (end[1], end[0])), max(leaf.trials for leaf in found)
-    rows = [[paths[s, n] * comb(degree - n, j - s) if j >= s else 0 for j in range(degree + 1)] for s, n in ends]
-    return ends, np.array(rows, float)
-
-
-def unique_weights(found):
-    """Return the function of (right, trials) with expectation p (1 - p) for every p; a ValueError if not unique."""
-    ends, rows = boundary(found)
-    if np.linalg.matrix_rank(rows) < len(ends):
-        raise ValueError(
-            f"the probabilities of the {len(ends)} ends must be linearly independent, got rank "
-            f"{np.linalg.matrix_rank(rows)}; there is more than one such function"
-        )
-    degree = rows.shape[1] - 1
-    wanted = [comb(degree - 2, j - 1) if 1 <= j <= degree - 1 else 0 for j in range(degree + 1)]
-    weights, *_ = np.linalg.lstsq(rows.T, np.array(wanted, float), rcond=None)
-    return dict(zip(ends, weights.tolist(), strict=True))

@@ -32,7 +32,6 @@ HOME = "README.md"
 """Its place in the site is the home page."""
 
 LINK = re.compile(r"(?<!\!)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^()\s]+)\)")
-PICTURE = re.compile(r"!\[(?P<text>[^\]]*)\]\((?P<target>[^()\s]+)\)")
 FENCE = re.compile(r"^( *)(`{3,}|~{3,}).*?^\1\2[^\n]*$", re.MULTILINE | re.DOTALL)
 
 
@@ -101,17 +100,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             text = titles.get(joined(here, to), text)
         return f"[{text}]({to})"
 
-    def picture(found: re.Match[str]) -> str:
-        return f"![{found['text']}]({place(found['target']) or found['target']})"
-
-    def outside_fences(text: str) -> str:
-        return LINK.sub(link, PICTURE.sub(picture, text))
-
     parts, end = [], 0
     for fence in FENCE.finditer(markdown):
-        parts += [outside_fences(markdown[end : fence.start()]), fence[0]]
+        parts += [LINK.sub(link, markdown[end : fence.start()]), fence[0]]
         end = fence.end()
-    return "".join([*parts, outside_fences(markdown[end:])])
+    return "".join([*parts, LINK.sub(link, markdown[end:])])
 
 
 def titles_of(entries: list[Any]) -> Iterator[tuple[str, str]]:
