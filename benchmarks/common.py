@@ -5,7 +5,9 @@ import json
 import os
 import platform
 import shutil
+import statistics
 import subprocess
+import time
 import tomllib
 import tracemalloc
 from datetime import UTC, datetime
@@ -147,12 +149,22 @@ def spread(values, form):
 
 
 def peak_mib(call):
-    """Return the peak of numpy's and Python's allocations during ``call``, beyond those before it, and its result."""
+    """Return the peak of numpy's and Python's allocations during ``call``, beyond those before it."""
     tracemalloc.start()
-    result = call()
+    call()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    return peak / 2**20, result
+    return peak / 2**20
+
+
+def processor_seconds(call, repeats):
+    """Return the median, the least and the most processor seconds of so many calls."""
+    seconds = []
+    for _ in range(repeats):
+        start = time.process_time()
+        call()
+        seconds.append(time.process_time() - start)
+    return statistics.median(seconds), min(seconds), max(seconds)
 
 
 def _write(path, text):
