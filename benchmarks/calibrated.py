@@ -1,4 +1,4 @@
-"""Measure what the calibrated rule saves and risks, also on sets that it was not learned on; and audits.
+"""Measure what the calibrated rule saves and risks, also on sets that it was not learned on.
 
 python -m benchmarks.calibrated [--votes PATH] [--quick]
 """
@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 
 from apportion.stopping import TARGETS, Calibrated, Rule, decide, make_rule
-from apportion.stopping.audited import largest_threshold, smallest_losing_threshold
 from apportion.stopping.calibrated import FEW, SCALE
 from benchmarks.calibrated_curves import Prefixes, beta_doubt, curve, priced
 from benchmarks.common import RESULTS, options, table, write
@@ -35,23 +34,11 @@ EPS = (0.003, 0.005, 0.01, 0.02, 0.03, 0.05)
 """The eps at which SCALE must keep the disagreement."""
 RESAMPLES = 400
 BASE, OURS = "adaptive_consistency_beta", "calibrated"
-AUDITS = (
-    ("gsm8k", 0.1, 0.01, 1),
-    ("gsm8k", 0.1, 0.02, 1),
-    ("gsm8k", 0.1, 0.01, 4),
-    ("game24_standard", 0.4, 0.05, 1),
-    ("game24_cot", 0.4, 0.05, 1),
-    ("aime24", 0.4, 0.1, 1),
-)
-"""Data set, share audited, eps, and orders of an audited question's samples."""
-SPLITS = 1000
 CANDIDATES: Mapping[str, Rule] = {
     "fixed, n = 5": make_rule("fixed", samples=5),
     **{f"calibrated, eps = {eps}": Calibrated(eps) for eps in (0.01, 0.03, 0.05)},
 }
 QUICK = Path("runs") / "calibrated-quick"
-
-"""The prefixes by data set and maximum."""
 
 
 def main(votes=VOTES, quick=False):
@@ -84,10 +71,6 @@ def main(votes=VOTES, quick=False):
             f"{EPS[-1]}: then the worst disagreement over eps on the set itself. On all sets, as in the package: "
             f"FEW = {FEW}, SCALE = {SCALE}.",
             leave_one_out(sets, learned),
-            "## Audited questions",
-            "A share of the questions, drawn at random, is sampled until its winner is certain; `audited_threshold` "
-            f"sets the rule for the others. {SPLITS:,} splits; M = 64. The guarantee is for the mean over splits.",
-            audits(sets),
         ],
         seeds=[SEED],
         results=QUICK if quick else RESULTS,
@@ -103,11 +86,8 @@ def _curves(prefixes):
     return {BASE: curve(prefixes, beta_doubt), **{_few(few): curve(prefixes, priced(few)) for few in FEWS}}
 
 
-"""FEW and SCALE for each data set, learned on the others; and for "all", learned on all."""
-
-
 def learn(sets, curves):
-    """Learn both numbers without each set, and on all."""
+    """Return FEW and SCALE for each data set, learned on the others; and for "all", learned on all."""
     worst = {
         name: [
             max(mine[most][_few(few)].needed(at) / mine[most][BASE].needed(at) for most in MAXIMA for at in LEVELS)
@@ -161,44 +141,6 @@ def leave_one_out(sets, learned):
             )
             rows.append([name, "all" if source == "all" else "others", f"{worst:.2f}"])
     return table(["data set", "learned on", "worst / eps"], rows)
-
-
-def audits(sets):
-    """Return a table of the guarantee and the cost of audits, by simulated splits."""
-    rows = []
-    for name, share, eps, orders in AUDITS:
-        if name not in sets:
-            continue
-        prefixes, rng = sets[name][64], np.random.default_rng(SEED)
-        streams, length = prefixes.streams, len(prefixes.samples)
-        questions, drawn = len(streams.questions), streams.orders
-        losing = np.array([smallest_losing_threshold(stream[:64], length) for stream in streams.answers])
-        losing, scores = losing.reshape(questions, drawn), prefixes.score(priced(FEW))
-        audited, found = round(share * questions), []
-        curtailed = prefixes.ended.argmax(axis=1).reshape(questions, drawn) + 1
-        for _ in range(SPLITS):
-            order, places = rng.integers(drawn, size=questions), rng.permutation(questions)
-            first, rest = places[:audited], places[audited:]
-            seen = losing[first, order[first]][:, None] if orders == 1 else losing[first][:, :orders]
-            threshold = largest_threshold(seen, eps)
-            mine = rest * drawn + order[rest]
-            ends = ((scores[mine] <= threshold) | prefixes.ended[mine]).argmax(axis=1)
-            audit = curtailed[first, order[first]].mean() if orders == 1 else length
-            samples = (audit * audited + (ends + 1).sum()) / questions
-            found.append((prefixes.wrong[mine, ends].mean(), samples))
-        wrong, samples = np.array(found).T
-        error = 1.96 * wrong.std() / np.sqrt(SPLITS)
-        rows.append(
-            [
-                name,
-                f"{audited} ({100 * share:g}%), {orders}",
-                f"{100 * eps:g}",
-                f"{100 * wrong.mean():.2f} ± {100 * error:.2f}",
-                f"{samples.mean():.1f}",
-            ]
-        )
-    columns = "data set; audited, orders; eps %; disagreement % of the others; samples, all"
-    return table(columns.split("; "), rows)
 
 
 def risks(sets):
