@@ -1,22 +1,19 @@
 """Score norms of completions in the lab, along training, which ``benchmarks.baselines`` compares baselines by.
 
-Uniform trains with RLOO as in ``benchmarks.moments``. At three points of each run the policy answers some training
+Uniform trains with RLOO as in ``benchmarks.moments``. Before and after each run the policy answers some training
 problems, and each completion's squared norm in all parameters is measured beside quantities that cost nothing.
 """
 
-import tempfile
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 
 from apportion.allocators import Uniform
 from apportion.lab.measure.gradients import completion_gradients
 from apportion.lab.policy.sampler import LedgerSampler
-from apportion.lab.training.settings import Training
-from apportion.lab.training.trainer import Trainer
 from apportion.lab.world.task import encode
 from benchmarks.baselines_measured import MEASURES, SAMPLES
-from benchmarks.moments import GROUP, LEARNING_RATES, POINTS, PROMPTS, PROMPTS_PER_STEP
+from benchmarks.moments import GROUP, LEARNING_RATES, POINTS, PROMPTS, follow
 
 SEEDS = tuple(range(20, 28))
 
@@ -27,7 +24,7 @@ def measure_lab():
     found = {name: np.empty(shape, np.float32) for name in (*MEASURES, "right")}
     for b, base in enumerate(LEARNING_RATES):
         for s, seed in enumerate(SEEDS):
-            for point, measured in enumerate(follow(base, seed)):
+            for point, measured in enumerate(follow(base, seed, Uniform(GROUP), partial(scored, seed))):
                 for name, values in measured.items():
                     found[name][b, point, s] = values
             print(base, seed, found["right"][b, :, s].mean(axis=(1, 2)), flush=True)
@@ -35,28 +32,10 @@ def measure_lab():
     return found | {"right": found["right"].astype(bool)} | facts
 
 
-def follow(base, seed):
-    """Train one run, and return the measures [prompts, samples] at each of ``POINTS``."""
-    settings = Training(
-        base,
-        prompts_per_step=PROMPTS_PER_STEP,
-        rollouts=POINTS[-1],
-        learning_rate=LEARNING_RATES[base],
-        evaluate_every=POINTS[-1],
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(settings, Uniform(GROUP), seed, Path(folder))
-        problems = trainer.problems[:PROMPTS]
-        found = [scored(trainer.policy, problems, seed + 1000)]
-        for stop in POINTS[1:]:
-            trainer.run(lambda record, stop=stop: record["rollouts"] < stop)
-            found.append(scored(trainer.policy, problems, seed + 1000))
-    return found
-
-
-def scored(policy, problems, seed):
+def scored(seed, trainer, problems):
     """Return the measures and verdicts [prompts, samples] of fresh samples."""
-    groups = LedgerSampler(policy, seed)([problem.prompt() for problem in problems], [SAMPLES] * len(problems))
+    policy = trainer.policy
+    groups = LedgerSampler(policy, seed + 1000)([problem.prompt() for problem in problems], [SAMPLES] * len(problems))
     rows = []
     for problem, group in zip(problems, groups, strict=True):
         distinct = {rollout.completion.tokens: rollout.completion for rollout in group}

@@ -15,6 +15,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THR
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -76,8 +77,8 @@ def overheard():
     return Overheard(GROUP, {name: make() for name, make in LEARNERS.items()})
 
 
-def follow(base, seed):
-    """Train one run, and judge the learners at each of ``POINTS``."""
+def follow(base, seed, allocator, look):
+    """Train one run, and return ``look(trainer, problems)`` before and after it."""
     settings = Training(
         base,
         prompts_per_step=PROMPTS_PER_STEP,
@@ -86,13 +87,11 @@ def follow(base, seed):
         evaluate_every=POINTS[-1],
     )
     with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(settings, overheard(), seed, Path(folder))
+        trainer = Trainer(settings, allocator, seed, Path(folder))
         problems = trainer.problems[:PROMPTS]
-        found = [judge(trainer.policy, problems, warm(trainer.policy, trainer.prompts, seed), seed)]
-        for stop in POINTS[1:]:
-            trainer.run(lambda record, stop=stop: record["rollouts"] < stop)
-            found.append(judge(trainer.policy, problems, trainer.allocator.learners, seed))
-    return found
+        before = look(trainer, problems)
+        trainer.run()
+        return before, look(trainer, problems)
 
 
 def warm(policy, prompts, seed):
@@ -104,8 +103,10 @@ def warm(policy, prompts, seed):
     return allocator.learners
 
 
-def judge(policy, problems, learners, seed):
+def judge(seed, trainer, problems):
     """Return all results for the present policy."""
+    policy = trainer.policy
+    learners = trainer.allocator.learners if trainer.steps else warm(policy, trainer.prompts, seed)
     moments = score_moments(policy, problems, wrong_rollouts=WRONG_ROLLOUTS, seed=seed + 1000)
     prompts = [problem.prompt() for problem in problems]
     rng = np.random.default_rng(seed)
@@ -156,7 +157,7 @@ def table_rows(runs, part):
 
 def main():
     """Train, judge, and write the table ``moments``."""
-    report({base: [follow(base, seed) for seed in SEEDS] for base in LEARNING_RATES})
+    report({base: [follow(base, seed, overheard(), partial(judge, seed)) for seed in SEEDS] for base in LEARNING_RATES})
 
 
 def report(runs):

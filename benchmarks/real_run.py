@@ -28,7 +28,6 @@ from apportion.predictors import (
 )
 from apportion.replay.expected import HIGH, HORA_HIGH, LOW, SIZE, hora, near_truth, vip
 from apportion.replay.foresight import batches_of, foresee
-from apportion.types import Needs
 from benchmarks.common import table, write
 from benchmarks.real_run_data import grpo_run
 from benchmarks.real_run_picture import draw
@@ -124,21 +123,6 @@ def best(data, epoch):
         [vip(belief.variance, truth[some]) for belief, some in zip(known, batches, strict=True)],
         [hora(belief, right[some], truth[some]) for belief, some in zip(known, batches, strict=True)],
     )
-
-
-class CountedShares(DiscountedCounts):
-    """Discounted counts to which a graded reward is that share of a success: the control without verdicts."""
-
-    @property
-    def needs(self):
-        return Needs()
-
-    def update(self, batch):
-        for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):
-            rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
-            right, wrong = self._counts.by_id.get(prompt.id, (0.0, 0.0))
-            shares = sum(rewards), len(rewards) - sum(rewards)
-            self._counts.by_id[prompt.id] = (self.discount * right + shares[0], self.discount * wrong + shares[1])
 
 
 NOTES = [

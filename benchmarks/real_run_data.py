@@ -1,4 +1,4 @@
-"""Recorded outcomes of real models: a GRPO run, and two sets of scores. See ``data/README.md`` for their origin."""
+"""Recorded outcomes of a real GRPO run. See ``data/README.md`` for their origin."""
 
 from __future__ import annotations
 
@@ -67,25 +67,6 @@ def grpo_run():
     counts = counts[:, : int((counts != MISSING).sum(axis=1).min())].astype(np.int64)
     rates = np.where(file["stronger_of_128"] == MISSING, np.nan, file["stronger_of_128"] / 128)
     return Recorded(verdicts(counts, 8), file["embeddings"].astype(np.float32), rates)
-
-
-def deepscaler(visits=4, seed=0):
-    """Return groups of 8 of 2,000 other problems, drawn from 128 samples of Qwen2.5-Math-7B without replacement."""
-    file = np.load(DATA / "deepscaler_rates.npz")
-    correct = file["correct_of_128"].astype(np.int64)
-    right = np.random.default_rng(seed).permuted(np.arange(128) < correct[:, None], axis=1)
-    counts = right[:, : 8 * visits].reshape(len(right), visits, 8).sum(axis=2)
-    return Recorded(verdicts(counts, 8), file["embeddings"].astype(np.float32), np.full(len(right), np.nan))
-
-
-def reasoning_gym():
-    """Return graded scores of Llama-3.3-70B on 5,007 questions of 101 tasks: three visits with one answer each.
-
-    The embedding of a question is its task. The rates are mean scores of Mistral-Small-3.1-24B.
-    """
-    file = np.load(DATA / "reasoning_gym.npz")
-    embeddings = np.eye(len(file["tasks"]), dtype=np.float32)[file["task"]]
-    return Recorded(file["scores"].astype(np.float64)[:, :, None], embeddings, file["other"].astype(np.float64))
 
 
 def verdicts(counts, group):
