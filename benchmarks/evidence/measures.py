@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from itertools import pairwise, product
-from typing import Any
 
 import numpy as np
 
@@ -38,10 +37,16 @@ def at(m, path, key=""):
     A path without keys has ``key``.
     """
     cell, _, keys = path.partition(": ")
-    keys = keys or key
-    found: Any = m[cell]
+    return under(m[cell], keys or key)
+
+
+def under(found, keys):
+    """Return what lies at ``key/key``; a number is a place of a list of figures."""
     for key in keys.split("/") if keys else ():
-        found = [each[key] for each in found] if isinstance(found, list) else found[key]
+        if not isinstance(found, list):
+            found = found[key]
+        else:
+            found = [each[key] for each in found] if isinstance(found[0], Mapping) else found[int(key)]
     return found
 
 
@@ -56,6 +61,11 @@ def given(name, found, form="+.3f", **bounds):
     """Return the effect of a mean and its half width, or of a figure and the ends of its interval."""
     low, high = (found[0] - found[1], found[0] + found[1]) if len(found) == 2 else found[1:]
     return Effect(name, found[0], low, high, form=form, **bounds)
+
+
+def apart(name, mine, control, form="+.3f", **bounds):
+    """Return the effect of the difference of two figures, each with its half width, that are not paired."""
+    return given(name, (mine[0] - control[0], float(np.hypot(mine[1], control[1]))), form, **bounds)
 
 
 def numbers(text):
@@ -110,6 +120,14 @@ def level(m, name, path, form=".3f", **bounds):
 def interval(m, name, path, form=".3f", **bounds):
     """Yield a figure that was measured with its interval."""
     yield given(name, at(m, path), form, **bounds)
+
+
+def of_each(m, of, path, name="{}:", form=".1%", **bounds):
+    """Yield a figure of each setting of a kind, if it has one: with its interval if the figure is a list."""
+    for where, own in SETTINGS[of](m):
+        found = under(own, path)
+        if found not in (None, []):
+            yield (given if isinstance(found, list) else exact)(name.format(where), found, form, **bounds)
 
 
 # VIP, what a policy learns
@@ -186,11 +204,6 @@ def rejected(m, kinds):
 
 def _p(value):
     return "below 1e-300" if value < 1e-300 else f"{value:.0e}" if value < 0.001 else f"{value:.3f}"
-
-
-def mean_correlation(m):
-    for name, own in assumption_settings(m, ["correlation"]):
-        yield exact(f"{name}, mean correlation", own["mean"], "+.2f")
 
 
 def rejected_again(m, tests):
@@ -320,9 +333,8 @@ def recorded_priors(_):
             numbers(headline("real_run", f"{prior}, hits", f"epoch {epoch}"))
             for prior in ("empirical Bayes", "one half for all")
         )
-        half = float(np.hypot(mine[2] - mine[0], fixed[2] - fixed[0]))
         name = f"recorded run, visit {epoch + 1}, empirical Bayes, hits over uniform's"
-        yield given(name, (mine[0] - fixed[0], half), below=0.01)
+        yield apart(name, (mine[0], mine[2] - mine[0]), (fixed[0], fixed[2] - fixed[0]), below=0.01)
 
 
 def calibrated(m):
@@ -388,11 +400,6 @@ def store(m):
     yield exact("time with 100,000 prompts over that with 1,000:", steps[-1] / steps[0], below=2.0)
 
 
-def lookup_time(m):
-    steps = [own["ms_a_step_4096_tokens"] for own in m["ar3po.lookup"].values()]
-    yield exact("ms a step with 128 prompts", max(steps), ".0f")
-
-
 def accounted(m):
     runs = [m[f"ar3po.{name}"] for name in ("reuse", "staged", "dapo", "uniform_5")]
     steps = sum(sum(own["steps"]) for own in runs)
@@ -438,17 +445,11 @@ def at_equal_tokens(m, other, name):
 
 
 def rl_over_sft(_):
-    sft = tabled("", headline("label_free", "sft | optpo", "mean@16"))
-    for name in ("grpo", "ppo", "reinforce++"):
-        mine = tabled("", headline("label_free", f"{name} | optpo", "mean@16"))
-        gap, half = mine.mean - sft.mean, float(np.hypot(mine.high - mine.mean, sft.high - sft.mean))
-        yield Effect(f"{name} mean@16", gap, gap - half, gap + half, 5, above=0.0)
-
-
-def tie_shares(m):
-    found = m["optpo_votes.lab_plain"]["ties"]["64"]
-    yield exact("votes of 64 that tie", found[0], ".1%")
-    yield exact("L(M) right in", found[1], ".1%")
+    sft, *others = (
+        numbers(headline("label_free", f"{name} | optpo", "mean@16")) for name in ("sft", "grpo", "ppo", "reinforce++")
+    )
+    for name, mine in zip(("grpo", "ppo", "reinforce++"), others, strict=True):
+        yield apart(f"{name} mean@16", mine, sft, above=0.0, seeds=5)
 
 
 def shared(_):
@@ -456,12 +457,6 @@ def shared(_):
     yield given("agreement at OptPO's samples, shared less OptPO, points", found, "+.1f", above=0.0)
     yield tabled("24 shared votes less TTRL with 64: mean@16", headline("label_free_votes", "shared_24", "- ttrl"),
                  above=LOSS)  # fmt: skip
-
-
-def votes(m, name, path, form=".1%", **bounds):
-    """Yield [mean, half width] at ``path`` of each set of votes."""
-    for where, cell in VOTES.items():
-        yield given(f"{name}{where}:", at(m, f"{cell}: {path}"), form, **bounds)
 
 
 def lower_boundary(m):
@@ -473,10 +468,8 @@ def lower_boundary(m):
 
 def factor(m):
     for where, cell in VOTES.items():
-        own = m[cell]
-        gap = own["majority_share"][0] - own["right_samples"][0]
-        half = float(np.hypot(own["majority_share"][1], own["right_samples"][1]))
-        yield given(f"{where}: majority's share less share of right samples", (gap, half), "+.1%", above=0.0)
+        mine, right = (m[cell][key] for key in ("majority_share", "right_samples"))
+        yield apart(f"{where}: majority's share less share of right samples", mine, right, "+.1%", above=0.0)
     for where, cell in VOTES.items():
         errors = {key: float(error) for key, error in m[cell]["error_by_factor"].items()}
         yield exact(f"{where}: error of p_0 with .6 less that with 1", errors["0.6"] - errors["1.0"], "+.3f", below=0.0)
@@ -500,11 +493,6 @@ def table_4_savings(m):
             yield exact(f"{where}: saving at {error}", saving, ".1%")
 
 
-def harder(m):
-    for where, cell in VOTES.items():
-        yield exact(f"{where}: correlation", m[cell]["harder_correlation"], "+.2f", below=-0.2)
-
-
 def better_rule(m):
     for where, cell in VOTES.items():
         samples, differ = (m[cell]["calibrated_less_paper"][key] for key in ("samples", "disagree"))
@@ -515,17 +503,18 @@ def better_rule(m):
                      decided=-1 if beaten else int(ahead), form="+.1f")  # fmt: skip
 
 
-def kept_alpha(m, cell, prefix):
-    for name, each in m[cell].items():
-        if name.endswith("alpha 0.05"):
-            where = name.split(", alpha")[0]
-            yield given(f"{prefix}{where}:", each["wrong"], ".1%", below=0.05)
+def kept_alpha(m, cell):
+    return ((name.split(", alpha")[0], each) for name, each in m[cell].items() if name.endswith("alpha 0.05"))
 
 
-def full_vote_wrong(m):
-    for name, each in m["optpo_theory.promise"].items():
-        if name.endswith("alpha 0.05"):
-            yield given(f"full vote wrong, {name.split(', alpha')[0]}:", each["full_wrong"], ".1%")
+SETTINGS = {
+    "correlations": lambda m: assumption_settings(m, ["correlation"]),
+    "votes": lambda m: ((where, m[cell]) for where, cell in VOTES.items()),
+    "wald": lambda m: kept_alpha(m, "optpo_theory.wald"),
+    "promise": lambda m: kept_alpha(m, "optpo_theory.promise"),
+    "norms": lambda m: model.checkpoints(m).items(),
+}
+"""What yields the settings of a kind, each with its values, by the name that a row has."""
 
 
 # A language model
@@ -584,17 +573,6 @@ def norm_variance(m):
         larger = max(own["levene"], own["obrien"])
         name = f"{place}: Levene {model.p_value(own['levene'])}, O'Brien {model.p_value(own['obrien'])}; the larger"
         yield exact(name, larger, ".2g", decided=-(larger < 0.05 / 2 / len(found)))
-
-
-def norm_formula(m, part, **bounds):
-    for place, each in model.checkpoints(m).items():
-        if each["variance"][PAPERS_NORM][part]:
-            yield given(f"{place}, {part}: ratio", each["variance"][PAPERS_NORM][part], ".2f", **bounds)
-
-
-def norm_allocation(m, rule, **bounds):
-    for place, each in model.checkpoints(m).items():
-        yield given(f"{place}, {rule}: x", each["allocation"][rule], ".2f", **bounds)
 
 
 # Combinations
