@@ -12,15 +12,8 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from dataclasses import dataclass, field
-from typing import ClassVar
-
-from apportion import Belief
-from apportion.predictors import Predictor
 from apportion.replay.choosing import choose_along
-from apportion.replay.expected import near_truth
 from apportion.selection import GRESO, Mixed, MoPPS, Retire, ShuffledEpochs, SPOWeights
-from apportion.types import Floats
 from benchmarks.common import spread, write
 from benchmarks.real_run import BATCH, GROUP
 from benchmarks.real_run_data import grpo_run
@@ -29,46 +22,16 @@ from benchmarks.selection_picture import draw
 SEEDS = (0, 1, 2)
 
 
-@dataclass
-class Window(Predictor):
-    """Knows the success rates that the recorded groups of each time had: an oracle."""
-
-    shares: Floats
-    step: int = 0
-
-    name: ClassVar[str] = "window"
-    _rates: dict[int, Floats] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    def predict(self, prompts):
-        visit = epoch(self.step, len(self.shares))
-        if visit not in self._rates:
-            self._rates = {visit: near_truth(self.shares, visit)}
-        return Belief.from_mean(self._rates[visit][[int(prompt.id) for prompt in prompts]])
-
-    def update(self, batch):
-        self.step += 1
-
-    def _memory(self):
-        return {"step": self.step}
-
-
-def rules(data):
-    """Return the rules to compare, by name, with their default settings unless the name says otherwise."""
-    return {
-        "shuffled epochs": ShuffledEpochs,
-        "P(mixed)": Mixed,
-        "P(mixed), explores nothing": lambda: Mixed(explore=0.0),
-        "SPO's weights": SPOWeights,
-        "MoPPS": MoPPS,
-        "GRESO": GRESO,
-        "retire and retest": Retire,
-        "P(mixed), exact p": lambda: Mixed(predictor=Window(data.shares), explore=0.0),
-    }
-
-
-def epoch(step, prompts):
-    """Return the visit that sampling without selection has reached at ``step``."""
-    return step * BATCH // prompts
+RULES = {
+    "shuffled epochs": ShuffledEpochs,
+    "P(mixed)": Mixed,
+    "P(mixed), explores nothing": lambda: Mixed(explore=0.0),
+    "SPO's weights": SPOWeights,
+    "MoPPS": MoPPS,
+    "GRESO": GRESO,
+    "retire and retest": Retire,
+}
+"""The rules to compare, with their default settings unless the name says otherwise."""
 
 
 def replay(selector, data, seed, outcome):
@@ -86,9 +49,7 @@ def cells(runs):
 
 def main():
     data = grpo_run()
-    near = [
-        [name, *cells([replay(make(), data, seed, "near") for seed in SEEDS])] for name, make in rules(data).items()
-    ]
+    near = [[name, *cells([replay(make(), data, seed, "near") for seed in SEEDS])] for name, make in RULES.items()]
     write(
         "selection",
         "Choosing prompts along a real GRPO run",
@@ -105,8 +66,8 @@ NOTES = [
     f"{GROUP}: a random one of the ten visits around that step. mixed: share of chosen groups with a right and a wrong "
     "rollout. Mean and 95% interval (Student's t) over seeds. longest wait: the most steps between two choices of any "
     "problem; never chosen: problems; both are the worst seed's. hold half: the least number of problems that got half "
-    "of all groups. A tenth of the places of P(mixed) is for the problems that were not chosen the longest. 'Exact p' "
-    "is told the success rates of the ten visits. No constant was fitted to this run.",
+    "of all groups. A tenth of the places of P(mixed) is for the problems that were not chosen the longest. No "
+    "constant was fitted to this run.",
     "The recorded policy was trained by uniform sampling. So this shows which groups a rule would have found at that "
     "policy, not what the policy would have become.",
 ]
