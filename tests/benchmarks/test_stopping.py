@@ -179,17 +179,6 @@ def test_data_sets_have_equal_weight_and_questions_are_paired():
     assert estimate(few).low < 5 < estimate(few).high
 
 
-def test_free_waves_cost_no_sample(questions):
-    rules = {label: rule for label, rule in settings().items() if is_default(rule)}
-    cells = measure({"cot": Streams.draw(questions[:6], 1, 0)}, rules, 24, [1, "free"])
-    for label in rules:
-        for curtail in (False, True):
-            one, free = (cells[Key(label, wave, curtail)]["cot"] for wave in (1, "free"))
-            assert one.samples.tolist() == free.samples.tolist()
-            assert one.agreement.tolist() == free.agreement.tolist()
-            assert (free.waves <= one.waves).all()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("everything", [case(False, suite=False), case(True, suite=True)])
 def test_the_whole_benchmark_runs_on_a_few_questions(everything, tmp_path, monkeypatch, capsys):
