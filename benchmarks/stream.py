@@ -29,7 +29,7 @@ from benchmarks.real_run_data import grpo_run
 SEEDS = (0, 1, 2)
 BATCH, SIZE, EPOCHS, SHOWN = 128, 8, 8, (0, 1, 7)
 SLOTS, ROWS, HELD, UPDATES = 128, 512, 256, 16
-BOUND, UPDATE_TIMES = 1, (0.0, 0.5, 0.9)
+BOUND = 1
 
 
 def priced(data, seed):
@@ -40,14 +40,13 @@ def priced(data, seed):
     predictor, record = EmpiricalBayes(), data.record(EPOCHS)
     prompts = data.prompts
     price = Price(VIP(rollouts_per_prompt=SIZE, low=LOW, high=HIGH, predictor=predictor), prompts)
-    sums: dict[str, Floats] = {way: np.zeros((EPOCHS, 3)) for way in ("batches of 128", "batches of 16", "price")}
+    sums: dict[str, Floats] = {way: np.zeros((EPOCHS, 3)) for way in ("batches of 128", "price")}
     for places in batches_of(record, seed, BATCH):
         epoch, some = int(record.step[places[0]]), record.prompt[places]
         batch = price.rule.start([prompts[q] for q in some])
         truth, variance = near_truth(data.shares, epoch)[some], batch.belief.variance
         counts = {
             "batches of 128": minimise_noise(variance, SIZE * len(some), "rloo", LOW, HIGH),
-            "batches of 16": np.concatenate([_split(part) for part in _parts(variance, 16)]),
             "price": np.array([price.take(batch.part([q])) for q in range(len(some))]),
         }
         uniform = float(gradient_variance(truth, np.full(len(some), SIZE)).sum())
@@ -60,24 +59,16 @@ def priced(data, seed):
     return {way: [(one / other, spent / granted) for one, other, spent in found] for way, found in sums.items()}
 
 
-def _parts(variance, size):
-    return [variance[first : first + size] for first in range(0, len(variance), size)]
-
-
-def _split(variance):
-    return minimise_noise(variance, SIZE * len(variance), "rloo", LOW, HIGH)
-
-
-def in_use(update, way, seed):
-    """Return the measures of groups of 8, taken "in order", or opened by "predicted" lengths, the longest first."""
-    engine = Slots(slots=SLOTS, prompts=HELD, update=update, seed=seed)
+def in_use(way, seed):
+    """Return the share of use by groups of 8, taken "in order", or opened by "predicted" lengths, the longest first."""
+    engine = Slots(slots=SLOTS, prompts=HELD, update=0.0, seed=seed)
     lengths = MeanLengths(initial=1500) if way == "predicted" else None
     kind = InOrder if way == "in order" else Stream
 
     def make(prompts):
         return kind(Uniform(SIZE), prompts, rows_an_update=ROWS, age_bound=BOUND, lengths=lengths, seed=seed)
 
-    return simulate_slots(engine, make, UPDATES)
+    return simulate_slots(engine, make, UPDATES).utilisation
 
 
 def main():
@@ -86,10 +77,7 @@ def main():
     runs = [priced(data, seed) for seed in SEEDS]
     prices = [[way, *(spread([run[way][e][0] for run in runs], ".3f") for e in SHOWN)] for way in runs[0]]
     prices.append(["price, rollouts", *(spread([run["price"][e][1] for run in runs], ".3f") for e in SHOWN)])
-    used = []
-    for update in UPDATE_TIMES:
-        own = ([in_use(update, way, seed).utilisation for seed in SEEDS] for way in ("in order", "predicted"))
-        used.append([f"{BOUND}", f"{update}", *(spread(each, ".3f") for each in own)])
+    used = [spread([in_use(way, seed) for seed in SEEDS], ".3f") for way in ("in order", "predicted")]
     write(
         "stream",
         "A stream without batches",
@@ -99,9 +87,9 @@ def main():
             "RLOO's gradient variance on a recorded GRPO run (1,209 problems, 8 rollouts a prompt, 3 to 32). "
             "The default belief learns after each 128 prompts. A batch spends its budget exactly; the last row is what "
             "the price spends.",
-            table(["age bound", "update over sampling", "in order", "longest first, predicted"], used),
-            f"Share of the time that {SLOTS} slots sample; groups of 8, {ROWS} rollouts an update, {HELD} prompts, "
-            f"lognormal lengths, {UPDATES} updates without the first quarter.",
+            table(["age bound", "in order", "longest first, predicted"], [[BOUND, *used]]),
+            f"Share of the time that {SLOTS} slots sample if updates take no time; groups of 8, {ROWS} rollouts an "
+            f"update, {HELD} prompts, lognormal lengths, {UPDATES} updates without the first quarter.",
         ],
         seeds=SEEDS,
     )
