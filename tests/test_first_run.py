@@ -1,15 +1,44 @@
 """The page that takes a new user through a run of their own: its commands, in its order, print what it quotes."""
 
+import re
 import shutil
+from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
-from benchmarks.first_run import PAGE, Step, steps
 from tests.test_docs import ROOT, run_block
 
-STEPS = list(steps())
+PAGE = ROOT / "docs" / "diagnose.md"
+BLOCK = re.compile(
+    r"^(<!-- not run: [^\n]+ -->\n)?```sh\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.MULTILINE | re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A shell block of a page: its commands, and the output that the page quotes; "..." stands for other lines."""
+
+    command: str
+    quoted: str
+
+    @property
+    def needs_verl(self):
+        return "apportion.verl" in self.command
+
+    @property
+    def title(self):
+        """The commands as one line."""
+        return " && ".join(re.sub(r"\\\n\s*", "", self.command).strip().splitlines())
+
+
+def steps(page):
+    """Return the shell blocks of ``page``, without those that are marked as not run."""
+    found = BLOCK.findall(page.read_text(encoding="utf-8"))
+    return [Step(command, quoted) for marked, command, quoted in found if not marked]
+
+
+STEPS = steps(PAGE)
 
 
 def missing(quoted, printed):
@@ -50,7 +79,7 @@ def test_the_code_of_the_page_is_what_the_diagnosis_prints():
 
 
 def test_marked_blocks_are_left_out(tmp_path):
-    page = Path(tmp_path / "page.md")
+    page = tmp_path / "page.md"
     page.write_text(
         "<!-- not run: reason -->\n```sh\none\n```\n\n```sh\ntwo \\\n    more\n```\n\n```text\nout\n```\n",
         encoding="utf-8",

@@ -7,12 +7,11 @@ import sys
 
 import pytest
 
-from benchmarks.first_run import steps
 from tests.test_docs import ROOT, blocks
-from tests.test_first_run import check, missing
+from tests.test_first_run import check, missing, steps
 
 PAGE = ROOT / "docs" / "own_rule.md"
-STEPS = list(steps(PAGE))
+STEPS = steps(PAGE)
 
 
 @pytest.mark.slow

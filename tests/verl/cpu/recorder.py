@@ -41,12 +41,6 @@ def rows_of(batch):
     ]
 
 
-def _begin(phase):
-    """Write down what the trainer does from now on."""
-    with Path(os.environ["VERL_TEST_RECORDS"], "phases").open("a", encoding="utf-8") as phases:
-        phases.write(phase + "\n")
-
-
 def register(trainer, mode="sync"):
     """Replace ``trainer`` in verl's registry by a subclass that records. A step may have several updates."""
 
@@ -54,20 +48,6 @@ def register(trainer, mode="sync"):
         def __init__(self, *args, **settings):
             super().__init__(*args, **settings)
             Path(os.environ["VERL_TEST_RECORDS"], "trainer").write_text(str(os.getpid()))
-
-        def _submit_batch_to_rollout(self, batch):
-            _begin("round")
-            return super()._submit_batch_to_rollout(batch)
-
-        def _validate(self):
-            _begin("validation")
-            found = super()._validate()
-            _begin("training")
-            return found
-
-        def _compute_old_log_prob(self, batch, metrics):
-            _begin("training")
-            return super()._compute_old_log_prob(batch, metrics)
 
         def _update_actor(self, batch, metrics):
             others = [key for keys in tq.kv_list().values() for key in keys if key not in set(batch.keys)]

@@ -23,7 +23,7 @@ BAD = {"nan": float("nan"), "inf": float("inf"), "none": None, "text": "one", "l
 
 
 def compute_faulty(data_source, solution_str, ground_truth, extra_info=None, **rest):
-    """The same reward, or for the faults of the folder an error (``reward_fails``) or a half (``reward_grades``).
+    """The same reward, or for the faults of the folder an error (``reward_fails``).
 
     ``reward_is_nan`` and so on return what is no finite number, and ``kills_rewarder`` kills the reward worker.
     """
@@ -34,6 +34,4 @@ def compute_faulty(data_source, solution_str, ground_truth, extra_info=None, **r
         os.kill(os.getpid(), signal.SIGKILL)
     if asked("reward_fails", int(extra_info["index"])):
         raise RuntimeError("this reward fails")
-    if asked("reward_grades", int(extra_info["index"])):
-        return 0.5
     return compute_score(data_source, solution_str, ground_truth)
