@@ -1,18 +1,10 @@
-"""``apportion import``, and a small sample of the benchmark of damaged runs."""
+"""``apportion import``, and the options for columns of all commands."""
 
-import csv
-import gzip
-import io
-import json
 import re
-from random import Random
 
-import numpy as np
 import pytest
 
-from apportion.records import RecordError, open_run
-from apportion.untrusted import one_line
-from benchmarks.hostile_mutations import TEXT
+from apportion.records import open_run
 from tests.commands import parsed, printed, refused
 from tests.records.importing.tables import comma_separated, jsonl, rollouts
 
@@ -37,39 +29,6 @@ def test_wrong_options_end_with_one_line(tmp_path):
     for extra in (["--column", "reward"], ["--reward", "none"], ["--format", "odd"], ["--reward", "reward=x"]):
         refused("import", path, "--out", tmp_path / "log", *extra)
         assert not (tmp_path / "log").exists()
-
-
-def read_plainly(path):
-    """Return the rows, and the sum of their rewards, that Python's own readers find."""
-    content = path.read_bytes()
-    content = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
-    text = content.decode("utf-8-sig")
-    if path.suffix == ".csv":
-        header, *lines = (line for line in csv.reader(io.StringIO(text, newline=""), strict=True) if line)
-        names = [name.strip() for name in header]
-        parts = [name for name in names if name.startswith("reward.")]  # a part of a reward is one, if it is alone
-        own = "reward" if "reward" in names or not parts else parts[0]
-        cells = [dict(zip(names, line, strict=True)).get(own) for line in lines]
-    else:
-        cells = [json.loads(line).get("reward") for line in text.split("\n") if line.strip()]
-    return len(cells), np.nansum([float({"true": 1}.get(cell, cell) or 0) for cell in cells])
-
-
-@pytest.mark.parametrize("name", ["run.jsonl", "run.csv"])
-def test_damaged_runs_are_refused_in_one_line_or_read_whole(tmp_path, name):
-    path = (jsonl if name == "run.jsonl" else comma_separated)(tmp_path / name, rollouts())
-    valid, refused = path.read_bytes(), 0
-    for number in range(150):
-        rng = Random(number)
-        path.write_bytes(rng.choice(TEXT)(rng, valid, valid))
-        try:
-            read = open_run(path)
-        except RecordError as error:
-            refused += "\n" not in one_line(str(error))
-            continue
-        rows, rewards = read_plainly(path)
-        assert len(read.reward) == rows and np.nansum(read.reward) == pytest.approx(rewards), number
-    assert 0 < refused < 150
 
 
 @pytest.mark.parametrize(
