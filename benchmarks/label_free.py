@@ -22,11 +22,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from apportion.lab.report.measures import summarise
-from apportion.lab.report.picture import draw, window_shares
 from apportion.lab.report.results import SeedInterval
-from apportion.lab.report.without_labels import JUDGED, MEASURES, panels, verdict
+from apportion.lab.report.without_labels import JUDGED, MEASURES
 from benchmarks.common import write
 from benchmarks.studies import Runs, trained
 
@@ -57,9 +57,8 @@ def main_study():
     for update in UPDATES:
         mine = {rule: runs[f"{update}-{rule}"] for rule in RULES}
         rows += [[update, *row] for row in _rows(mine)]
-    grpo = {rule: runs[f"grpo-{rule}"] for rule in RULES}
-    draw(panels(grpo), verdict(summarise(MEASURES, grpo, "ttrl"), "ttrl"), [PICTURE])
-    start = SeedInterval.of([run.evaluations["mean_16"][0] for run in grpo["ttrl"]])
+    _draw({rule: runs[f"grpo-{rule}"] for rule in RULES})
+    start = SeedInterval.of([run.evaluations["mean_16"][0] for run in runs["grpo-ttrl"]])
     write(
         "label_free",
         "Learning at test time without labels: what is saved, and what it costs",
@@ -98,14 +97,42 @@ def _pooled(runs):
     return f"mean@16 less TTRL's, mean over the four updates: {', '.join(said)}."
 
 
+def _shares(runs, parts):
+    """Return the shares of right labels and of false consensus in each part of the runs, with all seeds together."""
+    labels, *judged = (
+        [part.sum() for part in np.array_split(np.sum([run.steps[key] for run in runs], axis=0), parts)]
+        for key in JUDGED
+    )
+    return [np.divide(own, labels) for own in judged]
+
+
 def _trend(runs):
-    """Return the shares of right labels and false consensus of one arm along its run, with all seeds together."""
-    labels, *others = (np.sum([run.steps[key] for run in runs], axis=0) for key in JUDGED)
-    right, falsely = (window_shares(amount, labels, len(labels) // 6) for amount in others)
+    right, falsely = _shares(runs, 6)
     return (
         f"TTRL with GRPO by sixths of its run: labels right {' '.join(f'{share:.2f}' for share in right)}, false "
         f"consensus {' '.join(f'{share:.2f}' for share in falsely)}."
     )
+
+
+def _draw(runs):
+    """Draw mean@16 over rollouts as a mean over seeds, and how right the labels stay along the run."""
+    figure = Figure(figsize=(10, 4.6), layout="constrained")
+    learning, voting = figure.subplots(1, 2)
+    for number, (rule, mine) in enumerate(runs.items()):
+        style = {"color": f"C{number}", "marker": "osD"[number], "markersize": 5}
+        learning.plot(
+            *np.mean([[run.rollouts, run.evaluations["mean_16"]] for run in mine], axis=0), label=rule, **style
+        )
+        right, falsely = _shares(mine, 12)
+        places = (np.arange(12) + 0.5) / 12
+        voting.plot(places, right, label=rule, **style)
+        voting.plot(places, falsely, linestyle="--", **style)
+    learning.set(xlabel="rollouts", ylabel="mean@16 on the prompts", title="Learning", ylim=(0, 1))
+    title = "Right labels; dashed: false consensus"
+    voting.set(xlabel="share of the run", ylabel="share of the labels", title=title, ylim=(0, 1))
+    for axes in (learning, voting):
+        axes.legend(frameon=False)
+    figure.savefig(PICTURE, dpi=130)
 
 
 def votes_study():
@@ -141,7 +168,7 @@ def _rows(runs):
 def _row(arm, is_baseline):
     none = SeedInterval(float("nan"), None)
     beside = ["", ""] if is_baseline else [(arm.mean_16_difference or none).signed, arm.rollouts_saved.percent]
-    return [arm.name, str(arm.scores["mean_16"]), *beside]
+    return [arm.name, str(arm.mean_16), *beside]
 
 
 def drift_study():

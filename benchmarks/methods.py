@@ -28,7 +28,6 @@ from apportion.config import load
 from apportion.evaluation import bootstrap_interval
 from apportion.lab.policy.recipes import task_of
 from apportion.lab.report.measures import summarise
-from apportion.lab.report.picture import COLOURS
 from apportion.lab.report.results import SeedInterval
 from apportion.lab.report.with_labels import MEASURES
 from apportion.lab.study.design import read_study
@@ -219,8 +218,8 @@ def _draw(runs, summary, study, path):
     ordered = sorted(summary, key=lambda arm: arm.area_difference.mean)
     places = np.arange(len(ordered))
     for shift, key, colour, label in (
-        (0.18, "area_difference", COLOURS[0], "at equal rollouts"),
-        (-0.18, "token_area_difference", COLOURS[1], "at equal tokens"),
+        (0.18, "area_difference", "C0", "at equal rollouts"),
+        (-0.18, "token_area_difference", "C1", "at equal tokens"),
     ):
         intervals = [getattr(arm, key) for arm in ordered]
         bars.errorbar(
@@ -238,10 +237,10 @@ def _draw(runs, summary, study, path):
     bars.legend(frameon=False, loc="lower right")
     shown = [study.baseline, *[arm.name for arm in reversed(ordered) if arm.name != study.baseline][:6]]
     for axes, axis in ((over_rollouts, "rollouts"), (over_tokens, "tokens")):
-        for colour, name in zip(COLOURS, shown, strict=False):
+        for name in shown:
             grid = np.linspace(0, min(getattr(run, axis)[-1] for run in runs[name]), 80)
             curve = np.mean([np.interp(grid, getattr(run, axis), run.success) for run in runs[name]], axis=0)
-            axes.plot(grid, curve, color=colour, label=name)
+            axes.plot(grid, curve, label=name)
         axes.set(xlabel=axis, ylabel="exact success, held out", ylim=(0, 1))
         axes.legend(frameon=False, fontsize=8, loc="lower right")
     figure.suptitle(f"Every method, {study.training.base} base, {len(study.seeds)} seeds")

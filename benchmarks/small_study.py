@@ -17,7 +17,6 @@ name = "small"
 baseline = "uniform"
 seeds = [0]
 processes = {processes}
-variance_draws = 0
 
 [training]
 base = "{base}"

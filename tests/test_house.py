@@ -72,7 +72,7 @@ ALLOWED = {
     "psutil": ("verl",),
     "sklearn": (),
     "pandas": (),
-    "matplotlib": ("lab",),
+    "matplotlib": (),
     "typer": ("cli",),
     "rich": ("runs", "vote"),
     "filelock": ("runs",),

@@ -38,7 +38,6 @@ IMPORTED = (
     "apportion.lab.study.worker",
     "apportion.trl.jobs.command",
     "datasets",
-    "matplotlib.pyplot",
     "torch.distributed.run",
     "transformers.models.qwen2.modeling_qwen2",
     "trl.trainer.grpo_trainer",

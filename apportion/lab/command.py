@@ -19,11 +19,9 @@ from apportion.config import ConfigError
 from apportion.lab.policy.base import base_policy
 from apportion.lab.policy.recipes import is_trained
 from apportion.lab.report import with_labels, without_labels
-from apportion.lab.report.measures import arm_table, summarise
-from apportion.lab.report.picture import draw
 from apportion.lab.report.results import Run
 from apportion.lab.study import worker
-from apportion.lab.study.design import VARIANCE, Study, claim, read_pools, read_study
+from apportion.lab.study.design import Study, claim, read_pools, read_study
 from apportion.lab.study.plan import plan_lines
 from apportion.lab.study.worker import is_finished, run_directory
 from apportion.lab.training.pool import Pool
@@ -64,10 +62,9 @@ def run_study(study: Study, pools: Mapping[int, Pool], dry_run: bool) -> int:
         return 0
     try:
         with claim(study):
-            measured = _read_measured(study)
             runs = _open_runs(study)
             _prepare(study, {seed: pools[seed] for _, seed in runs}, display)
-            _train(study, runs, pools, display, measure=measured is None)
+            _train(study, runs, pools, display)
             _write_report(study, pools[study.seeds[0]], display)
             return 0
     except KeyboardInterrupt as stop:
@@ -92,20 +89,6 @@ def _open_runs(study: Study) -> list[tuple[str, int]]:
         raise ConfigError(str(error)) from error
 
 
-def _read_measured(study: Study) -> list[dict[str, Any]] | None:
-    """Return the measured gradient variances, empty if the study has none; None if they have yet to be measured."""
-    path = study.directory / VARIANCE
-    if not study.variance_draws:
-        return []
-    if not path.exists():
-        return None
-    try:
-        measured: list[dict[str, Any]] = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ConfigError(f"{path} must hold measured variances, got no JSON; delete it to measure again") from error
-    return measured
-
-
 def _prepare(study: Study, pools: Mapping[int, Pool], display: Display) -> None:
     """Make what all runs share: the base policy, and the cached embeddings of the prompts of ``pools``."""
     if not is_trained(study.training.base):
@@ -119,25 +102,19 @@ def _prepare(study: Study, pools: Mapping[int, Pool], display: Display) -> None:
             each.prepare(pool.prompts)
 
 
-def _train(
-    study: Study, runs: Sequence[tuple[str, int]], pools: Mapping[int, Pool], display: Display, *, measure: bool
-) -> None:
-    """Train ``runs`` side by side, and ``measure`` the variance. Raises the errors of ``run_all``."""
+def _train(study: Study, runs: Sequence[tuple[str, int]], pools: Mapping[int, Pool], display: Display) -> None:
+    """Train ``runs`` side by side. Raises the errors of ``run_all``."""
     tasks = []
     for arm, seed in runs:
         directory = run_directory(study.directory, arm, seed)
         settings = (study.training_of(arm), study.allocators[arm], seed, pools[seed])
         tasks.append(ChildTask(f"{arm}, seed {seed}", worker.train, (directory, *settings)))
-    names = [task.name for task in tasks]
-    if measure:
-        arguments = (study.directory / VARIANCE, study.training, study.variance_draws)
-        tasks.insert(0, ChildTask("the measurement of the variance", worker.measure, arguments, saves=False))
     records: SimpleQueue[Any] = SimpleQueue()
 
     def interrupted() -> None:
         display.say("Stopping: each run ends its step and saves a checkpoint.")
 
-    with display.training(records, names):
+    with display.training(records, [task.name for task in tasks]):
         run_all(tasks, study.parallel, lambda name, record: records.put((name, record)), interrupted)
 
 
@@ -146,24 +123,10 @@ def _write_report(study: Study, pool: Pool, display: Display) -> None:
     folder, baseline = study.directory, study.baseline
     runs = {arm: [Run.read(run_directory(folder, arm, seed)) for seed in study.seeds] for arm in study.allocators}
     if study.training.labels == "none":
-        summary = summarise(without_labels.MEASURES, runs, baseline)
-        title, panels = without_labels.verdict(summary, baseline), without_labels.panels(runs)
-        lines = [
-            *(without_labels.accuracy_table(summary, baseline) if pool.gold else []),
-            *without_labels.vote_table(summary),
-            "",
-        ]
-        sizes = (len(study.seeds), study.training.steps, len(pool.gold), len(pool.problems))
-        lines += without_labels.findings(summary, baseline, *sizes)
+        summary, lines = without_labels.report(runs, baseline, study.training.steps, pool)
     else:
-        measured = _read_measured(study) or []
-        summary = summarise(with_labels.MEASURES, runs, baseline)
-        title, panels = with_labels.verdict(summary, baseline), with_labels.panels(runs, summary, measured)
-        lines = [*arm_table(with_labels.MEASURES, summary), ""]
-        lines += with_labels.findings(summary, baseline, len(study.seeds), measured)
+        summary, lines = with_labels.report(runs, baseline)
     write_whole(folder / "report.md", "\n".join([f"# {folder.name}\n", *lines, ""]))
     write_whole(folder / "summary.json", json.dumps(list(map(vars, summary)), indent=2, default=asdict) + "\n")
-    pictures = [folder / "curves.png", folder / "curves.svg"]
-    draw(panels, title, pictures)
-    for line in ["", *lines, f"\nreport {folder / 'report.md'}, picture {pictures[0]}"]:
+    for line in ["", *lines, f"\nreport {folder / 'report.md'}; curves: apportion report {shlex.quote(str(folder))}"]:
         display.say(line)

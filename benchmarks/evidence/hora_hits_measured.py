@@ -80,10 +80,7 @@ def states(base, seed):
 
 
 def drawn(success, allocator, draws, seed):
-    """Return a rule's first counts [P], their right rollouts [draws, P] and the second counts [draws, P].
-
-    ``apportion.lab.measure.hits.expected_hits_under`` makes the same draws.
-    """
+    """Return a rule's first counts [P], their right rollouts [draws, P] and the second counts [draws, P]."""
     rng = np.random.default_rng(seed)
     start = allocator.start([Prompt(str(q)) for q in range(len(success))])
     first = allocator.plan(start)

@@ -1,10 +1,9 @@
-"""Tests of HORA's evidence: its rivals deal what they say, its hits are those of the lab, and its verdicts follow."""
+"""Tests of HORA's evidence: its rivals deal what they say, and its hits are those of whole batches."""
 
 import numpy as np
 import pytest
 
-from apportion import HORA, Prompt, Rollout
-from apportion.lab.measure.hits import expected_hits, expected_hits_under
+from apportion import HORA, Prompt, Rollout, collect
 from apportion.lab.world.task import held_out_problems
 from benchmarks.evidence.hora_hits_measured import drawn, gain, long_pool, metrics
 from benchmarks.evidence.hora_rules import Hardest, RandomPrompts
@@ -28,17 +27,21 @@ def test_rivals_deal_the_rest_as_they_say():
     assert all(sum(extra(rule(**SETTINGS))) == 16 for rule in (Hardest, RandomPrompts))
 
 
-def test_hits_are_those_that_the_lab_expects():
-    success = np.random.default_rng(1).beta(0.4, 1.0, 16)
-    first, correct, counts = drawn(success, HORA(**SETTINGS), 20, seed=3)
-    found = metrics(success, first, correct, counts)
-    assert 16 * found[0] == pytest.approx(expected_hits_under(success, HORA(**SETTINGS), draws=20, seed=3).expected)
+def test_hits_are_what_whole_batches_find():
+    success, rng = np.array([0.02, 0.1, 0.1, 0.3, 0.6, 0.97]), np.random.default_rng(1)
+    prompts, rule = [Prompt(str(q)) for q in range(6)], HORA(pre_rollouts=3, rollouts_per_prompt=6, high=12)
+
+    def sample(prompts, counts):
+        return [[Rollout(bool(c)) for c in rng.random(n) < p] for n, p in zip(counts, success, strict=True)]
+
+    whole = np.array([(collect(rule, prompts, sample).successes > 0).mean() for _ in range(500)])
+    expected = metrics(success, *drawn(success, rule, 500, seed=2))[0]
+    assert abs(expected - whole.mean()) < 5 * whole.std() / np.sqrt(500)
 
 
 def test_a_gain_is_without_the_noise_of_the_pre_rollouts():
     success = np.random.default_rng(1).beta(0.4, 1.0, 16)
-    uniform = expected_hits(success, [8] * 16).expected
-    far = expected_hits_under(success, HORA(**SETTINGS), draws=1500).gain(uniform) / 16
+    far = metrics(success, *drawn(success, HORA(**SETTINGS), 1500, seed=0))[0] - (1 - (1 - success) ** 8).mean()
     assert gain(success, HORA(**SETTINGS), 8, 200, seed=0)[0] == pytest.approx(far, abs=0.008)
 
 

@@ -21,7 +21,6 @@ CONFIG = """
 name = "quick"
 baseline = "uniform"
 seeds = [0]
-variance_draws = 3
 
 [training]
 base = "{base}"
@@ -75,26 +74,20 @@ def run(tmp_path, *arguments):
 
 @pytest.mark.slow
 def test_a_study_plans_trains_reports_and_is_not_repeated(whole):
-    """A finished run needs no checkpoint. Variances that are torn are measured again once they are deleted."""
+    """A finished run needs no checkpoint."""
     working_directory, said = whole
     assert "3: 3 allocators x 1 seeds" in said
     folder = working_directory / "runs" / "quick"
     assert {path.name for path in folder.iterdir()} >= {
-        "config.toml", "environment.json", "report.md", "summary.json", "curves.png", "curves.svg", "variance.json",
+        "config.toml", "environment.json", "report.md", "summary.json",
     }  # fmt: skip
     assert "| hora " in (folder / "report.md").read_text()
-    assert "gradient variance / uniform" in (folder / "report.md").read_text()
     before = curves(folder)
     assert {name: rows[-1]["rollouts"] for name, rows in before.items()} == dict.fromkeys(before, 192)
     for checkpoint in folder.rglob("checkpoint.pt"):
         checkpoint.unlink()
-    measured, report = folder / "variance.json", folder / "report.md"
+    report = folder / "report.md"
     whole_report = report.read_text()
-    measured.write_text('[{"ra')
-    refused = run(working_directory, "quick.toml")
-    assert refused.returncode == 2
-    assert "variance.json must hold measured variances, got no JSON; delete it to measure again" in refused.stderr
-    measured.unlink()
     report.unlink()
     assert run(working_directory, "quick.toml").returncode == 0
     assert curves(folder) == before and report.read_text() == whole_report
@@ -115,7 +108,6 @@ def test_a_wrong_config_is_refused_before_anything_is_paid_for(tmp_path, config,
         training.rollouts='many'            => training.rollouts
         training.tokens=2|training.steps=3  => ends by one of rollouts, tokens, steps, got 2 tokens and 3 steps
         baseline=unifrom                    => baseline must be one of
-        variance_draws=2                    => variance_draws must be 0 or at least 3
         seeds=[1,1]                         => seeds must be distinct
         name='../elsewhere'                 => plain folder name
         allocators.vip.budget=50            => give one of rollouts_per_prompt, budget and
@@ -157,6 +149,18 @@ def test_a_length_that_is_overridden_takes_the_place_of_the_files(tmp_path, conf
     monkeypatch.chdir(tmp_path)
     training = read_study(config, [f"training.{unit}={length}"], None, resume=False).training
     assert training.length == length and training.unit == unit.removesuffix("s" if unit == "steps" else "")
+
+
+def test_a_study_that_measured_the_variance_goes_on_without(tmp_path, config, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with claim(read_study(config, [], None, resume=False)):
+        pass
+    settings = tmp_path / "runs" / "quick" / "config.toml"
+    settings.write_text("variance_draws = 60\n" + settings.read_text())
+    with pytest.warns(DeprecationWarning, match="variance_draws has no effect"):
+        study = read_study(None, [], "quick", resume=True)
+    with claim(study):
+        assert "variance_draws" not in settings.read_text()
 
 
 def test_an_allocator_may_train_by_settings_of_its_own(tmp_path, config, monkeypatch):

@@ -86,7 +86,7 @@ def test_a_study_without_labels_plans_votes_and_reports(whole):
     assert "12 of 12 steps" in said
     folder = working_directory / "runs" / "voted-gold"
     assert {path.name for path in folder.iterdir()} >= {
-        "config.toml", "environment.json", "prompts.sha256", "report.md", "summary.json", "curves.png", "curves.svg",
+        "config.toml", "environment.json", "prompts.sha256", "report.md", "summary.json",
     }  # fmt: skip
     ttrl, optpo = json.loads((folder / "summary.json").read_text())
     assert ttrl["rollouts"] == 384 > optpo["rollouts"] >= 96
@@ -116,7 +116,6 @@ def test_the_options_set_the_training_and_name_the_study(config, tmp_path):
     study = read_study(config, [], None, False, ["optpo"], "none", tmp_path / "my prompts.jsonl")
     assert study.name == "voted-my prompts-optpo"
     assert study.training.prompts == tmp_path / "my prompts.jsonl"
-    assert study.variance_draws == 0
     assert read_study(config, [], "mine", False, (), None, tmp_path / "gold.jsonl").name == "mine"
     with pytest.raises(ConfigError, match="--resume goes on with a started study, got also --prompts gold"):
         read_study(None, [], None, True, (), "none", "gold.jsonl")
@@ -125,7 +124,7 @@ def test_the_options_set_the_training_and_name_the_study(config, tmp_path):
 def test_the_default_study_without_labels():
     study = read_study(None, [], None, False, labels="none")
     assert study == read_study(LABEL_FREE_DEFAULT, [], None, False)
-    assert (study.name, study.baseline, study.seeds, study.variance_draws) == ("label_free", "ttrl", (0, 1, 2), 0)
+    assert (study.name, study.baseline, study.seeds) == ("label_free", "ttrl", (0, 1, 2))
     training, arms = study.training, study.allocators
     assert (training.base, training.problems, training.steps, training.kl) == ("medium", 256, 60, 0.001)
     assert list(arms) == ["ttrl", "optpo", "posterior_predictive"]
@@ -147,7 +146,6 @@ def test_what_does_not_go_together_is_refused(config):
             ("labels must be 'none' for ttrl, got 'gold'", ([], [], "gold")),
             ("labels must be 'gold' for vip, got 'none'", ([], ["vip"], "none")),
             (r"training\.labels must be one of 'gold', 'none', got 'some'", ([], [], "some")),
-            ("variance_draws must be 0 without labels, which it needs, got 9", (["variance_draws=9"],)),
             (f"steps {same}, got 3", (["trainings.optpo.steps=3"],)),
             (f"prompts {same}", (["trainings.optpo.prompts=a.csv"],)),
             ("without labels rewards come from the votes, got reward 'share'", (["training.reward=share"],)),

@@ -88,7 +88,7 @@ REFUSED = {
     "settings that are a pipe": ("../config.toml", a_pipe, "config.toml must be a file, got a named pipe; restore"),
     "a lock that is a folder": ("../lock", a_folder, "quick/lock must be a file, got a folder; remove it"),
     "a report that is a folder": ("../report.md", a_folder, "report.md must be a file, got a folder; remove it"),
-    "a picture that is a pipe": ("../curves.png", a_pipe, "curves.png must be a file, got a named pipe; remove it"),
+    "a summary that is a pipe": ("../summary.json", a_pipe, "summary.json must be a file, got a named pipe; remove"),
     "a study that is a file": (
         "..",
         replace_by(lambda path: path.write_text("")),

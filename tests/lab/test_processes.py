@@ -18,7 +18,6 @@ CONFIG = """
 name = "quick"
 baseline = "uniform"
 seeds = [0]
-variance_draws = 0
 
 [training]
 base = "{base}"
@@ -77,20 +76,14 @@ def has_loaded(process, library):
 
 
 def test_a_study_that_is_killed_leaves_no_process_and_can_be_resumed_at_once(folder, whole):
-    """It measures and trains. The resumed study waits for processes that have yet to end, which write the same files.
-
-    It measures nothing, because so many draws would take hours.
-    """
-    measuring = ["--set", "variance_draws=100000", "--set", "processes=2"]
-    with start_training(folder, *measuring, runs=1) as killed:
+    """The resumed study waits for processes that have yet to end, which write the same files."""
+    with start_training(folder, "--set", "processes=2", runs=1) as killed:
         killed.until(lambda: sum(has_loaded(each, "libtorch") for each in killed.children()) == 2)
         killed.process.kill()
         left = folder / "runs/quick/vip-seed0/.checkpoint.pt.00.unfinished"
         left.parent.mkdir(exist_ok=True)
         left.write_text("half")
         killed.process.wait(10)  # the warm resumption starts sooner than the system ends a process
-        settings = folder / "runs/quick/config.toml"
-        settings.write_text(settings.read_text().replace("variance_draws = 100000", "variance_draws = 0"))
         resume(folder)
         assert not left.exists() and killed.nothing_left()
     assert curves(folder / "runs" / "quick") == curves(whole / "runs" / "quick")
@@ -144,7 +137,7 @@ def test_a_signal_during_the_report_ends_the_command_with_one_line(folder, whole
     report = folder / "runs" / "quick" / "report.md"
     report.unlink()
     with Command(folder, "lab", "quick.toml") as command:
-        command.until(report.exists)  # its pictures are drawn next, which takes a second
+        command.until(report.exists)
         command.process.send_signal(signal.SIGTERM)
         code, said, errors = command.ended()
     last = said.splitlines()[-1]

@@ -18,7 +18,6 @@ from transformers import Qwen2ForCausalLM
 
 from apportion.allocators import spend
 from apportion.allocators.spending.solver import most_extra
-from apportion.allocators.vip import GroupEstimator
 from apportion.lab.measure.gradients import completion_gradients
 from apportion.lab.policy.exact import solution_probabilities
 from apportion.lab.policy.network import completion_logprobs
@@ -43,18 +42,16 @@ class Moments:
     wrong_error: Floats
     right_mean: Floats
 
-    def variance(self, counts: ArrayLike, estimator: GroupEstimator = "rloo") -> Floats:
-        """Return the total variance of each prompt's gradient from ``counts`` [P] or [S, P] rollouts, at least 2."""
+    def variance(self, counts: ArrayLike) -> Floats:
+        """Return the total RLOO variance of each prompt's gradient from ``counts`` [P] or [S, P], at least 2."""
         p, n = self.success, np.asarray(counts, np.float64)
         right = p * (1 - p) * ((n - 2) * (1 - p) + 1) * self.right - (n - 2) * p**2 * self.right_mean
-        rloo = right / (n * (n - 1)) + self.slope(counts) * self.wrong
-        return rloo * ((n - 1) / n) ** 2 if estimator == "dr_grpo" else rloo
+        return right / (n * (n - 1)) + self.slope(counts) * self.wrong
 
-    def slope(self, counts: ArrayLike, estimator: GroupEstimator = "rloo") -> Floats:
+    def slope(self, counts: ArrayLike) -> Floats:
         """Return the derivative of ``variance`` by ``wrong``, for its standard error."""
         p, n = self.success, np.asarray(counts, np.float64)
-        rloo = p * (1 - p) * ((n - 2) * p + 1) / (n * (n - 1))
-        return rloo * ((n - 1) / n) ** 2 if estimator == "dr_grpo" else rloo
+        return p * (1 - p) * ((n - 2) * p + 1) / (n * (n - 1))
 
 
 def score_moments(

@@ -1,21 +1,14 @@
 """Measures of an arm over its seeds, and what both reports make of them: a table and a verdict."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from apportion.lab.report.results import Run, Runs, SeedInterval
 from apportion.runs.text_table import markdown_table
 
-
-@dataclass(frozen=True)
-class ArmRuns:
-    """The runs of one arm, and the baseline's with the same seeds. ``runs_of_seed`` holds the runs of all arms."""
-
-    runs: Sequence[Run]
-    baseline: Sequence[Run]
-    runs_of_seed: Sequence[Sequence[Run]]
+Value = Callable[[Sequence[Run], Sequence[Run], Sequence[Sequence[Run]]], Any]
+"""What follows from the runs of an arm, the baseline's with the same seeds, and those of all arms for each seed."""
 
 
 class Arm(SimpleNamespace):
@@ -23,61 +16,63 @@ class Arm(SimpleNamespace):
 
 
 class Measure(NamedTuple):
-    """One value of an arm: its name, how it follows from the runs, and its column if it has one."""
+    """One value of an arm: its name, how it follows from the runs, and its column and format if it has one."""
 
     name: str
-    value: Callable[[ArmRuns], Any]
+    value: Value
     head: str = ""
-    shown: Callable[[Any], str] = str
+    form: str = ""
 
 
-def over(value: Callable[[Run], float]) -> Callable[[ArmRuns], SeedInterval]:
+def over(value: Callable[[Run], float]) -> Value:
     """Measure the interval of a value of each run."""
-    return lambda arm: SeedInterval.of([value(run) for run in arm.runs])
+    return lambda runs, *_: SeedInterval.of([value(run) for run in runs])
 
 
-def mean(value: Callable[[Run], float]) -> Callable[[ArmRuns], float]:
+def mean(value: Callable[[Run], float]) -> Value:
     """Measure the mean of a value of each run."""
-    return lambda arm: over(value)(arm).mean
+    return lambda *runs: over(value)(*runs).mean
 
 
-def paired(value: Callable[[Run, Run], float]) -> Callable[[ArmRuns], SeedInterval]:
+def paired(value: Callable[[Run, Run], float]) -> Value:
     """Measure the interval of a value of each run and the baseline's run with the same seed."""
-    return lambda arm: SeedInterval.of([value(*runs) for runs in zip(arm.runs, arm.baseline, strict=True)])
+    return lambda runs, baseline, _: SeedInterval.of([value(*pair) for pair in zip(runs, baseline, strict=True)])
 
 
 def summarise(measures: Sequence[Measure], runs: Runs, baseline: str) -> list[Arm]:
     """Return every measure of every arm."""
     of_seed = list(zip(*runs.values(), strict=True))
-    found = {name: ArmRuns(mine, runs[baseline], of_seed) for name, mine in runs.items()}
-    return [Arm(name=name, **{each.name: each.value(arm) for each in measures}) for name, arm in found.items()]
+    return [
+        Arm(name=name, **{each.name: each.value(mine, runs[baseline], of_seed) for each in measures})
+        for name, mine in runs.items()
+    ]
 
 
 def arm_table(measures: Sequence[Measure], summary: Sequence[Arm]) -> list[str]:
-    """Return a Markdown table with a row for each arm and a column for each measure with a head."""
-    columns = [each for each in measures if each.head]
-    rows = [[(each, getattr(arm, each.name)) for each in columns] for arm in summary]
-    cells = [["-" if value is None else each.shown(value) for each, value in row] for row in rows]
-    named = [[arm.name, *row] for arm, row in zip(summary, cells, strict=True)]
-    return markdown_table(["allocator", *(each.head for each in columns)], named)
+    """Return a Markdown table with a row for each arm and a column for each measure with a head.
 
-
-def verdict_on(
-    differences: Mapping[str, SeedInterval], baseline: str, sentence: Callable[[list[str], list[str]], str]
-) -> str:
-    """Return ``sentence(beyond, within)``: the arms whose difference from ``baseline`` exceeds noise, and the others.
-
-    A single seed or a single arm allows no verdict, and the text says so.
+    A column that has no value for any arm is left out.
     """
-    others = {arm: difference for arm, difference in differences.items() if arm != baseline}
-    if not others:
-        return "nothing to compare"
-    if any(difference.half_width is None for difference in others.values()):
-        return f"one seed: no difference from {baseline} can be told from noise"
-    within = [arm for arm, difference in others.items() if difference.contains_zero]
-    return sentence([arm for arm in others if arm not in within], within)
+    columns = [each for each in measures if each.head and any(getattr(arm, each.name) is not None for arm in summary)]
+
+    def cell(arm: Arm, column: Measure) -> str:
+        value = getattr(arm, column.name)
+        return "-" if value is None else format(value, column.form)
+
+    rows = [[arm.name, *(cell(arm, column) for column in columns)] for arm in summary]
+    return markdown_table(["allocator", *(each.head for each in columns)], rows)
 
 
-def headline(verdict: str, seeds: int) -> str:
-    """Return the verdict as the first sentence of the findings."""
-    return f"{verdict[:1].upper()}{verdict[1:]} ({seeds} seeds; intervals are 95%, Student's t over seeds)."
+def verdict(summary: Sequence[Arm], measure: Measure, differs: str, baseline: str, seeds: int) -> str:
+    """Return one sentence: whose ``measure``, a difference from the baseline, exceeds noise, and whose does not.
+
+    ``differs`` says so, as "area differs from". A single seed or a single arm allows no verdict, and the text says so.
+    """
+    differences = {arm.name: getattr(arm, measure.name) for arm in summary if arm.name != baseline}
+    within = [arm for arm, difference in differences.items() if difference.contains_zero]
+    beyond = [f"{arm} ({format(differences[arm], measure.form)})" for arm in differences if arm not in within]
+    parts = [f"Within noise of {baseline}: {', '.join(within)}"] if within else []
+    parts += [f"{differs} {baseline}'s beyond noise: {', '.join(beyond)}"] if beyond else []
+    if seeds == 1:
+        parts = [f"One seed: no difference from {baseline} can be told from noise"]
+    return f"{'; '.join(parts) or 'Nothing to compare'} ({seeds} seeds; intervals are 95%, Student's t over seeds)."

@@ -13,9 +13,6 @@ from apportion.evaluation import seed_interval
 from apportion.lab.training.metrics import METRICS, read_metrics
 from apportion.types import Floats
 
-BANDS = (0.0, 0.05, 0.2, 0.5, 0.8, 0.95, 1.0)
-"""Edges of the bands of exact success probability that rollouts are counted in."""
-
 
 @dataclass(frozen=True)
 class SeedInterval:
@@ -129,14 +126,6 @@ class Run:
         """Return the value at the last evaluation."""
         return float(self.evaluations[key][-1])
 
-    def gain(self, key: str) -> float:
-        """Return the value at the last evaluation less the value at the start."""
-        return self.final(key) - float(self.evaluations[key][0])
-
-    def saved(self, key: str, other: Run) -> float:
-        """Return the share of ``other``'s "rollouts" or "tokens" that this run did without."""
-        return 1 - self.final(key) / other.final(key)
-
     def per_label(self, key: str) -> float:
         """Return the sum of ``key`` as a share of the labels that gold is known for; nan if there are none."""
         labels = self.steps["labels"].sum()
@@ -146,14 +135,6 @@ class Run:
     def rollouts_per_prompt(self) -> float:
         """Mean rollouts of the prompts that got any."""
         return float(self.steps["counts"].sum() / max(1, (self.steps["counts"] > 0).sum()))
-
-    def by_band(self, key: str | None = None) -> Floats:
-        """Return the sum of ``key`` over the prompts whose exact success lies in each of the ``BANDS``.
-
-        Without a key it is their number.
-        """
-        bands = np.clip(np.searchsorted(BANDS, self.steps["p"], side="right") - 1, 0, len(BANDS) - 2)
-        return np.bincount(bands, None if key is None else self.steps[key], minlength=len(BANDS) - 1).astype(np.float64)
 
 
 Runs = Mapping[str, Sequence[Run]]

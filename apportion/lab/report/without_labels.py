@@ -1,153 +1,124 @@
 """The report of a study without labels: what was learnt, how right the votes were, and what they took."""
 
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 
-from matplotlib.axes import Axes
+from apportion.lab.report.measures import (
+    Arm,
+    Measure,
+    Value,
+    arm_table,
+    mean,
+    over,
+    paired,
+    summarise,
+    verdict,
+)
+from apportion.lab.report.results import Run, Runs, SeedInterval
+from apportion.lab.training.pool import Pool
 
-from apportion.lab.report.measures import Arm, ArmRuns, Measure, arm_table, headline, mean, over, paired, verdict_on
-from apportion.lab.report.picture import Panel, draw_curves, draw_votes
-from apportion.lab.report.results import Runs, SeedInterval
-from apportion.runs.text_table import markdown_table
-
-SCORES = {
-    "mean_16": "mean@16",
-    "pass_16": "pass@16",
-    "pass_1": "pass@1",
-    "maj_16": "maj@16",
-    "prompts_success": "exact, prompts",
-}
-"""Scores on the prompts themselves if gold is known, with their heads: of sampled answers, and exact success."""
 JUDGED = ("labels", "labels_right", "false_consensus")
 """Keys of the steps that count labels: those that gold is known for, right ones, and confident wrong ones."""
 
 
-def _scores(evaluation: int) -> Callable[[ArmRuns], dict[str, SeedInterval]]:
-    """Measure ``SCORES`` at one evaluation; {} without gold."""
-
-    def scores(arm: ArmRuns) -> dict[str, SeedInterval]:
-        known = SCORES if arm.runs[0].has_gold else ()
-        return {key: SeedInterval.of([run.evaluations[key][evaluation] for run in arm.runs]) for key in known}
-
-    return scores
+def _if_gold(value: Value) -> Value:
+    return lambda runs, *others: value(runs, *others) if runs[0].has_gold else None
 
 
-def _of_labels(key: str) -> Callable[[ArmRuns], SeedInterval | None]:
+def _score(key: str) -> Value:
+    return _if_gold(over(lambda run: run.final(key)))
+
+
+def _of_labels(key: str) -> Value:
     """Measure ``key`` as a share of the labels, over the seeds with any label that gold is known for; or None."""
 
-    def share(arm: ArmRuns) -> SeedInterval | None:
-        shares = [run.per_label(key) for run in arm.runs if run.has_gold and run.steps["labels"].any()]
+    def share(runs: Sequence[Run], *_: object) -> SeedInterval | None:
+        shares = [run.per_label(key) for run in runs if run.has_gold and run.steps["labels"].any()]
         return SeedInterval.of(shares) if shares else None
 
     return share
 
 
-def _if_gold(value: Callable[[ArmRuns], SeedInterval]) -> Callable[[ArmRuns], SeedInterval | None]:
-    return lambda arm: value(arm) if arm.runs[0].has_gold else None
+def _of_steps(key: str) -> Value:
+    return over(lambda run: run.steps[key].mean())
 
 
-_PERCENT = attrgetter("percent")
-MEASURES = (
-    Measure("start", _scores(0)),
-    Measure("scores", _scores(-1)),
-    Measure("mean_16_gain", _if_gold(over(lambda run: run.gain("mean_16")))),
-    Measure("mean_16_difference", _if_gold(paired(lambda run, other: run.final("mean_16") - other.final("mean_16")))),
+def _saved(key: str) -> Value:
+    return paired(lambda run, other: 1 - run.final(key) / other.final(key))
+
+
+def _mean_16(end: Callable[[Run, Run], float]) -> Value:
+    """Measure the final mean@16 less another value of a run and the baseline's; None without gold."""
+    return _if_gold(paired(lambda run, other: run.final("mean_16") - end(run, other)))
+
+
+ROLLOUTS_SAVED = Measure("rollouts_saved", _saved("rollouts"), "saved", ".1%")
+SCORES = (
+    Measure("mean_16", _score("mean_16"), "mean@16"),
+    Measure("mean_16_gain", _mean_16(lambda run, _: run.evaluations["mean_16"][0]), "- start", "+.3f"),
+    Measure("mean_16_difference", _mean_16(lambda _, other: other.final("mean_16")), "- baseline", "+.3f"),
+    Measure("pass_16", _score("pass_16"), "pass@16"),
+    Measure("pass_1", _score("pass_1"), "pass@1"),
+    Measure("maj_16", _score("maj_16"), "maj@16"),
+    Measure("prompts_success", _score("prompts_success"), "exact, prompts"),
     # Exact success on problems that are never trained on.
-    Measure("held_out_start", over(lambda run: run.success[0])),
-    Measure("held_out", over(lambda run: run.final("success"))),
+    Measure("held_out", over(lambda run: run.final("success")), "exact, held out"),
+)
+"""What was learnt: sampled answers to the prompts if gold is known, and exact success."""
+VOTES = (
     Measure("label_accuracy", _of_labels("labels_right"), "labels right"),
     Measure("false_consensus", _of_labels("false_consensus"), "false consensus"),
     # Prompts whose vote was tied or unanswered have no label and are not trained on.
-    Measure("unlabelled", over(lambda run: run.steps["unlabelled"].mean()), "no label"),
-    Measure("leader_share", over(lambda run: run.steps["leader_share"].mean()), "leader's share"),
+    Measure("unlabelled", _of_steps("unlabelled"), "no label"),
+    Measure("leader_share", _of_steps("leader_share"), "leader's share"),
     # KL to the start, in nats per completion.
     Measure("drift", over(lambda run: run.final("drift")), "drift"),
-    Measure("rollouts", mean(lambda run: run.final("rollouts")), "rollouts", "{:,.0f}".format),
-    Measure("rollouts_saved", paired(lambda run, other: run.saved("rollouts", other)), "saved", _PERCENT),
-    Measure("tokens", mean(lambda run: run.final("tokens")), "tokens", "{:,.0f}".format),
-    Measure("tokens_saved", paired(lambda run, other: run.saved("tokens", other)), "saved", _PERCENT),
-    Measure("updates", mean(lambda run: run.updates), "updates", "{:.0f}".format),
-    Measure("cpu_seconds", mean(lambda run: run.cpu_seconds), "CPU s", "{:.0f}".format),
+    Measure("rollouts", mean(lambda run: run.final("rollouts")), "rollouts", ",.0f"),
+    ROLLOUTS_SAVED,
+    Measure("tokens", mean(lambda run: run.final("tokens")), "tokens", ",.0f"),
+    Measure("tokens_saved", _saved("tokens"), "saved", ".1%"),
+    Measure("updates", mean(lambda run: run.updates), "updates", ".0f"),
+    Measure("cpu_seconds", mean(lambda run: run.cpu_seconds), "CPU s", ".0f"),
 )
+"""How right the labels were if gold is known, how the votes ended, and what they took."""
+MEASURES = (*SCORES, *VOTES)
 
 
-def accuracy_table(summary: Sequence[Arm], baseline: str) -> list[str]:
-    """Return what was learnt: scores on the prompts, at the start and at the end, and on problems never trained on."""
-    first = summary[0]
-    rows = [["(start)", *map(str, first.start.values()), "", str(first.held_out_start)]]
-    rows += [
-        [arm.name, *map(str, arm.scores.values()), arm.mean_16_difference.signed, str(arm.held_out)] for arm in summary
-    ]
-    return [*markdown_table(["allocator", *SCORES.values(), f"mean@16 - {baseline}", "exact, held out"], rows), ""]
+def report(runs: Runs, baseline: str, steps: int | None, pool: Pool) -> tuple[list[Arm], list[str]]:
+    """Return the measures of every arm, and the report: two tables, and what they say and do not say.
 
-
-def vote_table(summary: Sequence[Arm]) -> list[str]:
-    """Return how right the labels were if gold is known, how the votes ended, and what they took."""
-    hidden = () if summary[0].scores else ("label_accuracy", "false_consensus")
-    return arm_table([each for each in MEASURES if each.name not in hidden], summary)
-
-
-def verdict(summary: Sequence[Arm], baseline: str) -> str:
-    """Return one sentence: who takes fewer or more rollouts than the baseline beyond noise, and at what accuracy."""
-    arms = {arm.name: arm for arm in summary}
-
-    def sentence(beyond: list[str], within: list[str]) -> str:
-        parts = [f"{arm} takes {_fewer(arms[arm].rollouts_saved)} rollouts{_at(arms[arm])}" for arm in beyond]
-        parts += [f"as many within noise: {', '.join(within)}"] if within else []
-        return f"against {baseline}: {'; '.join(parts)}"
-
-    return verdict_on({arm.name: arm.rollouts_saved for arm in summary}, baseline, sentence)
-
-
-def findings(
-    summary: Sequence[Arm], baseline: str, seeds: int, steps: int | None, known: int, prompts: int
-) -> list[str]:
-    """Return what the tables say in sentences, and what they do not say. Gold is ``known`` for some ``prompts``."""
-    lines = [headline(verdict(summary, baseline), seeds)]
-    lines += [
-        _cost(arm, baseline) for arm in summary if arm.name != baseline and arm.rollouts_saved.half_width is not None
-    ]
-    gains = [f"{arm.name} {arm.mean_16_gain.signed}" for arm in summary if arm.mean_16_gain is not None]
-    lines += [f"Change of mean@16 from the start: {', '.join(gains)}."] if gains else []
+    Every run takes so many ``steps``, if that is its length.
+    """
+    summary = summarise(MEASURES, runs, baseline)
+    found = verdict(summary, ROLLOUTS_SAVED, "rollouts saved of", baseline, len(runs[baseline]))
+    lines = [*arm_table(SCORES, summary), "", *arm_table(VOTES, summary), "", found]
+    lines += [_accuracy(arm) for arm in summary if arm.name != baseline and arm.rollouts_saved.half_width is not None]
     if steps is not None:
         lines.append(f"Every arm takes {steps} steps: what the saved rollouts would buy in further steps is not shown.")
-    terms = (
-        "Labels right, and false consensus (wrong, though more than half of the samples agree), are shares of the "
-        "labels over the whole run. The scores at 16 and pass@1 (greedy) are sampled at the end; exact success is "
-        "computed."
+    if pool.gold:
+        lines += [
+            "",
+            "Labels right, and false consensus (wrong, though more than half of the samples agree), are shares of the "
+            "labels over the whole run. The scores at 16 and pass@1 (greedy) are sampled at the end; exact success is "
+            "computed.",
+        ]
+    lines.append(
+        "No label: the vote was tied or unanswered. Drift: KL to the start, in nats a completion, on held-out prompts."
     )
-    return [
-        *lines,
-        "",
-        *([terms] if known else []),
-        "No label: the vote was tied or unanswered. Drift: KL to the start, in nats a completion, on held-out prompts.",
-        _gold(known, prompts),
-    ]
+    return summary, [*lines, _gold(len(pool.gold), len(pool.problems))]
 
 
-def _cost(arm: Arm, baseline: str) -> str:
-    """Return what one arm saves and what its accuracy is then, each beyond noise or not."""
-    saved, difference = arm.rollouts_saved, arm.mean_16_difference
-    cost = f"{arm.name} takes {_fewer(saved)} rollouts and {_fewer(arm.tokens_saved)} tokens than {baseline}"
-    cost += ", within noise" if saved.contains_zero else ", beyond noise"
+def _accuracy(arm: Arm) -> str:
+    """Return whether the accuracy of an arm differs from the baseline's beyond noise."""
+    difference: SeedInterval | None = arm.mean_16_difference
     if difference is None:
-        return f"{cost}; what that does to accuracy is not shown."
+        return f"What {arm.name} does to accuracy is not shown."
     if not difference.contains_zero:
         side = "lower" if difference.mean < 0 else "higher"
-        return f"{cost}; its mean@16 is {side} beyond noise ({difference.signed})."
+        return f"The mean@16 of {arm.name} is {side} beyond noise ({difference.signed})."
     loss = max(0.0, (difference.half_width or 0.0) - difference.mean)
-    return f"{cost}; its mean@16 is within noise ({difference.signed}): a loss of up to {loss:.3f} is not ruled out."
-
-
-def _fewer(saved: SeedInterval) -> str:
-    """Return a saving in words: 35.2% ± 1.4% fewer."""
-    if saved.mean >= 0:
-        return f"{saved.percent} fewer"
-    return f"{SeedInterval(-saved.mean, saved.half_width).percent} more"
-
-
-def _at(arm: Arm) -> str:
-    return "" if arm.mean_16_difference is None else f" at mean@16 {arm.mean_16_difference.signed}"
+    return (
+        f"The mean@16 of {arm.name} is within noise ({difference.signed}): a loss of up to {loss:.3f} is not ruled out."
+    )
 
 
 def _gold(known: int, prompts: int) -> str:
@@ -159,26 +130,3 @@ def _gold(known: int, prompts: int) -> str:
             "over these, exact success is over all."
         )
     return f"Right answers are known for all {prompts} prompts. The report alone reads them; no update does."
-
-
-def panels(runs: Runs) -> list[Panel]:
-    """Return the panels of the picture. Without gold, drift replaces mean@16, and unity replaces accuracy."""
-    learnt: tuple[str, str, str, int | None]
-    shares: tuple[str, str, str | None]
-    if all(run.has_gold for mine in runs.values() for run in mine):
-        learnt = ("mean_16", "mean@16 on the prompts", "Learning (thin: one seed)", 1)
-        shares = ("labels_right", "false_consensus", "labels")
-        votes = ("share of the labels", "Right labels; dashed: false consensus")
-    else:
-        learnt = ("drift", "KL to the start, nats a completion", "Drift (thin: one seed)", None)
-        shares = ("leader_share", "unlabelled", None)
-        votes = ("share", "Leader's share of the samples; dashed: no label")
-    key, ylabel, title, top = learnt
-
-    def learning(axes: Axes) -> None:
-        draw_curves(axes, runs, key, ylabel=ylabel, title=title, ylim=(0, top))
-
-    def voting(axes: Axes) -> None:
-        draw_votes(axes, runs, *shares, ylabel=votes[0], title=votes[1], ylim=(0, 1))
-
-    return [learning, voting]

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,12 +33,13 @@ LABEL_FREE_DEFAULT = Path(__file__).with_name("label_free.toml")
 RUNS = Path("runs")
 SHARED = ("base", "labels", "reward", "problems", "prompts", "held_out", *LENGTHS, "evaluate_every")
 """Training settings that all arms of a study must share, because their curves are compared."""
-VARIANCE_DRAWS = 60
 CONFIG = "config.toml"
-PROMPTS, VARIANCE = "prompts.sha256", "variance.json"
-FILES = (CONFIG, ENVIRONMENT, PROMPTS, VARIANCE, "report.md", "summary.json", "curves.png", "curves.svg")
+PROMPTS = "prompts.sha256"
+FILES = (CONFIG, ENVIRONMENT, PROMPTS, "report.md", "summary.json")
 """Files of a study, beside the lock and the folders of its runs."""
-MAY_CHANGE = ("processes", "training.rollout_log")
+GONE = "variance_draws"
+"""A setting until 0.3.0."""
+MAY_CHANGE = ("processes", "training.rollout_log", GONE)
 """Settings that may change when a study is resumed, beside the ``rollout_log`` of each of ``trainings``."""
 
 
@@ -46,10 +48,8 @@ class Study:
     """Which allocators to train, on what, with which seeds.
 
     ``baseline`` names the allocator that the others are compared with, pairwise by seed. ``processes`` run side by
-    side; 0 means one for each core. ``variance_draws`` gradients measure the variance under each allocation; 0 leaves
-    that out. The default is 60, or 0 without labels, because that measurement needs labels. ``trainings`` holds the
-    whole training of the allocators that do not use ``training``. A table under ``trainings`` in a config file gives
-    only the settings that differ.
+    side; 0 means one for each core. ``trainings`` holds the whole training of the allocators that do not use
+    ``training``. A table under ``trainings`` in a config file gives only the settings that differ.
     """
 
     name: str
@@ -59,7 +59,6 @@ class Study:
     trainings: dict[str, Training] = field(default_factory=dict)
     seeds: tuple[int, ...] = (0, 1, 2)
     processes: int = 0
-    variance_draws: int | None = None
 
     def __post_init__(self) -> None:
         check_folder_name(self.name, RUNS)
@@ -70,15 +69,6 @@ class Study:
             raise ValueError(f"seeds must be distinct integers from 0 up, got {list(self.seeds)}; list each once")
         if self.processes < 0:
             raise ValueError(f"processes must be at least 0, got {self.processes}; 0 takes every core")
-        label_free = self.training.labels == "none"
-        if self.variance_draws is None:
-            object.__setattr__(self, "variance_draws", 0 if label_free else VARIANCE_DRAWS)
-        if self.variance_draws and label_free:
-            raise ValueError(
-                f"variance_draws must be 0 without labels, which it needs, got {self.variance_draws}; leave it out"
-            )
-        if self.variance_draws and self.variance_draws < 3:
-            raise ValueError(f"variance_draws must be 0 or at least 3, got {self.variance_draws}; 0 leaves that out")
         for arm, training in self.trainings.items():
             if arm not in self.allocators:
                 raise ValueError(f"trainings are for the allocators {known}, got one for {arm!r}; rename or remove it")
@@ -140,6 +130,8 @@ def read_study(
     given = {"labels": labels, "prompts": None if prompts is None else str(prompts)}
     options = [f"training.{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
     table = load(config or default, [*overrides, *options])
+    if table.pop(GONE, None):
+        warnings.warn(f"{GONE} has no effect: a study measures no variance; leave it out", DeprecationWarning, 2)
     if not all(isinstance(table.get(key, {}), dict) for key in ("training", "allocators", "trainings")):
         return build(Study, table)  # which refuses it
     table = _with_one_length(table, overrides)

@@ -12,7 +12,6 @@ CPU_SECONDS_PER_ROLLOUT = {"ledger": 0.7e-3, "forks": 4e-3}  # sampling and lear
 CPU_SECONDS_PER_PROMPT = {"ledger": 2.2e-3, "forks": 5e-3}  # exact success of each prompt of each step
 CPU_SECONDS_PER_BASE = 150.0
 SECONDS_TO_START = 10.0
-SECONDS_TO_MEASURE = 30.0  # variance and embeddings
 ROLLOUTS_PER_PROMPT = 8  # assumed if it is not known before
 
 
@@ -20,8 +19,7 @@ def plan_lines(study: Study, pool: Pool) -> list[str]:
     """Return what ``study`` will do. ``pool`` is the pool of its first seed."""
     training = study.training
     trained = is_trained(training.base)
-    seconds = SECONDS_TO_START + (SECONDS_TO_MEASURE if study.variance_draws else 0.0)
-    seconds += 0.0 if trained else CPU_SECONDS_PER_BASE
+    seconds = SECONDS_TO_START + (0.0 if trained else CPU_SECONDS_PER_BASE)
     of_runs = sum(_expected_seconds(study.training_of(arm), study.allocators[arm]) for arm, _ in study.runs)
     minutes = (seconds + of_runs / study.parallel) / 60
     return [

@@ -1,29 +1,21 @@
 """What a process of a study does: it trains a run on one thread, reports each step, and stops after a step if told."""
 
-import json
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from apportion.allocators import Allocator
-from apportion.lab.measure.variance import compare
-from apportion.lab.policy.base import base_policy
 from apportion.lab.training.metrics import METRICS, read_metrics
 from apportion.lab.training.pool import Pool
 from apportion.lab.training.settings import Training
 from apportion.lab.training.trainer import Trainer
-from apportion.lab.world.task import held_out_problems
 from apportion.records import ROLLOUTS
 from apportion.runs.children import Parent, RunError
 from apportion.runs.folder import LOCK, hold_lock
-from apportion.runs.whole_files import remove_unfinished, write_whole
+from apportion.runs.whole_files import remove_unfinished
 
 SHOWN = ("step", "rollouts", "tokens", "mean_16", "success", "informative", "counts")
 """Keys of a step's record that the display shows."""
-MEASURED_PROMPTS = 64
 LOCK_SECONDS = 20.0
 """How long a run waits for a process of an earlier study, which ends within seconds after its study."""
 
@@ -53,14 +45,6 @@ def train(parent: Parent, directory: Path, training: Training, allocator: Alloca
 
         if show({"step": trainer.steps, "rollouts": trainer.asked, "tokens": trainer.sampler.tokens}):
             trainer.run(show)
-
-
-def measure(parent: Parent, path: Path, training: Training, draws: int) -> None:
-    """Measure the gradient variance of the base under each allocation, before any training. Write it to ``path``."""
-    torch.set_num_threads(1)
-    problems = held_out_problems(MEASURED_PROMPTS, training.task)
-    rows = compare(base_policy(training.base), problems, draws=draws)
-    write_whole(path, json.dumps([asdict(row) for row in rows], indent=2, default=float) + "\n")
 
 
 def is_finished(directory: Path, training: Training) -> bool:

@@ -5,6 +5,7 @@ from apportion.lab.measure.moments import Moments, score_moments
 from apportion.lab.measure.variance import measure_variances
 from apportion.lab.policy.exact import exact_success
 from apportion.lab.world.task import Problem
+from tests.lab.measure.test_variance import error_of
 
 FORKED = Problem(7, ("+3", "*7"), ("-2", "+4"))
 
@@ -45,7 +46,7 @@ def test_moments_of_a_forked_problem_give_its_measured_variance(small_base):
     assert moments.success == pytest.approx(exact_success(small_base, [FORKED]))
     assert moments.right_mean[0] < 0.99 * moments.right[0]  # its solutions differ, and so do their gradients
     [measured] = measure_variances(small_base, [FORKED], [[4]], draws=80, seed=2)
-    error = np.hypot(measured.standard_error, moments.slope([4])[0] * moments.wrong_error[0])
+    error = np.hypot(error_of(measured), moments.slope([4])[0] * moments.wrong_error[0])
     assert abs(measured.trace_variance - moments.variance([4])[0]) < 3.5 * error
     assert error < measured.trace_variance / 3
 

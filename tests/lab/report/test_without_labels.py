@@ -5,13 +5,14 @@ import numpy as np
 import pytest
 
 from apportion.lab.report.measures import summarise
-from apportion.lab.report.picture import draw
 from apportion.lab.report.results import Run, SeedInterval
-from apportion.lab.report.without_labels import MEASURES, SCORES, accuracy_table, findings, panels, verdict, vote_table
+from apportion.lab.report.without_labels import MEASURES, report
+from apportion.lab.training.pool import Pool
 from tests.builders import write_jsonl
 
 LABELS = [(4, 2, 1), (1, 1, 0), (0, 0, 0)]
 """The number of labels with known gold, right labels and false consensus of each step."""
+SCORES = ("mean_16", "pass_16", "pass_1", "maj_16", "prompts_success")
 
 
 def write_run(directory, rollouts=30, mean_16=(0.25, 0.5), gold=True, labels=LABELS):
@@ -60,7 +61,7 @@ def test_shares_of_labels_are_over_the_whole_run_and_not_means_over_its_steps(tm
     assert run.per_label("labels_right") == pytest.approx(3 / 5)
     assert run.per_label("false_consensus") == pytest.approx(1 / 5)
     assert run.steps["unlabelled"].tolist() == [0.5, 0.25, 0.25]
-    assert (run.final("mean_16"), run.gain("mean_16"), run.final("drift")) == (0.5, 0.25, 0.5)
+    assert (run.final("mean_16"), run.final("drift")) == (0.5, 0.5)
     assert (run.updates, run.cpu_seconds) == (2, 4.5)
 
 
@@ -75,15 +76,14 @@ def test_savings_and_differences_are_paired_by_seed(tmp_path):
     assert (baseline.rollouts, baseline.tokens, baseline.updates) == (30, 210, 2)
     assert baseline.rollouts_saved == SeedInterval(0.0, 0.0)
     assert baseline.mean_16_gain.mean == pytest.approx(0.25 + 0.01 / 3)
-    assert baseline.start["mean_16"].mean == 0.25 and baseline.scores["pass_16"].mean == 0.75
-    assert (baseline.held_out_start.mean, baseline.held_out.mean) == (0.25, 0.375)
+    assert (baseline.pass_16.mean, baseline.held_out.mean) == (0.75, 0.375)
 
 
 def test_without_gold_there_are_votes_drift_and_costs_alone(tmp_path):
     arms = summarise(MEASURES, study_of(tmp_path, gold=False), "ttrl")
     for arm in arms:
-        assert arm.scores == arm.start == {}
-        assert arm.mean_16_difference is arm.mean_16_gain is arm.label_accuracy is arm.false_consensus is None
+        assert arm.pass_16 is arm.mean_16_difference is arm.mean_16_gain is None
+        assert arm.label_accuracy is arm.false_consensus is None
         assert arm.unlabelled.mean == pytest.approx(1 / 3) and arm.leader_share.mean == 0.5
         assert arm.drift.mean == 0.5
     assert arms[1].rollouts_saved.mean > 0.3
@@ -100,77 +100,65 @@ def test_a_seed_without_any_label_is_left_out_of_the_shares_of_labels(tmp_path):
     json.dumps([vars(ttrl), vars(optpo)], default=asdict, allow_nan=False)
 
 
-def cells(line):
-    return [cell.strip() for cell in line.strip("|").split("|")]
+def told(runs, steps=60, known=32):
+    """Return the report on 32 prompts: a row for each arm with the cells of both tables, and its sentences."""
+    pool = Pool(tuple(range(32)), (), dict.fromkeys(map(str, range(known)), frozenset("1")))
+    _, lines = report(runs, "ttrl", steps, pool)
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line[:1] == "|"]
+    tables = cells[: len(cells) // 2], cells[len(cells) // 2 :]
+    one, two = ([dict(zip(head, row, strict=True)) for row in rows] for head, _, *rows in tables)
+    arms = [mine | more for mine, more in zip(one, two, strict=True)]
+    return arms, [line for line in lines if line and line[:1] != "|"]
 
 
-def test_the_tables_hold_the_start_every_arm_and_what_was_saved(tmp_path):
-    summary = summarise(MEASURES, study_of(tmp_path), "ttrl")
-    accuracy, votes = accuracy_table(summary, "ttrl"), vote_table(summary)
-    heads, rows = cells(accuracy[0]), [cells(line) for line in accuracy[2:-1]]
-    assert [row[0] for row in rows] == ["(start)", "ttrl", "optpo"]
-    assert dict(zip(heads, rows[0], strict=True))["mean@16"] == "0.250 ± 0.000"
-    assert dict(zip(heads, rows[2], strict=True))["mean@16 - ttrl"] == summary[1].mean_16_difference.signed
-    optpo = dict(zip(cells(votes[0]), cells(votes[3]), strict=True))
-    assert optpo["labels right"] == "0.600 ± 0.000" and optpo["saved"] == summary[1].tokens_saved.percent
+def test_the_tables_hold_every_arm_and_what_was_saved(tmp_path):
+    runs = study_of(tmp_path)
+    (ttrl, optpo), _ = told(runs)
+    summary = summarise(MEASURES, runs, "ttrl")[1]
+    assert (ttrl["allocator"], optpo["allocator"], ttrl["- start"]) == ("ttrl", "optpo", "+0.253 ± 0.038")
+    assert optpo["- baseline"] == summary.mean_16_difference.signed
+    assert optpo["labels right"] == "0.600 ± 0.000" and optpo["saved"] == summary.tokens_saved.percent
     assert optpo["rollouts"] == "19" and optpo["CPU s"] == "4"
 
 
 def test_an_arm_that_made_no_label_has_no_shares_of_labels(tmp_path):
-    votes = vote_table(summarise(MEASURES, study_of(tmp_path, labels=[(0, 0, 0)] * 3), "ttrl"))
-    optpo = dict(zip(cells(votes[0]), cells(votes[3]), strict=True))
-    assert optpo["labels right"] == optpo["false consensus"] == "-"
+    runs = study_of(tmp_path / "mute", labels=[(0, 0, 0)] * 3) | {"ttrl": study_of(tmp_path)["ttrl"]}
+    assert told(runs)[0][1]["labels right"] == told(runs)[0][1]["false consensus"] == "-"
 
 
 def test_a_saving_beyond_noise_is_told_with_its_accuracy_and_what_is_not_ruled_out(tmp_path):
-    summary = summarise(MEASURES, study_of(tmp_path), "ttrl")
-    saved, difference = summary[1].rollouts_saved, summary[1].mean_16_difference
-    assert verdict(summary, "ttrl") == (
-        f"against ttrl: optpo takes {saved.percent} fewer rollouts at mean@16 {difference.signed}"
-    )
-    said = findings(summary, "ttrl", 3, 60, known=32, prompts=32)
-    assert any(line.startswith("optpo takes 35.6% ± 9.6% fewer rollouts and 35.6%") for line in said)
+    runs = study_of(tmp_path)
+    arm = summarise(MEASURES, runs, "ttrl")[1]
+    saved, difference = arm.rollouts_saved, arm.mean_16_difference
+    _, said = told(runs)
+    assert said[0].startswith(f"rollouts saved of ttrl's beyond noise: optpo ({saved.percent}) (3 seeds; ")
     loss = difference.half_width - difference.mean
-    assert any(
-        f"within noise ({difference.signed}): a loss of up to {loss:.3f} is not ruled out" in line for line in said
+    assert said[1] == (
+        f"The mean@16 of optpo is within noise ({difference.signed}): a loss of up to {loss:.3f} is not ruled out."
     )
-    assert any("Every arm takes 60 steps" in line for line in said)
-    assert "Right answers are known for all 32 prompts" in said[-1]
-    assert "Right answers are given for 3 of the 32 prompts" in findings(summary, "ttrl", 3, None, 3, 32)[-1]
+    assert "Every arm takes 60 steps" in said[2] and "Right answers are known for all 32 prompts" in said[-1]
+    _, said = told(runs, steps=None, known=3)
+    assert not any("steps" in line for line in said)
+    assert "Right answers are given for 3 of the 32 prompts" in said[-1]
 
 
 def test_an_accuracy_that_is_lower_beyond_noise_is_said_to_be(tmp_path):
-    said = findings(summarise(MEASURES, study_of(tmp_path, mean_16=(0.4, 0.39)), "ttrl"), "ttrl", 3, 60, 32, 32)
-    assert any("its mean@16 is lower beyond noise (-0.103 ± 0.014)" in line for line in said)
+    _, said = told(study_of(tmp_path, mean_16=(0.4, 0.39)))
+    assert "The mean@16 of optpo is lower beyond noise (-0.103 ± 0.014)." in said
 
 
-def test_more_rollouts_and_as_many_are_called_so(tmp_path):
-    more = summarise(MEASURES, study_of(tmp_path / "more", rollouts=(60, 60)), "ttrl")
-    assert "optpo takes 100.0% ± 0.0% more rollouts" in verdict(more, "ttrl")
-    alike = summarise(MEASURES, study_of(tmp_path / "alike", rollouts=(30, 30)), "ttrl")
-    assert verdict(alike, "ttrl") == "against ttrl: as many within noise: optpo"
-
-
-def test_one_seed_claims_nothing(tmp_path):
-    single = {name: mine[:1] for name, mine in study_of(tmp_path).items()}
-    summary = summarise(MEASURES, single, "ttrl")
-    assert "can be told from noise" in verdict(summary, "ttrl")
-    assert not any("beyond" in line or "ruled out" in line for line in findings(summary, "ttrl", 1, 60, 32, 32))
-    assert verdict(summary[:1], "ttrl") == "nothing to compare"
+def test_as_many_rollouts_and_one_seed_claim_nothing(tmp_path):
+    runs = study_of(tmp_path, rollouts=(30, 30))
+    assert told(runs)[1][0].startswith("Within noise of ttrl: optpo (")
+    _, said = told({name: mine[:1] for name, mine in runs.items()})
+    assert "can be told from noise" in said[0]
+    assert not any("beyond" in line or "ruled out" in line for line in said)
+    assert told({"ttrl": runs["ttrl"]})[1][0].startswith("Nothing to compare")
 
 
 def test_without_gold_only_votes_and_drift_are_told(tmp_path):
-    summary = summarise(MEASURES, study_of(tmp_path, gold=False), "ttrl")
-    heads = cells(vote_table(summary)[0])
-    assert "labels right" not in heads and "drift" in heads and "no label" in heads
-    said = findings(summary, "ttrl", 3, 60, 0, 32)
-    assert any("what that does to accuracy is not shown" in line for line in said)
+    (_, optpo), said = told(study_of(tmp_path, gold=False), known=0)
+    assert "labels right" not in optpo and "mean@16" not in optpo and "drift" in optpo and "no label" in optpo
+    assert "What optpo does to accuracy is not shown." in said
     assert said[-1] == "No right answer is given for the 32 prompts, so only votes and drift are shown."
     assert not any("mean@16" in line for line in said)
-
-
-@pytest.mark.parametrize("gold", [True, False])
-def test_the_picture_is_drawn_with_gold_and_without(tmp_path, gold):
-    path = tmp_path / "curves.svg"
-    draw(panels(study_of(tmp_path, gold=gold)), "one; two", [path])
-    assert path.stat().st_size > 5000
