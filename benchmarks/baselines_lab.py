@@ -9,10 +9,10 @@ from functools import partial
 import numpy as np
 
 from apportion.allocators import Uniform
-from apportion.lab.measure.gradients import completion_gradients
 from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.world.task import encode
 from benchmarks.baselines_measured import MEASURES, SAMPLES
+from benchmarks.gradients import completion_gradients
 from benchmarks.moments import GROUP, LEARNING_RATES, POINTS, PROMPTS, follow
 
 SEEDS = tuple(range(20, 28))

@@ -20,7 +20,6 @@ import numpy as np
 from apportion.lab.policy.base import base_policy
 from apportion.lab.report.results import SeedInterval
 from apportion.lab.study.design import claim, read_pools, read_study
-from apportion.lab.study.worker import is_finished, run_directory
 from apportion.lab.training.trainer import Trainer
 from apportion.runs.children import ChildTask, run_all
 from benchmarks.common import RESULTS, table, write
@@ -113,10 +112,9 @@ def _less(runs, place, others, then):
 def _train(study):
     base_policy(study.training.base)  # so that no two processes train it
     pools, left = read_pools(study), dict[int, list[Any]]()
-    for arm, seed in study.runs:
-        directory, training = run_directory(study.directory, arm, seed), study.training_of(arm)
-        if not is_finished(directory, training):
-            left.setdefault(seed, []).append((training, study.allocators[arm], seed, directory, pools[seed]))
+    for arm, seed in study.open_runs():
+        run = (study.training_of(arm), study.allocators[arm], seed, study.folder_of(arm, seed), pools[seed])
+        left.setdefault(seed, []).append(run)
     number = sum(map(len, left.values()))
     minutes = number * MINUTES_A_RUN * study.training.length / 32768 / study.parallel
     print(f"{number} runs to go, about {minutes:.0f} minutes in {study.parallel} processes", flush=True)

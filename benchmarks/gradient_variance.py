@@ -21,15 +21,20 @@ import numpy as np
 import torch
 
 from apportion.allocators.vip import gradient_variance, minimise_variance
-from apportion.lab.measure.gradients import completion_gradients
-from apportion.lab.measure.moments import least_variance, score_moments
-from apportion.lab.measure.variance import measure_variances, ratio_interval
 from apportion.lab.policy.base import base_policy
 from apportion.lab.policy.exact import exact_success
 from apportion.lab.policy.recipes import RECIPES
 from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.world.task import encode, training_problems
 from benchmarks.common import options, table, write
+from benchmarks.gradients import (
+    completion_gradients,
+    least_variance,
+    ratio_interval,
+    score_moments,
+    share_products,
+    trace_variance,
+)
 
 PROMPTS, PER_PROMPT, LOW, HIGH, GROUP = 64, 8, 3, 24, 8
 ESTIMATOR = "rloo"
@@ -108,11 +113,11 @@ def measured_cells(policy, problems, draws, seed):
     """Return the measured ratio of each rule, with its interval."""
     success = exact_success(policy, problems)
     rules = [np.full(len(success), PER_PROMPT), vip(success), lambda rng: vip(rng.permutation(success))]
-    base, *measured = measure_variances(policy, problems, rules, draws=draws, seed=seed)
+    base, *measured = share_products(policy, problems, rules, draws=draws, seed=seed)
     cells = {}
     for rule, found in zip((EXACT, SHUFFLED), measured, strict=True):
         low, high = ratio_interval(found, base, seed=seed)
-        cells[rule] = f"{found.trace_variance / base.trace_variance:.2f} ({low:.2f} to {high:.2f})"
+        cells[rule] = f"{trace_variance(found) / trace_variance(base):.2f} ({low:.2f} to {high:.2f})"
     return cells
 
 

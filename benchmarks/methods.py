@@ -31,7 +31,6 @@ from apportion.lab.report.measures import summarise
 from apportion.lab.report.results import SeedInterval
 from apportion.lab.report.with_labels import MEASURES
 from apportion.lab.study.design import read_study
-from apportion.lab.study.worker import is_finished, run_directory
 from benchmarks.common import table, write
 from benchmarks.studies import runs_of, trained
 
@@ -116,11 +115,7 @@ def main(which="", part="all"):
 
 def finished_part(study):
     """Return the study with the seeds whose runs have all ended. Seeds come one after the other."""
-    going = {
-        seed
-        for arm, seed in study.runs
-        if not is_finished(run_directory(study.directory, arm, seed), study.training_of(arm))
-    }
+    going = {seed for _, seed in study.open_runs()}
     return replace(study, seeds=tuple(seed for seed in study.seeds if seed not in going))
 
 
@@ -154,7 +149,7 @@ def _row(arm, runs, study):
 
 def _held_out(study, arm, seed):
     """Return the exact success of the trained policy on each held-out prompt."""
-    lines = (run_directory(study.directory, arm, seed) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (study.folder_of(arm, seed) / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return np.array(json.loads(lines[-1])["held_out_p"])
 
 

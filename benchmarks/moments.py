@@ -23,7 +23,6 @@ import numpy as np
 from apportion import Belief
 from apportion.allocators import VIP, Uniform
 from apportion.baselines import Baseline, Optimal, Predicted
-from apportion.lab.measure.moments import score_moments
 from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.report.results import SeedInterval
 from apportion.lab.training.settings import Training
@@ -33,6 +32,7 @@ from apportion.predictors import DiscountedCounts, GaussianProcess, Predictor, S
 from apportion.predictors.score_moments import second_moment
 from apportion.types import Batch
 from benchmarks.common import table, write
+from benchmarks.gradients import score_moments
 
 SEEDS = (20, 21, 22)
 LEARNING_RATES = {"medium": 5e-4, "hard": 1e-3}
@@ -141,8 +141,8 @@ def singles(moments, prompts, learners):
 
 def single_variance(moments, baseline):
     """Return the variance [P] of one rollout's gradient (r - b) h: E[(r - b)^2 |h|^2] - p^2 |E[h | right]|^2."""
-    mean = moments.right if moments.right_mean is None else moments.right_mean
-    return second_moment(moments.success, baseline, moments.right, moments.wrong) - moments.success**2 * mean
+    second = second_moment(moments.success, baseline, moments.right, moments.wrong)
+    return second - moments.success**2 * moments.right_mean
 
 
 def table_rows(runs, part):

@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from apportion.lab.command import run
+from apportion.lab.command import run_study
 from apportion.lab.report.results import Run
-from apportion.lab.study.design import read_study
-from apportion.lab.study.worker import run_directory
+from apportion.lab.study.design import read_pools, read_study
 
 Runs = Mapping[str, Sequence[Run]]
 """The runs of every arm, seeds in order."""
@@ -13,15 +12,12 @@ Runs = Mapping[str, Sequence[Run]]
 
 def trained(config, overrides=(), name=None):
     """Train the runs of a study that have not ended, and return it with all its runs."""
-    code = run(config, overrides, name=name, resume=False, dry_run=False)
-    if code:
-        raise SystemExit(code)
     study = read_study(config, overrides, name, resume=False)
+    if code := run_study(study, read_pools(study), dry_run=False):
+        raise SystemExit(code)
     return study, runs_of(study)
 
 
 def runs_of(study):
     """Return the runs of a study that has ended."""
-    return {
-        arm: [Run.read(run_directory(study.directory, arm, seed)) for seed in study.seeds] for arm in study.allocators
-    }
+    return {arm: [Run.read(study.folder_of(arm, seed)) for seed in study.seeds] for arm in study.allocators}

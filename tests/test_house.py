@@ -47,7 +47,7 @@ ORDER = (
 )
 """Parts of the package, first to last; "" is ``apportion/__init__.py``. A part imports earlier ones, or itself."""
 
-LAB = ("world", "policy", "training", "measure", "study", "report", "command")
+LAB = ("world", "policy", "training", "study", "report", "command")
 """Rooms of the lab, first to last. A room imports earlier ones, or itself."""
 
 COORDINATOR = "apportion.verl.coordinator"

@@ -5,10 +5,9 @@ Data goes through its rooms in this order, and each room imports only earlier on
 1. ``world``: ledger-chain problems, their verifier and tokenizer, and the noisy demonstrator that base policies copy.
 2. ``policy``: a 200,640-parameter Qwen2, its cached base weights, rollouts, and exact success probabilities.
 3. ``training``: one run by its settings: groups to advantages to an update, and the loop around it.
-4. ``measure``: gradient variance, expected hits and gradient moments of an allocation.
-5. ``study``: allocators against each other: settings, plan, and worker processes.
-6. ``report``: results with intervals over seeds, as tables, sentences and a picture.
-7. ``command``: carries out a study.
+4. ``study``: allocators against each other: settings, plan, and worker processes.
+5. ``report``: results with intervals over seeds, as tables and sentences.
+6. ``command``: carries out a study.
 """
 
 from importlib.util import find_spec

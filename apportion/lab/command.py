@@ -9,21 +9,18 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 from apportion.allocators import Allocator
 from apportion.baselines import Baseline
-from apportion.config import ConfigError
 from apportion.lab.policy.base import base_policy
 from apportion.lab.policy.recipes import is_trained
 from apportion.lab.report import with_labels, without_labels
 from apportion.lab.report.results import Run
 from apportion.lab.study import worker
-from apportion.lab.study.design import Study, claim, read_pools, read_study
+from apportion.lab.study.design import Study, claim
 from apportion.lab.study.plan import plan_lines
-from apportion.lab.study.worker import is_finished, run_directory
 from apportion.lab.training.pool import Pool
 from apportion.predictors.embeddings.cache import EmbeddingCacheError
 from apportion.runs.children import ChildTask, RunError, run_all
@@ -34,26 +31,6 @@ from apportion.runs.whole_files import write_whole
 FAILED = 1
 
 
-def run(
-    config: Path | None,
-    overrides: Sequence[str],
-    *,
-    name: str | None,
-    resume: bool,
-    dry_run: bool,
-    allocators: Sequence[str] = (),
-    labels: str | None = None,
-    prompts: Path | None = None,
-) -> int:
-    """Plan, train and report; return the exit code. Raises ConfigError before anything has been spent.
-
-    Without ``config`` it is the default study. With ``resume`` it is the one that was started under ``runs/NAME``.
-    ``allocators`` narrows it to these and its baseline. ``labels`` and ``prompts`` override those of the training.
-    """
-    study = read_study(config, overrides, name, resume, allocators, labels, prompts)
-    return run_study(study, read_pools(study), dry_run)
-
-
 def run_study(study: Study, pools: Mapping[int, Pool], dry_run: bool) -> int:
     """Plan, train on the problems of each seed, and report; return the exit code. Raises ConfigError."""
     display = Display(study.training.length, study.training.unit)
@@ -62,7 +39,7 @@ def run_study(study: Study, pools: Mapping[int, Pool], dry_run: bool) -> int:
         return 0
     try:
         with claim(study):
-            runs = _open_runs(study)
+            runs = study.open_runs()
             _prepare(study, {seed: pools[seed] for _, seed in runs}, display)
             _train(study, runs, pools, display)
             _write_report(study, pools[study.seeds[0]], display)
@@ -75,18 +52,6 @@ def run_study(study: Study, pools: Mapping[int, Pool], dry_run: bool) -> int:
         code, why = FAILED, f"A file could not be written or read: {error}. Checkpoints are kept whole."
     display.say(f"{why} To go on: apportion lab --name {shlex.quote(study.name)} --resume")
     return code
-
-
-def _open_runs(study: Study) -> list[tuple[str, int]]:
-    """Return (allocator, seed) of each run that is not finished. Raises ConfigError if metrics are damaged."""
-    try:
-        return [
-            (arm, seed)
-            for arm, seed in study.runs
-            if not is_finished(run_directory(study.directory, arm, seed), study.training_of(arm))
-        ]
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
 
 
 def _prepare(study: Study, pools: Mapping[int, Pool], display: Display) -> None:
@@ -106,22 +71,18 @@ def _train(study: Study, runs: Sequence[tuple[str, int]], pools: Mapping[int, Po
     """Train ``runs`` side by side. Raises the errors of ``run_all``."""
     tasks = []
     for arm, seed in runs:
-        directory = run_directory(study.directory, arm, seed)
-        settings = (study.training_of(arm), study.allocators[arm], seed, pools[seed])
-        tasks.append(ChildTask(f"{arm}, seed {seed}", worker.train, (directory, *settings)))
+        settings = (study.folder_of(arm, seed), study.training_of(arm), study.allocators[arm], seed, pools[seed])
+        tasks.append(ChildTask(f"{arm}, seed {seed}", worker.train, settings))
     records: SimpleQueue[Any] = SimpleQueue()
-
-    def interrupted() -> None:
-        display.say("Stopping: each run ends its step and saves a checkpoint.")
-
+    stopping = "Stopping: each run ends its step and saves a checkpoint."
     with display.training(records, [task.name for task in tasks]):
-        run_all(tasks, study.parallel, lambda name, record: records.put((name, record)), interrupted)
+        run_all(tasks, study.parallel, lambda *record: records.put(record), lambda: display.say(stopping))
 
 
 def _write_report(study: Study, pool: Pool, display: Display) -> None:
     """Write the report into the study's folder and show its text. The prompts and their gold are those of ``pool``."""
     folder, baseline = study.directory, study.baseline
-    runs = {arm: [Run.read(run_directory(folder, arm, seed)) for seed in study.seeds] for arm in study.allocators}
+    runs = {arm: [Run.read(study.folder_of(arm, seed)) for seed in study.seeds] for arm in study.allocators}
     if study.training.labels == "none":
         summary, lines = without_labels.report(runs, baseline, study.training.steps, pool)
     else:

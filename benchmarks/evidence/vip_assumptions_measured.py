@@ -11,11 +11,11 @@ import numpy as np
 
 from apportion.allocators import Uniform
 from apportion.diagnosis.assumptions import correlations, edgington, fisher, levene, obrien
-from apportion.lab.measure.gradients import completion_gradients
 from apportion.lab.policy.sampler import MAX_NEW_TOKENS, LedgerSampler
 from apportion.lab.world.task import encode, training_problems
 from benchmarks.baselines import LAB_SCORES, MODEL_SCORES
 from benchmarks.evidence.learning import trainer_of
+from benchmarks.gradients import completion_gradients
 
 QUESTIONS, ROLLOUTS = 600, 16
 POINTS = (0, 4_032, 9_600)

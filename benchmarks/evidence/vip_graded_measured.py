@@ -13,7 +13,6 @@ import numpy as np
 from apportion import Plan
 from apportion.allocators import spend
 from apportion.allocators.vip import minimise_noise
-from apportion.lab.measure.gradients import completion_gradients
 from apportion.lab.policy.base import base_policy
 from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.world.task import encode, training_problems
@@ -26,6 +25,7 @@ from apportion.predictors import (
 )
 from apportion.types import Batch, Rollout
 from benchmarks.evidence.learning import FIVE, HARD, learn_seeds
+from benchmarks.gradients import completion_gradients
 
 PROMPTS, DRAWN = 64, 48
 PER_PROMPT, LOW, HIGH = 8, 3, 24

@@ -115,7 +115,7 @@ def test_a_wrong_config_is_refused_before_anything_is_paid_for(tmp_path, config,
         allocators.vip={name='vip', budget=20} => between 24 and 512 for 8 prompts, got 20
         training.base=hardest               => base must be
         trainings.vip.rollouts=64           => rollouts must be the same for all allocators of .*, got 64 for 'vip'
-        trainings.vpi.kl=0.1                => trainings are for the allocators uniform, vip, hora, got one for 'vpi'
+        trainings.vpi.kl=0.1                => the arm of trainings must be one of uniform, vip, hora, got 'vpi'
         training.reward=share               => reward must be 'exact' for vip, which needs binary rewards, got 'share'
         training.reward=fair                => training.reward must be one of 'exact', 'share', got 'fair'
         training.rollout_log=all            => training.rollout_log must be one of 'full', 'hashes'.*'none', got 'all'

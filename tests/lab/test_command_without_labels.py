@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from apportion.config import ConfigError
-from apportion.lab.command import run as run_study
-from apportion.lab.study.design import LABEL_FREE_DEFAULT, claim, read_study
+from apportion.lab.command import run_study
+from apportion.lab.study.design import LABEL_FREE_DEFAULT, claim, read_pools, read_study
 from apportion.lab.world.task import problem_pool
 from tests.builders import LABEL_FREE
 from tests.cases import assert_refused
@@ -153,11 +153,6 @@ def test_what_does_not_go_together_is_refused(config):
     )
 
 
-def test_an_arm_may_go_back_to_the_base_now_and_then(config):
-    study = read_study(config, ["trainings.optpo.reset_every=5"], None, False)
-    assert study.training_of("optpo").reset_every == 5 and study.training.reset_every is None
-
-
 def test_a_study_never_goes_on_with_another_file_of_prompts(config, tmp_path):
     study = read_study(config, [], None, False, (), None, tmp_path / "gold.jsonl")
 
@@ -177,5 +172,6 @@ def test_a_study_never_goes_on_with_another_file_of_prompts(config, tmp_path):
 @pytest.mark.parametrize("config", STUDIES, ids=lambda path: path.stem)
 def test_every_study_among_the_examples_can_be_trained(monkeypatch, capsys, config):
     monkeypatch.chdir(ROOT)
-    assert run_study(Path("examples") / config.name, [], name=None, resume=False, dry_run=True) == 0
+    study = read_study(Path("examples") / config.name, [], None, resume=False)
+    assert run_study(study, read_pools(study), dry_run=True) == 0
     assert "expected    about " in capsys.readouterr().out

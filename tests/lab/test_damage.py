@@ -10,6 +10,7 @@ import pytest
 
 from apportion.config import ConfigError
 from apportion.lab import command
+from apportion.lab.study.design import read_pools, read_study
 from tests import warm
 from tests.lab.states import curves
 from tests.lab.test_processes import CONFIG, start_training, whole  # noqa: F401 - a fixture
@@ -44,8 +45,9 @@ def _warm(monkeypatch):
     monkeypatch.setattr(multiprocessing.spawn, "_python_exe", os.fsencode(warm.python()))
 
 
-def resume():
-    return command.run(None, [], name="quick", resume=True, dry_run=False)
+def resume(*given):
+    study = read_study(*(given or (None, [], "quick", True)))
+    return command.run_study(study, read_pools(study), dry_run=False)
 
 
 def replace_by(make):
@@ -113,7 +115,7 @@ def test_runs_without_settings_are_refused(folder):
     with pytest.raises(
         ConfigError, match=r"quick holds runs such as .*, and config.toml must say how .*, got none; restore"
     ):
-        command.run(folder / "quick.toml", [], name=None, resume=False, dry_run=False)
+        resume(folder / "quick.toml", [], None, False)
 
 
 LOST = {

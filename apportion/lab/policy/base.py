@@ -6,14 +6,13 @@ also cached. The config of a saved policy names its task.
 On one thread a recipe gives the same bits each time on the same machine and version of torch.
 """
 
-import json
 import math
 import random
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -127,7 +126,6 @@ def _save(policy: Qwen2ForCausalLM, recipe: Recipe) -> None:
             policy.config.lab_task = recipe.task
             policy.save_pretrained(unfinished)
         ledger_tokenizer().save_pretrained(unfinished)
-        (unfinished / "recipe.json").write_text(json.dumps(asdict(recipe), indent=2), encoding="utf-8")
         unfinished.chmod(0o755)
         try:
             unfinished.rename(recipe.directory)

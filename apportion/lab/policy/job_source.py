@@ -7,6 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
+from apportion.checks import check_choice
 from apportion.lab.policy.export import RIGHT, STATED, max_new_tokens, policy_folder, problems_file
 from apportion.lab.policy.network import new_policy
 from apportion.lab.policy.recipes import check_base, is_trained
@@ -73,6 +74,5 @@ class LabSource:
         check_base(name)
         rest = dict(settings)
         split = rest.pop("split", "train")
-        if split not in SPLITS:
-            raise ValueError(f"split must be one of {', '.join(SPLITS)} for the lab, got {split!r}; check the spelling")
+        check_choice("split", split, SPLITS)
         return {"template": "plain", "path": str(problems_file(name, SPLITS[split]))} | rest

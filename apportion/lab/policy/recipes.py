@@ -6,6 +6,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from apportion.checks import check_positive
 from apportion.lab.world.demonstrator import CAREFUL, EASY, FORKS, HARD, MEDIUM, Demonstrator
 from apportion.lab.world.task import task_named
 from apportion.untrusted import parse_json, read_config, shown
@@ -47,8 +48,7 @@ class Recipe:
     def __post_init__(self) -> None:
         if not self.stages:
             raise ValueError("a recipe needs at least one stage, got none; give Stage(EASY, 1700, 3e-3)")
-        if self.steps <= 0:
-            raise ValueError(f"steps scales the recipe and must be positive, got {self.steps}; 1.0 is the full one")
+        check_positive(self, "steps")
         least, most = task_named(self.task).operations
         if not 1 <= len(self.operation_weights) <= most - least + 1:
             raise ValueError(

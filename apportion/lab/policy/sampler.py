@@ -50,14 +50,12 @@ def sample(
     generator: torch.Generator | None = None,
     temperature: float = 1.0,
     max_new_tokens: int = MAX_NEW_TOKENS,
-    top_p: float = 1.0,
 ) -> list[list[LedgerCompletion]]:
     """Return ``counts[q]`` completions of ``prompts[q]`` (token ids), one list for each prompt.
 
-    Temperature 0 is greedy. With ``top_p`` below 1 a token is drawn from the fewest likely tokens that together have
-    at least this probability (nucleus sampling). Rollouts run in chunks of at most ``MAX_ROWS``, with prompts of
-    similar length together. The random numbers of each rollout are drawn beforehand, so chunks change the speed but not
-    the samples (up to rounding).
+    Temperature 0 is greedy. Rollouts run in chunks of at most ``MAX_ROWS``, with prompts of similar length together.
+    The random numbers of each rollout are drawn beforehand, so chunks change the speed but not the samples (up to
+    rounding).
     """
     counts = np.asarray(counts, np.int64)
     owners = np.repeat(np.arange(len(prompts)), counts)
@@ -71,7 +69,7 @@ def sample(
         chunk = order[first : first + MAX_ROWS]
         read, rows = np.unique(owners[chunk], return_inverse=True)
         draws = None if uniforms is None else uniforms[torch.from_numpy(chunk)]
-        written = _grow(decoder, [prompts[q] for q in read], rows, draws, temperature, top_p)
+        written = _grow(decoder, [prompts[q] for q in read], rows, draws, temperature)
         for rollout, owner, completion in zip(chunk, owners[chunk], written, strict=True):
             groups[owner][rollout - first_of[owner]] = completion
     return groups
@@ -83,7 +81,6 @@ def _grow(
     owners: NDArray[np.int64],
     uniforms: torch.Tensor | None,
     temperature: float,
-    top_p: float,
 ) -> list[LedgerCompletion]:
     """Return a completion of each of the ``owners`` [N] among ``prompts``. ``uniforms`` are [N, new tokens]."""
     number, most = len(owners), decoder.max_new_tokens
@@ -99,8 +96,7 @@ def _grow(
             token = distribution.argmax(-1)[rows]
         else:
             # The token at which the cumulative distribution of a rollout's row passes its uniform number.
-            likely = probabilities if top_p == 1 else _nucleus(probabilities, top_p)
-            cumulative = likely.cumsum(-1)[rows]
+            cumulative = probabilities.cumsum(-1)[rows]
             whole = cumulative[:, -1:]
             passed = (cumulative <= uniforms[alive, step, None] * whole) & (cumulative < whole)
             token = passed.sum(-1)
@@ -119,13 +115,6 @@ def _grow(
     return [LedgerCompletion(tuple(ids[:n]), values[:n].copy(), end, norm) for ids, values, n, end, norm in written]
 
 
-def _nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Return ``probabilities`` [rows, V] without those beyond the most likely tokens that have ``top_p`` together."""
-    falling, order = probabilities.sort(-1, descending=True)
-    before = falling.cumsum(-1) - falling
-    return torch.zeros_like(probabilities).scatter(-1, order, falling * (before < top_p))
-
-
 class LedgerSampler:
     """Samples and verifies ledger prompts: ``sampler(prompts, counts)`` gives ``counts[q]`` rollouts of ``prompts[q]``.
 
@@ -134,8 +123,7 @@ class LedgerSampler:
 
     The sampler remembers its random generator and how many ``rollouts`` and ``tokens`` (with end tokens) it has
     sampled; ``state_dict`` holds them. The policy is read at each call, so it may be trained in between. A prompt whose
-    ``data`` is not a ``Problem`` is parsed from its text. With ``top_p`` below 1 the log-probabilities and score norms
-    remain those of the whole distribution, which a trainer recomputes.
+    ``data`` is not a ``Problem`` is parsed from its text.
 
     >>> from apportion.lab.policy.network import new_policy
     >>> sampler = LedgerSampler(new_policy(0), seed=1)
@@ -151,19 +139,16 @@ class LedgerSampler:
         temperature: float = 1.0,
         max_new_tokens: int = MAX_NEW_TOKENS,
         reward: Reward | None = "exact",
-        top_p: float = 1.0,
     ) -> None:
         self.policy, self.generator = policy, torch.Generator().manual_seed(seed)
-        self.temperature, self.max_new_tokens, self.top_p = temperature, max_new_tokens, top_p
-        self.reward = reward
+        self.temperature, self.max_new_tokens, self.reward = temperature, max_new_tokens, reward
         self.rollouts = self.tokens = 0
 
     def __call__(self, prompts: Sequence[Prompt], counts: ArrayLike) -> list[list[Rollout]]:
         """Return rollouts with reward, length and score norm, one list a prompt; each holds a ``LedgerCompletion``."""
         problems = [each.data if isinstance(each.data, Problem) else Problem.parse(each.text) for each in prompts]
         read = [encode(prompt.text) for prompt in prompts]
-        how = (self.temperature, self.max_new_tokens, self.top_p)
-        completions = sample(self.policy, read, counts, self.generator, *how)
+        completions = sample(self.policy, read, counts, self.generator, self.temperature, self.max_new_tokens)
         self.rollouts += sum(map(len, completions))
         self.tokens += sum(len(completion.tokens) for group in completions for completion in group)
         return [_reward(problem, group, self.reward) for problem, group in zip(problems, completions, strict=True)]

@@ -95,11 +95,6 @@ class Run:
         return float(self.steps["cpu_seconds"].sum())
 
     @property
-    def updates(self) -> int:
-        """Number of steps in which some rollout entered the loss."""
-        return int((self.steps["rows"] > 0).sum())
-
-    @property
     def has_gold(self) -> bool:
         """Whether right answers are known, at least for some of the prompts."""
         return "mean_16" in self.evaluations

@@ -76,7 +76,6 @@ VOTES = (
     ROLLOUTS_SAVED,
     Measure("tokens", mean(lambda run: run.final("tokens")), "tokens", ",.0f"),
     Measure("tokens_saved", _saved("tokens"), "saved", ".1%"),
-    Measure("updates", mean(lambda run: run.updates), "updates", ".0f"),
     Measure("cpu_seconds", mean(lambda run: run.cpu_seconds), "CPU s", ".0f"),
 )
 """How right the labels were if gold is known, how the votes ended, and what they took."""

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from apportion.allocators import Allocator
+from apportion.checks import check_choice, check_least
 from apportion.config import REGISTRIES, ConfigError, build, choices, dump, load
+from apportion.lab.training.metrics import METRICS, read_metrics
 from apportion.lab.training.pool import Pool, pool_of
 from apportion.lab.training.settings import LENGTHS, Training
 from apportion.presets import PRESETS, Preset
@@ -62,16 +64,12 @@ class Study:
 
     def __post_init__(self) -> None:
         check_folder_name(self.name, RUNS)
-        known = ", ".join(self.allocators)
-        if self.baseline not in self.allocators:
-            raise ValueError(f"baseline must be one of {known}, got {self.baseline!r}; name one of the allocators")
+        check_choice("baseline", self.baseline, self.allocators, "name one of the allocators")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
             raise ValueError(f"seeds must be distinct integers from 0 up, got {list(self.seeds)}; list each once")
-        if self.processes < 0:
-            raise ValueError(f"processes must be at least 0, got {self.processes}; 0 takes every core")
+        check_least(self, "0 takes every core", processes=0)
         for arm, training in self.trainings.items():
-            if arm not in self.allocators:
-                raise ValueError(f"trainings are for the allocators {known}, got one for {arm!r}; rename or remove it")
+            check_choice("the arm of trainings", arm, self.allocators, "rename or remove it")
             for key in SHARED:
                 if getattr(training, key) != getattr(self.training, key):
                     raise ValueError(
@@ -89,6 +87,19 @@ class Study:
     def directory(self) -> Path:
         """The folder of the study."""
         return RUNS / self.name
+
+    def folder_of(self, arm: str, seed: int) -> Path:
+        """Return the folder in which one run keeps its metrics and checkpoint."""
+        return self.directory / f"{arm}-seed{seed}"
+
+    def open_runs(self) -> list[tuple[str, int]]:
+        """Return the runs whose metrics do not reach the length. Raise ConfigError if metrics are damaged."""
+        try:
+            last = {run: read_metrics(self.folder_of(*run) / METRICS)[-1:] for run in self.runs}
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        training = self.training  # the length is shared by all
+        return [run for run, found in last.items() if not found or found[0][training.unit] < training.length]
 
     @property
     def runs(self) -> list[tuple[str, int]]:

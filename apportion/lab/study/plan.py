@@ -48,35 +48,33 @@ def rollout_bounds(training: Training, allocator: Allocator) -> tuple[int, int] 
 
 def _prompts(training: Training, pool: Pool) -> str:
     drawn = f"{len(pool.problems)} for training" + (f" from {training.prompts}" if training.prompts else "")
-    tail = f"{training.prompts_per_step} a step; {len(pool.held_out)} held out"
+    drawn += f", {training.prompts_per_step} a step; {len(pool.held_out)} held out"
     if training.labels == "gold":
-        return f"{drawn}, {tail}"
+        return drawn
     gold = f"gold of {len(pool.gold)} is for the report alone" if pool.gold else "no gold, so no accuracy in the report"
-    return f"{drawn}, {tail}; no labels; {gold}"
+    return f"{drawn}; no labels; {gold}"
 
 
 def _length(study: Study) -> list[str]:
     """Return the length of a run in its own unit, and in rollouts if they can be known."""
-    own = {"rollouts": [], "tokens": ["tokens      {:,} a run"], "step": ["steps       {:,} a run"]}
-    lines = [line.format(study.training.length) for line in own[study.training.unit]]
+    training = study.training
+    name = f"{training.unit.removesuffix('s')}s"
+    lines = [] if training.unit == "rollouts" else [f"{name:11} {training.length:,} a run"]
     bounds = [rollout_bounds(study.training_of(arm), allocator) for arm, allocator in study.allocators.items()]
-    known = [each for each in bounds if each is not None]
-    if len(known) < len(bounds):
+    if None in bounds:
         return lines
-    least, most = zip(*known, strict=True)
-    total = f"{sum(least) * len(study.seeds):,}"
-    if least == most and len(set(least)) == 1:
-        return [*lines, f"rollouts    {least[0]:,} a run, {total} in all"]
-    a_run = f"at least {min(least):,} and at most {max(most):,} a run"
-    return [*lines, f"rollouts    {a_run}; {total} to {sum(most) * len(study.seeds):,} in all"]
+    least, most = zip(*filter(None, bounds), strict=True)
+    low, high = sum(least) * len(study.seeds), sum(most) * len(study.seeds)
+    if min(least) == max(most):
+        return [*lines, f"rollouts    {low // len(study.runs):,} a run, {low:,} in all"]
+    return [*lines, f"rollouts    at least {min(least):,} and at most {max(most):,} a run; {low:,} to {high:,} in all"]
 
 
 def _expected_seconds(training: Training, allocator: Allocator) -> float:
     """Return about how many CPU seconds a run takes; the display estimates anew while it trains."""
-    drawn, size = training.prompts_per_step, allocator.size(training.prompts_per_step)
-    a_step = size.asked or drawn * ROLLOUTS_PER_PROMPT
-    bounds = rollout_bounds(training, allocator)
-    if bounds is not None:
+    drawn = training.prompts_per_step
+    a_step = allocator.size(drawn).asked or drawn * ROLLOUTS_PER_PROMPT
+    if bounds := rollout_bounds(training, allocator):
         rollouts = sum(bounds) / 2  # votes on the medium base come close to the middle
     elif training.unit == "tokens":  # a label and a digit for each operation, and the end
         rollouts = training.length / (sum(TASKS[training.task].operations) + 1)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from apportion.allocators import Allocator
-from apportion.lab.training.metrics import METRICS, read_metrics
 from apportion.lab.training.pool import Pool
 from apportion.lab.training.settings import Training
 from apportion.lab.training.trainer import Trainer
@@ -45,17 +44,3 @@ def train(parent: Parent, directory: Path, training: Training, allocator: Alloca
 
         if show({"step": trainer.steps, "rollouts": trainer.asked, "tokens": trainer.sampler.tokens}):
             trainer.run(show)
-
-
-def is_finished(directory: Path, training: Training) -> bool:
-    """Return whether the metrics of the run in ``directory`` reach the length of its ``training``.
-
-    Raises ValueError if the metrics before their last line are damaged.
-    """
-    records = read_metrics(directory / METRICS)
-    return bool(records) and bool(records[-1][training.unit] >= training.length)
-
-
-def run_directory(directory: Path, arm: str, seed: int) -> Path:
-    """Return the folder in which one run of the study in ``directory`` keeps its metrics and checkpoint."""
-    return directory / f"{arm}-seed{seed}"

@@ -48,9 +48,7 @@ class PolicyLearner:
         rows = sorted(rows, key=lambda row: len(row.prompt) + len(row.completion.tokens))
         rows = loss.refresh_logprobs(self.policy, rows, settings.temperature)
         measured = {"rows": float(len(rows)), "grad_norm": 0.0}
-        for epoch in range(settings.updates_per_step if rows else 0):
-            if epoch == settings.updates_per_step - 1:
-                measured |= _ratios(self.policy, [row for row in rows if row.reused], settings.temperature)
+        for _ in range(settings.updates_per_step if rows else 0):
             self.optimizer.zero_grad()
             for first in range(0, len(rows), ROWS_AT_ONCE):
                 chunk = rows[first : first + ROWS_AT_ONCE]
@@ -73,10 +71,8 @@ class PolicyLearner:
         parts = self._parts()
         saved = SavedValues(state, "the learner", parts)
         for name, part in parts.items():
-            if isinstance(part, torch.nn.Module):
-                _check_weights(saved.state(name), part, name)
-            else:
-                _check_adam(saved.state(name), part, name)
+            if not _fits(saved.state(name), part):
+                raise saved.refusal(name, "finite tensors of the sizes of this run, with its settings,")
         for name, part in parts.items():
             part.load_state_dict(saved.state(name))
 
@@ -127,15 +123,6 @@ class PolicyLearner:
         return norm
 
 
-def _ratios(policy: Qwen2ForCausalLM, reused: Sequence[TrainingRow], temperature: float) -> dict[str, float]:
-    """Return mean and variance of the importance ratios over the tokens of ``reused`` rows; {} without rows."""
-    if not reused:
-        return {}
-    now = np.concatenate(loss.token_logprobs(policy, reused, temperature))
-    ratios = np.exp(now - np.concatenate([row.completion.logprobs for row in reused]))
-    return {"reused_ratio": float(ratios.mean()), "reused_ratio_variance": float(ratios.var())}
-
-
 def _adam(model: torch.nn.Module, learning_rate: float) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
 
@@ -146,52 +133,47 @@ def _keep(group: Group) -> Group:
     return Group(group.prompt, rollouts, recompute=group.recompute[group.keep])
 
 
-def _check_weights(saved: Mapping[str, Any], model: torch.nn.Module, name: str) -> None:
-    """Raise ValueError unless ``saved`` has the weights of ``model`` by name, all finite."""
-    _check_tensors(saved, model.state_dict(), name)
-
-
-def _check_adam(saved: Mapping[str, Any], optimizer: torch.optim.Optimizer, name: str) -> None:
-    """Raise ValueError unless ``saved`` is a state of the Adam ``optimizer`` with the same settings."""
-    groups = optimizer.state_dict()["param_groups"]
-    if saved.keys() != {"state", "param_groups"} or not _same_settings(saved["param_groups"], groups):
-        raise _error(name, "the settings of this run", "others")
-    state, weights = saved["state"], [weight for group in optimizer.param_groups for weight in group["params"]]
-    if not isinstance(state, dict) or not set(state) <= set(range(len(weights))):
-        raise _error(name, f"moments of {len(weights)} tensors", "others")
-    for number, moments in state.items():
-        weight = weights[number]
-        _check_tensors(moments, {"step": torch.zeros(()), SIGNED: weight, "exp_avg_sq": weight}, name)
-        if any((moment < 0).any() for key, moment in moments.items() if key != SIGNED):
-            raise _error(f"what is not {SIGNED} of {name}", "at least 0", "other numbers")
-
-
-def _same_settings(saved: Any, own: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether two lists of Adam's parameter groups agree in all that both say, and in all that we set.
-
-    Versions of torch differ in the settings that they list.
-    """
-    if not isinstance(saved, list) or len(saved) != len(own) or not all(isinstance(group, dict) for group in saved):
+def _fits(saved: Mapping[str, Any], part: torch.nn.Module | torch.optim.Optimizer) -> bool:
+    """Return whether ``saved`` may be a state of a model, or of an Adam with the same settings, as ``part`` is."""
+    own = part.state_dict()
+    if isinstance(part, torch.nn.Module):
+        return _alike(saved, own)
+    weights = dict(enumerate(weight for group in part.param_groups for weight in group["params"]))
+    state = saved.get("state")
+    if saved.keys() != own.keys() or not isinstance(state, Mapping) or not state.keys() <= weights.keys():
         return False
-    return all(
-        found.keys() >= {"lr", "betas", "weight_decay", "params"}
-        and all(found[name] == group[name] for name in found.keys() & group.keys())
-        for found, group in zip(saved, own, strict=True)
+    likes = {
+        number: {"step": torch.zeros(()), SIGNED: weights[number], "exp_avg_sq": weights[number]} for number in state
+    }
+    return _same_settings(saved["param_groups"], own["param_groups"]) and all(
+        _alike(moments, likes[number]) and all((moments[key] >= 0).all() for key in moments if key != SIGNED)
+        for number, moments in state.items()
     )
 
 
-def _check_tensors(saved: Any, own: Mapping[str, torch.Tensor], name: str) -> None:
-    """Raise ValueError unless ``saved`` has tensors of the names, shapes and types of ``own``, all finite."""
-    if not isinstance(saved, Mapping) or saved.keys() != own.keys():
-        raise _error(name, f"the {len(own)} tensors {', '.join(own):.40}", "others")
-    for key, like in own.items():
-        found = saved[key]
-        if not isinstance(found, torch.Tensor) or found.shape != like.shape or found.dtype != like.dtype:
-            got = f"{list(found.shape)} of {found.dtype}" if isinstance(found, torch.Tensor) else type(found).__name__
-            raise _error(f"{key} of {name}", f"a tensor {list(like.shape)} of {like.dtype}", got)
-        if not torch.isfinite(found).all():
-            raise _error(f"{key} of {name}", "finite", "other numbers")
+def _same_settings(saved: Any, own: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether Adam's parameter groups agree. Versions of torch differ in the settings that we do not set."""
+    ours = ("lr", "betas", "weight_decay", "params")
+    return (
+        isinstance(saved, list)
+        and len(saved) == len(own)
+        and all(
+            isinstance(found, dict)
+            and all(found.get(key, None if key in ours else value) == value for key, value in group.items())
+            for found, group in zip(saved, own, strict=True)
+        )
+    )
 
 
-def _error(name: str, wanted: str, got: str) -> ValueError:
-    return ValueError(f"{name} must be {wanted} in a saved state of the learner, got {got}; load one that is unchanged")
+def _alike(saved: Any, own: Mapping[str, torch.Tensor]) -> bool:
+    """Return whether ``saved`` has tensors of the names, shapes and types of ``own``, all finite."""
+    return (
+        isinstance(saved, Mapping)
+        and saved.keys() == own.keys()
+        and all(
+            isinstance(found := saved[key], torch.Tensor)
+            and (found.shape, found.dtype) == (like.shape, like.dtype)
+            and bool(torch.isfinite(found).all())
+            for key, like in own.items()
+        )
+    )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from transformers import Qwen2ForCausalLM
 
 from apportion.advantages import Weighting, advantages_of, loss_weights
@@ -77,24 +77,19 @@ def rows_with(
     ]
 
 
+@torch.no_grad()
 def refresh_logprobs(
     policy: Qwen2ForCausalLM, rows: Sequence[TrainingRow], temperature: float = 1.0
 ) -> list[TrainingRow]:
     """Return the rows, with ``policy``'s own log-probabilities in those to recompute: AR3PO's Option I."""
-    fresh = iter(token_logprobs(policy, [row for row in rows if row.recompute], temperature))
-    return [
-        replace(row, completion=replace(row.completion, logprobs=next(fresh))) if row.recompute else row for row in rows
-    ]
+    stale = [row for row in rows if row.recompute]
+    prompts, completions = [row.prompt for row in stale], [row.completion.tokens for row in stale]
+    fresh = iter(completion_logprobs(policy, prompts, completions, temperature)[0].numpy())
 
+    def refreshed(row: TrainingRow) -> TrainingRow:
+        return replace(row, completion=replace(row.completion, logprobs=next(fresh)[: len(row.completion.tokens)]))
 
-@torch.no_grad()
-def token_logprobs(
-    policy: Qwen2ForCausalLM, rows: Sequence[TrainingRow], temperature: float = 1.0
-) -> list[NDArray[np.float32]]:
-    """Return the log-probabilities [T] of each row's tokens under the current ``policy``."""
-    prompts, completions = [row.prompt for row in rows], [row.completion.tokens for row in rows]
-    logprobs, _ = completion_logprobs(policy, prompts, completions, temperature)
-    return [values[: len(tokens)].numpy() for values, tokens in zip(logprobs, completions, strict=True)]
+    return [refreshed(row) if row.recompute else row for row in rows]
 
 
 def surrogate_loss(

@@ -1,6 +1,5 @@
 """The settings of a run in the lab, checked."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -8,6 +7,7 @@ from typing import Literal
 from apportion.advantages import ESTIMATORS, Weighting, check_agreement, check_baseline, default_weighting
 from apportion.allocators import Allocator
 from apportion.baselines import Baseline
+from apportion.checks import check_choice, check_least, check_positive
 from apportion.lab.policy.recipes import check_base, task_of
 from apportion.lab.world.task import Reward
 from apportion.records import LogText
@@ -19,22 +19,12 @@ LENGTHS = ("rollouts", "tokens", "steps")
 """The lengths that a run may have."""
 ROLLOUTS = 30_720
 """The default length."""
-TINY, LARGEST = sys.float_info.min, sys.float_info.max
-BOUNDS: tuple[tuple[str, float, float, tuple[str, ...]], ...] = (
-    ("at least 1", 1, LARGEST, (*LENGTHS, "prompts_per_step", "updates_per_step", "critic_updates", "reset_every")),
-    ("at least 1", 1, LARGEST, ("slots", "evaluate_every", "checkpoint_every")),
-    ("at least 0", 0, LARGEST, ("kl", "age_bound")),
-    (
-        "positive",
-        TINY,
-        LARGEST,
-        ("learning_rate", "clip_ratio", "max_grad_norm", "temperature", "critic_learning_rate"),
-    ),
-    ("between 0 and 1", 0, 1, ("discount", "trace")),
-    ("between 1 and 1000, the size of that pool", 1, 1000, ("held_out",)),
-    ("between 1 and 1000000, because all are kept in memory", 1, 10**6, ("problems",)),
+COUNTS = (
+    *(*LENGTHS, "prompts_per_step", "updates_per_step", "critic_updates", "reset_every"),
+    *("slots", "evaluate_every", "checkpoint_every", "held_out", "problems"),
 )
-"""What numbers must be, in words, with the least and the largest, and the settings that this is for."""
+RANGES = {"discount": 1, "trace": 1, "held_out": 1000, "problems": 10**6}
+"""The largest value of settings that have one: all held-out problems, and what memory holds."""
 
 
 @dataclass(frozen=True)
@@ -101,15 +91,12 @@ class Training:
 
     def __post_init__(self) -> None:
         check_base(self.base)
-        for words, least, most, keys in BOUNDS:
-            for key in keys:
-                value = getattr(self, key)
-                if value is not None and not least <= value <= most:
-                    raise ValueError(f"{key} must be {words}, got {value}; leave it out for the default")
-        if self.estimator not in (*ESTIMATORS, "gae"):
-            raise ValueError(
-                f"estimator must be one of {', '.join(ESTIMATORS)}, gae, got {self.estimator!r}; check the spelling"
-            )
+        check_least(self, "", kl=0, age_bound=0, discount=0, trace=0, **dict.fromkeys(COUNTS, 1))
+        check_positive(self, "learning_rate", "clip_ratio", "max_grad_norm", "temperature", "critic_learning_rate")
+        for key, most in RANGES.items():
+            if getattr(self, key) > most:
+                raise ValueError(f"{key} must be at most {most}, got {getattr(self, key)}; lower it")
+        check_choice("estimator", self.estimator, (*ESTIMATORS, "gae"))
         check_baseline(self.estimator, self.baseline)
         lengths = [f"{getattr(self, key)} {key}" for key in LENGTHS if getattr(self, key) is not None]
         if len(lengths) > 1:

@@ -37,8 +37,6 @@ from apportion.selection import ShuffledEpochs
 from apportion.types import Batch, Group, Prompt
 
 KIND = "lab run"
-LOGGED_TOGETHER = 2048
-"""Rollouts of a file of the rollout log, if its steps are shorter."""
 COUNTERS = ("steps", "asked", "evaluations")
 
 
@@ -136,7 +134,8 @@ class Trainer:
             self.baseline.update(batch.sampled)
         self.steps += 1
         self.asked += int(batch.asked.sum())
-        self._log(batch, groups)
+        if self.training.rollout_log != "none":  # without advantages, because those of "gae" are per token
+            self.unlogged.append(LoggedStep(self.steps, batch, groups))
         record: dict[str, Any] = {"step": self.steps, "rollouts": self.asked, "tokens": self.sampler.tokens}
         record |= _step_metrics(batch, groups, success) | learnt | ({"allocator": own} if own else {})
         if self.training.selection is not None:
@@ -149,18 +148,6 @@ class Trainer:
             record["held_out_p"] = exact_success(self.policy, self.pool.held_out).round(5).tolist()
         return record | {"cpu_seconds": time.process_time() - started}
 
-    def _log(self, batch: Batch, groups: list[Group]) -> None:
-        """Keep the step for the rollout log. Advantages are not logged, because those of "gae" are per token."""
-        if self.training.rollout_log != "none":
-            self.unlogged.append(LoggedStep(self.steps, batch, groups))
-            if sum(int(each.batch.asked.sum()) for each in self.unlogged) >= LOGGED_TOGETHER:
-                self._write_log()
-
-    def _write_log(self) -> None:
-        if self.training.rollout_log != "none" and self.unlogged:
-            write_steps(self.rollouts, self.unlogged, _text, self.training.rollout_log)
-            self.unlogged = []
-
     def _draw(self, held: set[str], count: int) -> list[Prompt]:
         """Return the next ``count`` prompts by the selector. Skip ids in ``held``, and add theirs."""
         chosen = [self.prompts[row] for row in self.selector.choose(count, held)]
@@ -168,7 +155,7 @@ class Trainer:
         return chosen
 
     def _evaluate(self) -> dict[str, Any]:
-        """Return exact success, pass@8, pass@32 and effective solutions on the held-out problems.
+        """Return exact success, pass@32 and effective solutions on the held-out problems.
 
         Without labels, add the exact success on the prompts themselves, their scores against gold, and the drift.
         """
@@ -176,7 +163,6 @@ class Trainer:
         p = np.array([solutions.sum() for solutions in found])
         measured = {
             "success": p.mean(),
-            "pass_8": (1 - (1 - p) ** 8).mean(),
             "pass_32": (1 - (1 - p) ** 32).mean(),
             "solutions": effective_solutions(found).mean(),
         }
@@ -191,10 +177,13 @@ class Trainer:
         lines.flush()
 
     def _save(self, metrics_bytes: int) -> None:
-        self._write_log()  # before the checkpoint, after which a resumed run goes on
+        if (
+            self.unlogged and self.training.rollout_log != "none"
+        ):  # before the checkpoint that a resumed run goes on from
+            write_steps(self.rollouts, self.unlogged, _text, self.training.rollout_log)
+            self.unlogged = []
         state = {
-            **{name: part.state_dict() for name, part in self._parts().items()},
-            "baseline": None if self.baseline is None else self.baseline.state_dict(),
+            **{name: part and part.state_dict() for name, part in self._parts().items()},
             **{name: getattr(self, name) for name in COUNTERS},
             "metrics_bytes": metrics_bytes,
             "metrics_sha256": checksum_of(self.metrics, metrics_bytes),
@@ -203,8 +192,8 @@ class Trainer:
         save_state(self.checkpoint, KIND, state)
 
     def _parts(self) -> dict[str, Any]:
-        """Return what has a state of its own, by its name in the checkpoint, beside a baseline."""
-        parts: dict[str, Any] = {"learner": self.learner, "sampler": self.sampler}
+        """Return what has a state of its own, by its name in the checkpoint. A baseline may be None."""
+        parts: dict[str, Any] = {"learner": self.learner, "sampler": self.sampler, "baseline": self.baseline}
         if self.slots is not None:
             return parts | {"slots": self.slots}
         return parts | {"allocator": self.allocator, "selector": self.selector}
@@ -215,33 +204,30 @@ class Trainer:
         state = load_state(self.checkpoint, KIND, remedy=remedy, records=(LedgerCompletion,))
         with restoring(self.checkpoint, remedy):
             parts = self._parts()
-            saved = SavedValues(state, KIND, [*parts, "baseline", *COUNTERS, "metrics_bytes", "metrics_sha256", "log"])
-            metrics_bytes, checksum, log = saved.count("metrics_bytes"), state["metrics_sha256"], state["log"]
-            if not isinstance(checksum, str):
-                raise saved.refusal("metrics_sha256", "text")
+            saved = SavedValues(state, KIND, [*parts, *COUNTERS, "metrics_bytes", "metrics_sha256", "log"])
+            metrics_bytes, log = saved.count("metrics_bytes"), state["log"]
             if not isinstance(log, str | None):
                 raise saved.refusal("log", "text or None")
-            if (self.baseline is None) != (state["baseline"] is None):
-                raise saved.refusal("baseline", "None" if self.baseline is None else f"that of {self.baseline.name}")
             counters = {name: saved.count(name) for name in COUNTERS}
             for name, part in parts.items():
-                part.load_state_dict(saved.state(name))
-            if self.baseline is not None:
-                self.baseline.load_state_dict(saved.state("baseline"))
+                if part is not None:
+                    part.load_state_dict(saved.state(name))
+                elif state[name] is not None:
+                    raise saved.refusal(name, "None")
         for name, value in counters.items():
             setattr(self, name, value)
-        cut_metrics(self.metrics, metrics_bytes, checksum)
+        cut_metrics(self.metrics, metrics_bytes, state["metrics_sha256"])
         if self.training.rollout_log != "none":
             self.log = resume_log(self.rollouts, log, self.steps)
 
 
 def _text(completion: LedgerCompletion) -> str:
-    """Return the text of a completion, without the end token."""
     return _words(completion.tokens)
 
 
 @lru_cache(2**16)
 def _words(tokens: tuple[int, ...]) -> str:
+    """Return the text of a completion, without the end token."""
     return "".join([VOCABULARY[token] for token in tokens if token != EOS])
 
 

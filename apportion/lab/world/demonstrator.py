@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from scipy.special import betaincinv
 
+from apportion.checks import check_positive
 from apportion.lab.world.task import Problem, apply, completion_text
 
 
@@ -27,8 +28,7 @@ class Demonstrator:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.alpha <= 0 or self.beta <= 0:
-            raise ValueError(f"alpha and beta must be positive, got {self.alpha} and {self.beta}; raise them")
+        check_positive(self, "alpha", "beta")
         if not (0 <= self.low <= 1 and 0 <= self.misconceptions <= 1):
             raise ValueError(
                 f"low and misconceptions must be in [0, 1], got {self.low} and {self.misconceptions}; "

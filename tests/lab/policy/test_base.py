@@ -123,7 +123,7 @@ def test_wrong_recipes_are_refused():
         lambda changes: replace(BRIEF, **changes),
         [
             ("at least one stage", {"stages": ()}),
-            ("must be positive, got 0", {"steps": 0}),
+            ("steps must be finite and above 0, got 0", {"steps": 0}),
             ("task must be one of ledger, forks, got 'knives'", {"task": "knives"}),
             (
                 "operation_weights must be 1 to 5, for 4 to 8 operations, got 6",

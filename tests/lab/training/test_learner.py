@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from apportion.advantages import whiten
 from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.training.learner import PolicyLearner
 from apportion.lab.training.loss import training_rows
@@ -39,10 +38,6 @@ def learner(policy, base, estimator, **changes):
     return PolicyLearner(copy.deepcopy(policy), Training(base=base, estimator=estimator, **changes), None)
 
 
-def flat(groups, mask="keep"):
-    return np.concatenate([getattr(group, mask) for group in groups])
-
-
 def test_the_critic_and_the_policy_learn_from_those_kept_alone(small_base, small_base_folder):
     some, alone = (learner(small_base, small_base_folder, "gae", critic_updates=3) for _ in range(2))
     groups = voted(small_base)
@@ -55,19 +50,6 @@ def test_the_critic_and_the_policy_learn_from_those_kept_alone(small_base, small
     assert [row.weight for row in rows] == pytest.approx([1 / (KEPT * 5)] * KEPT * 5)
     tokens = np.concatenate([row.advantage for row in rows])
     assert [tokens.mean(), tokens.std(ddof=1)] == pytest.approx([0, 1], abs=1e-6)
-
-
-def test_reinforce_plus_plus_whitens_over_every_rollout(small_base):
-    groups = voted(small_base)
-    rollouts = [rollout for group in groups for rollout in group.rollouts]
-    lengths = [rollout.tokens for rollout in rollouts]
-    tokens = np.repeat([rollout.reward for rollout in rollouts], lengths)
-    scores = (tokens - tokens.mean()) / np.sqrt(tokens.var(ddof=1) + 1e-8)
-    expected = scores[np.cumsum(lengths) - 1][flat(groups)]
-    rows = training_rows(groups, "reinforce_plus_plus")
-    assert [row.advantage for row in rows] == pytest.approx(expected.tolist())
-    alone = whiten(np.array([r.reward for r in rollouts])[flat(groups)], np.array(lengths)[flat(groups)])
-    assert [row.advantage for row in rows] != pytest.approx(alone.tolist())
 
 
 def test_advantages_of_the_kept_are_those_of_their_whole_group(small_base):

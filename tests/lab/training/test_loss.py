@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -5,7 +7,7 @@ import torch
 from apportion.advantages import ESTIMATORS, needs
 from apportion.lab.policy.network import completion_logprobs, new_policy
 from apportion.lab.policy.sampler import MAX_NEW_TOKENS, LedgerSampler
-from apportion.lab.training.loss import surrogate_loss, training_rows
+from apportion.lab.training.loss import refresh_logprobs, surrogate_loss, training_rows
 from apportion.lab.world.task import encode, training_problems
 from apportion.types import Group
 from tests.lab.states import weights
@@ -87,3 +89,14 @@ def test_kl_is_zero_at_the_reference_and_pulls_back_from_elsewhere(small_base, g
         plain = surrogate_loss(small_base, rows)
         assert 0 < surrogate_loss(small_base, rows, kl=0.5, reference=new_policy(5)) - plain < before
     assert training_rows([]) == []
+
+
+def test_a_recomputed_response_has_the_probabilities_of_now_and_a_replayed_one_those_of_then(small_base, groups):
+    marked = [replace(group, recompute=np.arange(len(group.rollouts)) == 1) for group in groups]
+    rows, policy = training_rows(marked), new_policy(5)
+    fresh = refresh_logprobs(policy, rows, temperature=0.7)
+    for before, row in zip(rows, fresh, strict=True):
+        now, _ = completion_logprobs(policy, [row.prompt], [row.completion.tokens], 0.7)
+        moved = np.allclose(row.completion.logprobs, now[0].detach().numpy(), atol=1e-5)
+        assert row.recompute == moved == (row is not before)
+    assert 0 < sum(row.recompute for row in rows) < len(rows)

@@ -3,14 +3,12 @@
 import pytest
 import torch
 
-from apportion import VIP, Uniform
 from apportion.allocators import TTRL, OptPO, Voting
 from apportion.lab.policy.exact import exact_success
 from apportion.lab.training.judge import Judge
 from apportion.lab.training.settings import Training
 from apportion.lab.training.trainer import Trainer
 from apportion.lab.world.task import Problem, completion_text, problem_pool
-from apportion.predictors import DiscountedCounts
 from tests.lab.states import Killed, curve, equal, remembered, write_prompts
 from tests.soak import case
 
@@ -178,16 +176,6 @@ def test_a_step_says_what_the_votes_gave(tmp_path, small_base_folder):
     assert trainer.asked == 2 * 4 * 8
 
 
-def test_after_a_reset_a_step_starts_from_the_base(tmp_path, small_base_folder):
-    """``p`` is the exact success at sampling. The evaluated policy has not been reset."""
-    trainer = trained(tmp_path / "run", small_base_folder, steps=3, reset_every=2, evaluate_every=1)
-    base = {round(p, 4) for p in exact_success(trainer.start, trainer.problems)}
-    first, *steps = curve(tmp_path / "run")
-    assert [set(record["p"]) <= base for record in steps] == [True, False, True]
-    assert first["drift"] == 0 and all(record["drift"] > 0 for record in steps)
-    assert changed(trainer)
-
-
 @pytest.mark.parametrize("estimator", ["grpo", "gae"])
 def test_the_update_after_a_reset_is_that_of_a_new_learner(tmp_path, small_base_folder, estimator):
     changes = {"estimator": estimator, "learning_rate": 1e-3, "max_grad_norm": 0.1}
@@ -222,17 +210,3 @@ def test_the_policy_learns_from_votes(tmp_path, small_base_folder, estimator):
     assert last["prompts_success"] > first["prompts_success"] + 0.06
     assert last["success"] > first["success"] + 0.02
     assert last["mean_16"] > first["mean_16"] + 0.05
-
-
-def test_labels_go_with_the_allocator(tmp_path, small_base_folder):
-    gold, none = Training(base=small_base_folder), Training(base=small_base_folder, labels="none")
-    for allocator in (Uniform(), VIP(predictor=DiscountedCounts())):
-        gold.check(allocator)
-        with pytest.raises(ValueError, match=f"labels must be 'gold' for {allocator.name}, got 'none'; .* that votes"):
-            none.check(allocator)
-    for make in ALLOCATORS.values():
-        none.check(make())
-        with pytest.raises(ValueError, match=r"labels must be 'none' for .*, got 'gold'; .* that reads rewards"):
-            gold.check(make())
-    with pytest.raises(ValueError, match="labels must be 'gold' for uniform, got 'none'"):
-        Trainer(none, Uniform(), 0, tmp_path)

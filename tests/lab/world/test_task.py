@@ -67,13 +67,6 @@ def test_text_parses_and_encodes_back(problem):
     assert decode([*encode(problem.completion), EOS, 5]) == problem.completion
 
 
-def test_the_example_of_a_fork():
-    assert FORKED.text == "7 a+3 b*7 b-2 c-4 ="
-    assert FORKED.solutions == ("a0b0c6", "a0b8c4")
-    assert FORKED.completion == "a0b0c6"
-    assert FORKED.choices == (("+3",), ("*7", "-2"), ("-4",))
-
-
 @given(any_problem())
 def test_solutions_are_the_chains_of_every_choice(problem):
     chains = {Problem(problem.start, chosen).completion for chosen in product(*problem.choices)}
@@ -115,7 +108,7 @@ def test_what_is_no_problem_or_demonstrator_is_refused():
         ],
     )
     assert_refused(encode, [("ledger tokens", "7 a/3 =")])
-    wrong = [("must be positive", (0, 1, 0, 0)), ("both are probabilities", (1, 1, 0, 1.5))]
+    wrong = [("alpha must be finite and above 0", (0, 1, 0, 0)), ("both are probabilities", (1, 1, 0, 1.5))]
     assert_refused(lambda given: Demonstrator(*given), wrong)
 
 

@@ -118,7 +118,7 @@ REFUSED = {
     },
     "algorithm must be one of 'grpo', 'rloo', got 'ppo'": {"algorithm": "ppo"},
     "base must be easy, medium, .*, got 'mediun'": {"model": "lab:mediun"},
-    "data: split must be one of train, test for the lab, got 'dev'": {"data": {"name": "lab:medium", "split": "dev"}},
+    "data: split must be one of train, test, got 'dev'": {"data": {"name": "lab:medium", "split": "dev"}},
     "model must be an id .*, got 'no/such-model' ": {"model": "no/such-model"},
     "data must ask what lab:medium can read: text must be made of ledger tokens, got 'P": {
         "model": "lab:medium",

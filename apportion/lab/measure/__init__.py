@@ -1,1 +1,0 @@
-"""Measure what an allocation does: gradient variance, expected hits, and gradient moments."""
