@@ -1,7 +1,5 @@
 """A long run of verl in one process with faults at random moments, and no operator."""
 
-from __future__ import annotations
-
 import logging
 import math
 import random
@@ -10,10 +8,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.verl.fault_scene import PROMPTS, ROLLOUTS, Act, Scene
+from tests.verl.fault_scene import PROMPTS, ROLLOUTS, Scene
 from tests.verl.fault_table import BROKEN, GONE, jumps, kills, late, raises, remote, returns, score, stops, tokens
 
-FAULTS: dict[str, tuple[Act, ...]] = {
+FAULTS = {
     "score": (
         raises(remote(BROKEN)), score(math.nan), score(None), score("one"), returns([1.0]), late(15.0), late(math.inf),
         kills("me"), stops("me"), jumps(wall=-86400.0), kills("worker 0"), stops("worker 1"),
@@ -46,19 +44,19 @@ class RandomRun:
     seed: int
     wanted: int
     steps: int = 0
-    faults: dict[str, int] = field(default_factory=dict)
-    wrong: list[str] = field(default_factory=list)
+    faults: dict = field(default_factory=dict)
+    wrong: list = field(default_factory=list)
     rollouts: int = 0
     budget: int = 0
     slowest: float = 0.0
     last: str = ""
 
 
-def random_run(assets: Path, steps: int, seed: int) -> RandomRun:
+def random_run(assets, steps, seed):
     """Run ``steps`` steps with random faults. An odd ``seed`` is that of an asynchronous trainer."""
-    rng, faults, found = random.Random(seed), Counter[str](), RandomRun(seed, steps)
+    rng, faults, found = random.Random(seed), Counter(), RandomRun(seed, steps)
 
-    def choose(point: str, who: str) -> Act | None:
+    def choose(point, who):
         if point not in FAULTS or rng.random() >= SHARE * (5 if point in ("update", "rows") else 1):
             return None
         faults[point] += 1

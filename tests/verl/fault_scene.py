@@ -19,11 +19,9 @@ import math
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest import mock
 
 import ray
@@ -40,7 +38,7 @@ from apportion import Prompt
 from apportion.verl import tracking
 from apportion.verl.actor_watch import WatchedActor
 from apportion.verl.checkpoints import FILE, SavedAllocation, load_into
-from apportion.verl.coordinator.messages import RowAddress, TrainerRequest, WorkerPlace
+from apportion.verl.coordinator.messages import RowAddress, TrainerRequest
 from apportion.verl.coordinator.service import Coordinator
 from apportion.verl.reports import BEAT_SECONDS, Outbox
 from apportion.verl.settings import allocation_of
@@ -69,32 +67,29 @@ HUNG_SECONDS = 3000.0
 RESTARTED_SECONDS, NOTICED_SECONDS = 3.0, 1.5
 """The time in which Ray restarts an actor, and in which it notices a death."""
 
-LIFE: contextvars.ContextVar[Life | None] = contextvars.ContextVar("life", default=None)
+LIFE = contextvars.ContextVar("life", default=None)
 """The process in which the running code is; None for the trainer's."""
-
-Act = Callable[["Scene", str, Callable[[], Awaitable[Any]]], Awaitable[Any]]
-"""A fault at a point: it is given the scene, what passes, and what would happen, and returns what does."""
 
 
 class QuickLoop(asyncio.SelectorEventLoop):
     """An event loop whose time passes at once while nothing runs."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.now = 1000.0
-        select: Any = self._selector.select  # type: ignore[attr-defined]
+        select = self._selector.select
 
-        def passed(timeout: float | None = None) -> Any:
+        def passed(timeout=None):
             self.now += timeout or 0.0
             return select(0)
 
-        self._selector.select = passed  # type: ignore[attr-defined]
+        self._selector.select = passed
         self.set_task_factory(_task_of_life)
 
-    def time(self) -> float:
+    def time(self):
         return self.now
 
-    def run_in_executor(self, executor: Any, function: Any, *args: Any) -> Any:
+    def run_in_executor(self, executor, function, *args):
         done = self.create_future()
         try:
             done.set_result(function(*args))
@@ -103,7 +98,7 @@ class QuickLoop(asyncio.SelectorEventLoop):
         return done
 
 
-def _task_of_life(loop: Any, work: Any, context: Any = None) -> asyncio.Task[Any]:
+def _task_of_life(loop, work, context=None):
     life = LIFE.get() if context is None else context.get(LIFE)
     task = asyncio.Task(work, loop=loop, context=context)
     if life is not None:
@@ -117,22 +112,22 @@ class Life:
     """A process of an actor. Code of it that wants something of the outside waits while it is ``stopped``."""
 
     pid: int
-    tasks: set[asyncio.Task[Any]] = field(default_factory=set)
-    replies: set[asyncio.Future[Any]] = field(default_factory=set)
+    tasks: set = field(default_factory=set)
+    replies: set = field(default_factory=set)
     alive: bool = True
     goes: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         self.goes.set()
 
-    async def wait(self) -> None:
+    async def wait(self):
         """Return if the process runs, or once it does. A dead one never does."""
         await self.goes.wait()
         if not self.alive:
             await asyncio.Event().wait()
 
 
-async def passing() -> None:
+async def passing():
     """Wait until the process of the running code runs."""
     life = LIFE.get()
     if life is not None:
@@ -143,38 +138,38 @@ async def passing() -> None:
 class Reference:
     """What a call of Ray returns. A cancelled wait for it does not cancel the call."""
 
-    reply: asyncio.Future[Any]
+    reply: asyncio.Future
 
-    def __await__(self) -> Any:
+    def __await__(self):
         return asyncio.shield(self.reply).__await__()
 
 
 class Actor:
     """Ray's handle of an actor that ``make`` makes, in a process of its own. It is restarted ``restarts`` times."""
 
-    def __init__(self, scene: Scene, name: str, make: Callable[[], Any], restarts: float = math.inf) -> None:
+    def __init__(self, scene, name, make, restarts=math.inf):
         self._scene, self._actor, self._make, self._left = scene, name, make, restarts
         self._begin()
 
-    def _begin(self) -> None:
-        self._life: Life | None = Life(next(self._scene.pids))
+    def _begin(self):
+        self._life = Life(next(self._scene.pids))
         self._scene.lives[self._life.pid] = self
         self._object = contextvars.copy_context().run(self._made)
 
-    def _made(self) -> Any:
+    def _made(self):
         LIFE.set(self._life)
         return self._make()
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         if name.startswith("_") and name != "__ray_call__":
             raise AttributeError(name)
         if name != "__ray_call__" and not hasattr(self._object, name):
             raise AttributeError(name)
         return SimpleNamespace(remote=functools.partial(self._call, name))
 
-    def _call(self, name: str, *args: Any, **settings: Any) -> Reference:
+    def _call(self, name, *args, **settings):
         loop = asyncio.get_running_loop()
-        reply: asyncio.Future[Any] = loop.create_future()
+        reply = loop.create_future()
         reply.add_done_callback(lambda done: done.cancelled() or done.exception())
         life = self._life
         if life is None:
@@ -188,15 +183,13 @@ class Actor:
         self._scene.served[reply] = task
         return Reference(reply)
 
-    async def _answer(
-        self, life: Life, name: str, args: Any, settings: Any, reply: asyncio.Future[Any], caller: Life | None
-    ) -> None:
+    async def _answer(self, life, name, args, settings, reply, caller):
         await asyncio.sleep(0.001)
         await life.wait()
         args = [given.value() if isinstance(given, Kept) else given for given in args]
         try:
             if name == "__ray_call__":
-                found: Any = ("node", "host", life.pid, 0.0)
+                found = ("node", "host", life.pid, 0.0)
             else:
                 found = getattr(self._object, name)(*args, **settings)
                 found = await found if asyncio.iscoroutine(found) else found
@@ -214,10 +207,10 @@ class Actor:
             if not reply.done():
                 reply.set_result(found)
 
-    def _death(self) -> Exception:
+    def _death(self):
         return ActorUnavailableError("it is restarted", None) if self._left else ActorDiedError()
 
-    def die(self, for_good: bool = False) -> None:
+    def die(self, for_good=False):
         """End the process. Ray notices, and restarts it."""
         life, self._life = self._life, None
         if life is None:
@@ -235,18 +228,18 @@ class Actor:
             self._left -= 1
             loop.call_later(RESTARTED_SECONDS, self._begin)
 
-    def stop(self) -> None:
+    def stop(self):
         """Stop the process, as SIGSTOP does."""
         if self._life is not None:
             self._life.goes.clear()
 
-    def go_on(self, life: Life | None) -> None:
+    def go_on(self, life):
         """Have the process ``life`` go on, as SIGCONT does."""
         if life is not None:
             life.goes.set()
 
 
-def _fail(reply: asyncio.Future[Any], error: Exception) -> None:
+def _fail(reply, error):
     if not reply.done():
         reply.set_exception(error)
 
@@ -255,12 +248,12 @@ def _fail(reply: asyncio.Future[Any], error: Exception) -> None:
 class Kept:
     """A reference to rows in Ray's object store."""
 
-    rows: Any
+    rows: object
 
-    def value(self) -> Any:
+    def value(self):
         return self.rows.clone()
 
-    def __await__(self) -> Any:
+    def __await__(self):
         yield from asyncio.sleep(0).__await__()
         return self.value()
 
@@ -268,47 +261,47 @@ class Kept:
 class ReportedOutbox(Outbox):
     """An outbox whose ``take`` is awaited in the one thread that there is."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.filled = asyncio.Event()
 
-    def put(self, value: Any) -> None:
+    def put(self, value):
         super().put(value)
         self.filled.set()
 
-    async def taken(self) -> list[bytes]:
+    async def taken(self):
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.filled.wait(), BEAT_SECONDS)
         self.filled.clear()
         return [] if self._values.empty() else self.take_all()
 
-    def take_all(self) -> list[bytes]:
+    def take_all(self):
         return [self._values.get_nowait() for _ in range(self._values.qsize())]
 
 
-class Worker(AllocatedWorker):  # type: ignore[misc]
+class Worker(AllocatedWorker):
     """The real worker, whose calls pass points."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene):
         handles = [scene.actors[f"rewarder {i}"] for i in range(2)]
         super().__init__(scene.config, LLMServerClient(scene.config, scene.actors["balancer"]), None, handles)
         self._scene, self._outbox = scene, ReportedOutbox()
 
-    async def reports(self) -> list[bytes]:  # type: ignore[override]
+    async def reports(self):
         values = await self._outbox.taken()
         if not values:
             return values
 
-        async def told() -> list[bytes]:
+        async def told():
             return values
 
-        found: list[bytes] = await self._scene.at("report", "", told)
+        found = await self._scene.at("report", "", told)
         return found
 
-    async def carry_out(self, tasks: Any) -> None:
+    async def carry_out(self, tasks):
         await self._scene.at("task", "", lambda: super(Worker, self).carry_out(tasks))
 
-    async def generate_sequences(self, batch: Any) -> None:
+    async def generate_sequences(self, batch):
         await self._scene.at("rows", "", lambda: super(Worker, self).generate_sequences(batch))
 
 
@@ -318,9 +311,9 @@ class Server:
 
     scene: Scene
     step: int = 0
-    live: dict[str, asyncio.Future[Any]] = field(default_factory=dict)
+    live: dict = field(default_factory=dict)
 
-    async def generate(self, request_id: str, prompt_ids: Any, sampling_params: Any, **rest: Any) -> Any:
+    async def generate(self, request_id, prompt_ids, sampling_params, **rest):
         asked = self.scene.asked
         asked[tuple(prompt_ids)] += 1
         number = asked[tuple(prompt_ids)]
@@ -328,7 +321,7 @@ class Server:
         tokens = [3 + byte % 20 for byte in digest[: 2 + digest[0] % 5]]
         self.live[request_id] = asyncio.get_running_loop().create_future()
 
-        async def generated() -> Any:
+        async def generated():
             ended = self.live.get(request_id)
             if ended is not None:
                 await asyncio.wait([ended], timeout=0.2 + digest[1] / 256)
@@ -342,8 +335,8 @@ class Server:
         finally:
             self.live.pop(request_id, None)
 
-    async def abort_request(self, request_id: str, reset_prefix_cache: bool = True) -> Any:
-        async def aborted() -> Any:
+    async def abort_request(self, request_id, reset_prefix_cache=True):
+        async def aborted():
             ended = self.live.get(request_id)
             if ended is not None and not ended.done():
                 ended.set_result(None)
@@ -351,17 +344,17 @@ class Server:
 
         return await self.scene.at("abort", request_id, aborted)
 
-    async def sleep(self) -> None:
+    async def sleep(self):
         """Wait, as vLLM's replica does, until nothing is generated any more."""
 
-        async def slept() -> None:
+        async def slept():
             while self.live:
                 await asyncio.sleep(0.1)
 
         await self.scene.at("sleep", "", slept)
 
-    async def load(self, step: int) -> None:
-        async def loaded() -> None:
+    async def load(self, step):
+        async def loaded():
             self.step = step
 
         await self.scene.at("load", "", loaded)
@@ -373,19 +366,19 @@ class Balancer:
 
     scene: Scene
 
-    def require_acquire_fields(self) -> list[str]:
+    def require_acquire_fields(self):
         return []
 
-    def require_release_fields(self) -> list[str]:
+    def require_release_fields(self):
         return []
 
-    async def acquire_server(self, request_id: str) -> Any:
-        async def acquired() -> Any:
+    async def acquire_server(self, request_id):
+        async def acquired():
             return "server", self.scene.actors["server"]
 
         return await self.scene.at("acquire", "", acquired)
 
-    def release_server(self, server_id: str) -> None:
+    def release_server(self, server_id):
         return None
 
 
@@ -395,8 +388,8 @@ class Rewarder:
 
     scene: Scene
 
-    async def compute_score(self, data: Any) -> Any:
-        async def scored() -> Any:
+    async def compute_score(self, data):
+        async def scored():
             return {"reward_score": reward_of(data.batch["responses"][-1].tolist()), "reward_extra_info": {}}
 
         return await self.scene.at("score", str(data.non_tensor_batch["uid"][0]), scored)
@@ -408,7 +401,7 @@ class Trained:
 
     scene: Scene
 
-    async def update(self) -> None:
+    async def update(self):
         await self.scene.at("update", "", lambda: asyncio.sleep(2.0))
 
 
@@ -416,30 +409,30 @@ class Nothing:
     """An actor that is only asked whether it lives."""
 
 
-def reward_of(tokens: list[int]) -> float:
+def reward_of(tokens):
     return float(sum(tokens) % 2 == 0)
 
 
 class Queue:
     """TransferQueue: tags and fields of keys, by partition."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene):
         self.scene = scene
-        self.tags: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
-        self.fields: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
-        self.statuses: Counter[tuple[str, str]] = Counter()
+        self.tags = defaultdict(dict)
+        self.fields = defaultdict(dict)
+        self.statuses = Counter()
 
-    async def async_kv_put(self, key: str, partition_id: str, fields: Any = None, tag: Any = None) -> None:
+    async def async_kv_put(self, key, partition_id, fields=None, tag=None):
         status = tag["status"]
 
-        async def put() -> None:
+        async def put():
             self.tags[partition_id].setdefault(key, {}).update(tag)
             self.statuses[key, status] += 1
 
         await self._at("status" if status in ("finished", "failure") else "row", key, put)
 
-    async def async_kv_batch_put(self, keys: Any, partition_id: str, fields: Any = None, tags: Any = None) -> None:
-        async def put() -> None:
+    async def async_kv_batch_put(self, keys, partition_id, fields=None, tags=None):
+        async def put():
             for i, key in enumerate(keys):
                 self.tags[partition_id].setdefault(key, {}).update(tags[i] if tags else {})
                 own = self.fields[partition_id].setdefault(key, {})
@@ -448,21 +441,21 @@ class Queue:
         names = [] if fields is None else list(fields.keys())
         await self._at("columns" if "apportion" in names else "write", keys[0], put)
 
-    async def async_kv_clear(self, keys: Any, partition_id: str) -> None:
-        async def clear() -> None:
+    async def async_kv_clear(self, keys, partition_id):
+        async def clear():
             for key in keys:
                 self.tags[partition_id].pop(key, None)
                 self.fields[partition_id].pop(key, None)
 
         await self._at("clear", keys[0], clear)
 
-    async def async_kv_list(self, partition_id: str | None = None) -> Any:
-        async def listed() -> Any:
+    async def async_kv_list(self, partition_id=None):
+        async def listed():
             return {name: dict(tags) for name, tags in self.tags.items() if partition_id in (None, name)}
 
         return await self._at("list", "", listed)
 
-    async def _at(self, point: str, who: str, do: Callable[[], Awaitable[Any]]) -> Any:
+    async def _at(self, point, who, do):
         await passing()
         await asyncio.sleep(0.002)
         found = await self.scene.at(point, who, do)
@@ -470,7 +463,7 @@ class Queue:
         return found
 
 
-def _at(column: Any, i: int) -> Any:
+def _at(column, i):
     found = column[i]
     return getattr(found, "data", found) if not isinstance(found, torch.Tensor) else found
 
@@ -482,17 +475,20 @@ class Phase:
     at: str = ""
     seconds: float = 0.0
 
-    def look(self, passed: float) -> tuple[str, float]:
+    def look(self, passed):
         self.seconds = self.seconds + passed if self.at else 0.0
         return self.at, self.seconds
 
 
 @dataclass(frozen=True)
 class Strike:
-    """A fault: ``act`` takes the place of what happens at ``point``, from a moment on so many ``times``."""
+    """A fault: ``act`` takes the place of what happens at ``point``, from a moment on so many ``times``.
+
+    It is given the scene, what passes, and what would happen, and returns what does.
+    """
 
     point: str
-    act: Act
+    act: Callable
     times: float = 1
 
 
@@ -516,33 +512,33 @@ class Scene:
 
     def __init__(
         self,
-        folder: Path,
-        assets: Path,
-        rule: str = "hora",
-        steps: int = 4,
-        ahead: bool = False,
-        strikes: tuple[tuple[Strike, tuple[str, int], int], ...] = (),
-        validates: bool = False,
-    ) -> None:
+        folder,
+        assets,
+        rule="hora",
+        steps=4,
+        ahead=False,
+        strikes=(),
+        validates=False,
+    ):
         self.folder, self.steps, self.ahead, self.validates = folder, steps, ahead, validates
         self.config = _config(str(assets), rule)
         self.allocation = allocation_of(self.config)
-        self.strikes, self.done = strikes, Counter[int]()
-        self.passed: Counter[tuple[str, int]] = Counter()
-        self.asked: Counter[tuple[int, ...]] = Counter()
+        self.strikes, self.done = strikes, Counter()
+        self.passed = Counter()
+        self.asked = Counter()
         self.pids = itertools.count(100)
-        self.lives: dict[int, Actor] = {}
-        self.actors: dict[str, Actor] = {}
-        self.served: dict[asyncio.Future[Any], asyncio.Task[Any]] = {}
+        self.lives = {}
+        self.actors = {}
+        self.served = {}
         self.step, self.validating, self.phase = 0, False, Phase()
-        self.wrong: list[str] = []
-        self.seconds: dict[int, float] = {}
+        self.wrong = []
+        self.seconds = {}
         self.wall = self.slept = 0.0
-        self.poisoned: set[str] = set()
+        self.poisoned = set()
         self.rollouts = 0
-        self.random: Callable[[str, str], Act | None] = lambda point, who: None
+        self.random = lambda point, who: None
 
-    async def at(self, point: str, who: str, do: Callable[[], Awaitable[Any]]) -> Any:
+    async def at(self, point, who, do):
         """Pass ``point``: have happen what does, or a fault in its place."""
         point = f"{point} in a validation" if self.validating else point
         place = (point, self.step)
@@ -557,18 +553,18 @@ class Scene:
         act = self.random(point, who)
         return await (do() if act is None else act(self, who, do))
 
-    def kill(self, place: WorkerPlace) -> None:
+    def kill(self, place):
         """Kill the process at ``place``."""
         actor = self.lives[place.pid]
         if actor._life is not None and actor._life.pid == place.pid:
             actor.die()
 
-    def actor(self, name: str) -> Actor:
+    def actor(self, name):
         """Return an actor by name; "me" is the one whose code runs."""
         life = LIFE.get()
         return self.lives[life.pid] if name == "me" and life is not None else self.actors[name]
 
-    def run(self) -> None:
+    def run(self):
         """Run it. Raises what ends it, and TimeoutError if it hangs."""
         with contextlib.ExitStack() as stack:
             loop = stack.enter_context(contextlib.closing(QuickLoop()))
@@ -576,10 +572,10 @@ class Scene:
                 stack.enter_context(mock.patch.object(tq, function, self._queued(function)))
             clock = time.time
 
-            async def killed(name: str, place: WorkerPlace) -> None:
+            async def killed(name, place):
                 self.kill(place)
 
-            async def ended(message: str, waits: Any) -> None:
+            async def ended(message, waits):
                 self.interrupted.set()
 
             for owner, name, value in (
@@ -602,10 +598,10 @@ class Scene:
             finally:
                 asyncio.set_event_loop(None)
 
-    def _queued(self, name: str) -> Any:
+    def _queued(self, name):
         return lambda *args, **settings: getattr(self.queue, name)(*args, **settings)
 
-    async def _run(self) -> None:
+    async def _run(self):
         self.queue, self.interrupted = Queue(self), asyncio.Event()
         for name, make in {
             "server": lambda: Server(self),
@@ -642,7 +638,7 @@ class Scene:
                 task.cancel()
             await asyncio.gather(*rest, return_exceptions=True)
 
-    async def _train(self) -> None:
+    async def _train(self):
         saver = SavedAllocation()
         newest = max(self.folder.glob("global_step_*"), key=lambda path: int(path.name[12:]), default=None)
         first = 1
@@ -650,7 +646,7 @@ class Scene:
             load_into(self.coordinator, newest / FILE)
             first = int(newest.name[12:]) + 1
         tracker = self.tracker = tracking.AllocationTracking("toy", "run", ["file"], {"trainer": {}})
-        opened = dict[int, list[str]]()
+        opened = {}
         for number in range(first, self.steps + 1):
             self.step = number
             began = asyncio.get_running_loop().time()
@@ -672,15 +668,15 @@ class Scene:
             self.slept = 0.0
         tracker.finish()
 
-    async def _save(self, saver: SavedAllocation) -> None:
+    async def _save(self, saver):
         trainer = SimpleNamespace(agent_loop_manager=self.manager, trainer_mode="sync")
         saver.write(trainer, self.folder / f"global_step_{self.step}")
 
-    async def _log(self, tracker: Any) -> None:
+    async def _log(self, tracker):
         with mock.patch.object(tracking.AllocationTracking, "metrics", self._metrics):
             tracker.log(data={"training/global_step": self.step}, step=self.step)
 
-    def _metrics(self) -> dict[str, float]:
+    def _metrics(self):
         """Return the coordinator's metrics. Note rollouts beyond the budget, or that nobody counts."""
         found = self.coordinator.metrics()
         if found and self.allocation.allocator.name != "ar3po":
@@ -690,7 +686,7 @@ class Scene:
                 self.wrong.append(f"step {self.step} asked for {asked:g} rollouts of {budget:g}")
         return found
 
-    async def _wait(self, where: str, call: Awaitable[Any]) -> None:
+    async def _wait(self, where, call):
         """Wait as verl's trainer does: without a bound, until it is interrupted."""
         self.phase.at, self.phase.seconds = where, 0.0
         ended = asyncio.ensure_future(self.interrupted.wait())
@@ -705,7 +701,7 @@ class Scene:
             ended.cancel()
             future.cancel()
 
-    def _rows(self, step: int, prompts: int, validate: bool) -> tuple[list[str], list[Any], list[dict[str, Any]]]:
+    def _rows(self, step, prompts, validate):
         """Return the uids of a step, its rows in chunks for the workers, and the rows."""
         kind = "v" if validate else "t"
         rows = [
@@ -728,19 +724,19 @@ class Scene:
             partition[uid] = {"is_prompt": True, "status": "pending", "global_steps": step}
         return uids, chunks, rows
 
-    async def _open(self, step: int) -> list[str]:
+    async def _open(self, step):
         uids, chunks, rows = self._rows(step, PROMPTS, False)
         prompts = [Prompt(str(row["raw_prompt"]), data=RowAddress(str(row["uid"]), str(row["uid"]))) for row in rows]
         holders = [f"worker {i * 2 // PROMPTS}" for i in range(PROMPTS)]
 
-        async def opened() -> None:
+        async def opened():
             request = TrainerRequest(step, tuple(prompts), tuple(holders))
             self.group.hand_out(request, chunks, self.coordinator.open)
 
         await self.at("open", "", opened)
         return uids
 
-    async def _validate(self) -> None:
+    async def _validate(self):
         self.validating = True
         uids, chunks, _ = self._rows(self.step, VALIDATED, True)
         prompts = tuple(Prompt(uid, data=RowAddress(uid, uid)) for uid in uids)
@@ -750,7 +746,7 @@ class Scene:
         self._forget(uids, "val")
         self.validating = False
 
-    async def _finished(self, partition: str, uids: list[str]) -> None:
+    async def _finished(self, partition, uids):
         """Wait as verl's replay buffer does, under our check."""
         began = asyncio.get_running_loop().time()
         tags = self.queue.tags[partition]
@@ -762,19 +758,19 @@ class Scene:
             await asyncio.sleep(0.5)
         self.coordinator.check()
 
-    def _forget(self, uids: list[str], partition: str = "train") -> None:
+    def _forget(self, uids, partition="train"):
         """Clear a step's rows. What is left of them, or comes later, is wrong."""
         for table in (self.queue.tags[partition], self.queue.fields[partition]):
             for key in [key for key in table if key.split("_")[0] in uids]:
                 del table[key]
 
-    def _audit(self, step: int, uids: list[str]) -> None:
+    def _audit(self, step, uids):
         """Note what is wrong with the rows that a step trains on."""
         tags, fields = self.queue.tags["train"], self.queue.fields["train"]
         rows = [key for key in tags if key not in uids and key.split("_")[0] in uids]
         stray = [key for key in tags if int(key.split("-")[0][1:]) < step]
         self.wrong += [f"{key} of an earlier step is left" for key in stray]
-        groups: dict[str, list[int]] = {}
+        groups = {}
         for key in rows:
             own = fields[key].get("apportion")
             if own is None:
@@ -799,7 +795,7 @@ class Interrupted(BaseException):
 
 
 @functools.cache
-def _config(assets: str, rule: str) -> Any:
+def _config(assets, rule):
     own = {**harness.settings(assets, "/nowhere"), "actor_rollout_ref.rollout.name": "vllm"}
     own |= {"actor_rollout_ref.rollout.n": ROLLOUTS}
     words = [f"{name}={value}" for name, value in own.items() if "custom_sampler" not in name]
@@ -808,18 +804,18 @@ def _config(assets: str, rule: str) -> Any:
     return config
 
 
-_known: dict[int, tuple[Any, Any]] = {}
+_known = {}
 _convert, _instantiate = agent_loop.omega_conf_to_dataclass, agent_loop.hydra.utils.instantiate
 
 
-def _dataclass(config: Any) -> Any:
+def _dataclass(config):
     """Return verl's dataclass of a part of the configuration, which is made once."""
     if id(config) not in _known:
         _known[id(config)] = (config, _convert(config))
     return _known[id(config)][1]
 
 
-def _instantiated(config: Any, **settings: Any) -> Any:
+def _instantiated(config, **settings):
     """Return an agent loop, as ``hydra.utils.instantiate`` does."""
     if "_convert_" in settings:
         return _instantiate(config, **settings)

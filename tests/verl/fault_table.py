@@ -1,7 +1,5 @@
 """Kinds of faults in a run of verl, each at five moments: what must come of it, and what did."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import functools
@@ -13,10 +11,8 @@ import re
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -27,7 +23,7 @@ from verl.workers.rollout.replica import TokenOutput
 from apportion.types import Rollout
 from apportion.verl.coordinator.messages import TaskResult, WrittenRollout
 from apportion.verl.reports import opened
-from tests.verl.fault_scene import LIFE, Act, Moment, Scene, Strike
+from tests.verl.fault_scene import LIFE, Moment, Scene, Strike
 
 MOMENTS = (
     Moment(1, 0.0),
@@ -39,13 +35,12 @@ MOMENTS = (
 """First, last and other passages of a point, in four steps, of synchronous and asynchronous trainers."""
 
 ALWAYS = math.inf
-Do = Callable[[], Awaitable[Any]]
 
 
-def raises(error: BaseException, after: bool = False) -> Act:
+def raises(error, after=False):
     """Raise, before or ``after`` what would happen."""
 
-    async def act(scene: Scene, who: str, do: Do) -> Any:
+    async def act(scene, who, do):
         if after:
             await do()
         raise error
@@ -53,20 +48,20 @@ def raises(error: BaseException, after: bool = False) -> Act:
     return act
 
 
-def returns(value: Any) -> Act:
+def returns(value):
     """Return something else. A function is called with what would be returned."""
 
-    async def act(scene: Scene, who: str, do: Do) -> Any:
+    async def act(scene, who, do):
         found = await do()
         return value(found) if callable(value) else value
 
     return act
 
 
-def late(seconds: float, after: bool = False) -> Act:
+def late(seconds, after=False):
     """Take longer, or for ever."""
 
-    async def act(scene: Scene, who: str, do: Do) -> Any:
+    async def act(scene, who, do):
         found = await do() if after else None
         await (asyncio.Event().wait() if math.isinf(seconds) else asyncio.sleep(seconds))
         return found if after else await do()
@@ -74,20 +69,20 @@ def late(seconds: float, after: bool = False) -> Act:
     return act
 
 
-def poisons(act: Act) -> Act:
+def poisons(act):
     """Do that to one prompt, whenever it comes."""
 
-    async def poisoned(scene: Scene, who: str, do: Do) -> Any:
+    async def poisoned(scene, who, do):
         scene.poisoned.add(who) if not scene.poisoned else None
         return await (act(scene, who, do) if who in scene.poisoned else do())
 
     return poisoned
 
 
-def kills(*names: str, after: bool = False, for_good: bool = False) -> Act:
+def kills(*names, after=False, for_good=False):
     """Kill actors before or ``after`` what would happen; "me" is the one whose code runs."""
 
-    async def act(scene: Scene, who: str, do: Do) -> Any:
+    async def act(scene, who, do):
         if after:
             await do()
         own = LIFE.get()
@@ -100,10 +95,10 @@ def kills(*names: str, after: bool = False, for_good: bool = False) -> Act:
     return act
 
 
-def stops(*names: str, seconds: float = math.inf, after: bool = False) -> Act:
+def stops(*names, seconds=math.inf, after=False):
     """Stop actors, for ``seconds`` or for ever."""
 
-    async def act(scene: Scene, who: str, do: Do) -> Any:
+    async def act(scene, who, do):
         found = await do() if after else None
         for name in names:
             actor = scene.actor(name)
@@ -118,34 +113,34 @@ def stops(*names: str, seconds: float = math.inf, after: bool = False) -> Act:
     return act
 
 
-def jumps(wall: float = 0.0, all_clocks: float = 0.0) -> Act:
+def jumps(wall=0.0, all_clocks=0.0):
     """Have the clock of the host jump, or all clocks, as of a machine that slept."""
 
-    async def act(scene: Scene, who: str, do: Do) -> Any:
+    async def act(scene, who, do):
         scene.wall += wall
         scene.slept += all_clocks
-        asyncio.get_running_loop().now += all_clocks  # type: ignore[attr-defined]
+        asyncio.get_running_loop().now += all_clocks
         return await do()
 
     return act
 
 
-def both(first: Act, second: Act) -> Act:
+def both(first, second):
     """Do the first in place of what would happen in the second."""
 
-    async def act(scene: Scene, who: str, do: Do) -> Any:
+    async def act(scene, who, do):
         return await second(scene, who, functools.partial(first, scene, who, do))
 
     return act
 
 
-def full_disk(name: str, number: int = 1) -> Act:
+def full_disk(name, number=1):
     """Have call ``number`` of a function of ``os`` find the disk full."""
 
-    async def act(scene: Scene, who: str, do: Do) -> Any:
-        calls, real = Counter[str](), getattr(os, name)
+    async def act(scene, who, do):
+        calls, real = Counter(), getattr(os, name)
 
-        def full(*args: Any, **settings: Any) -> Any:
+        def full(*args, **settings):
             calls[name] += 1
             if calls[name] >= number:
                 raise OSError(errno.ENOSPC, "No space left on device")
@@ -157,10 +152,10 @@ def full_disk(name: str, number: int = 1) -> Act:
     return act
 
 
-def full_log() -> Act:
+def full_log():
     """Have verl's file of metrics on a full disk."""
 
-    async def act(scene: Scene, who: str, do: Do) -> Any:
+    async def act(scene, who, do):
         scene.tracker.logger["file"].fp.close()
         with Path("/dev/full").open("wb", buffering=0) as full:
             scene.tracker.logger["file"].fp = full
@@ -169,17 +164,17 @@ def full_log() -> Act:
     return act
 
 
-def score(value: Any) -> Act:
+def score(value):
     """Have the reward function return ``value``."""
     return returns({"reward_score": value, "reward_extra_info": {}})
 
 
-def reports(change: Callable[[list[Any]], list[Any]]) -> Act:
+def reports(change):
     """Have a worker report something else."""
     return returns(lambda values: [pickle.dumps(each) for each in change(opened(values))])
 
 
-def with_more(results: list[Any]) -> list[Any]:
+def with_more(results):
     """Add a rollout that nobody asked for to the first result."""
     return [
         TaskResult(each.id, (*each.rollouts, Rollout(True, None, 1.0, WrittenRollout(b"x", "t0-0", 99, (1,)), 1)))
@@ -193,12 +188,12 @@ BROKEN = RuntimeError("this service is broken")
 GONE = ActorUnavailableError("the network failed", None)
 
 
-def remote(error: Exception) -> Exception:
+def remote(error):
     """Return an error as Ray raises that of another process."""
     return RayTaskError("f", "a traceback", error).as_instanceof_cause()
 
 
-def tokens(ids: Any, log_probs: Any = None, reason: str = "completed") -> Act:
+def tokens(ids, log_probs=None, reason="completed"):
     return returns(TokenOutput.model_construct(token_ids=ids, log_probs=log_probs, stop_reason=reason, extra_fields={}))
 
 
@@ -207,13 +202,13 @@ class Kind:
     """A kind of fault, and the ``cause`` that the last line of a run says that it must end; "" if the run goes on."""
 
     name: str
-    strikes: tuple[Strike, ...]
+    strikes: tuple
     cause: str = ""
     rule: str = "hora"
     validates: bool = False
 
 
-def kind(name: str, *strikes: tuple[Any, ...], **settings: Any) -> Kind:
+def kind(name, *strikes, **settings):
     return Kind(name, tuple(Strike(*each) for each in strikes), **settings)
 
 
@@ -376,18 +371,18 @@ class Found:
     moment: Moment
     outcome: str
     last: str = ""
-    wrong: list[str] = field(default_factory=list)
+    wrong: list = field(default_factory=list)
     slowest: float = 0.0
     seconds: float = 0.0
     struck: bool = True
 
     @property
-    def right(self) -> bool:
+    def right(self):
         """Whether it is what must come of it, with the right rows."""
         return not self.wrong and self.outcome in ("survived", "ended")
 
 
-def tried(kind: Kind, moment: Moment, assets: Path) -> Found:
+def tried(kind, moment, assets):
     """Have a fault of ``kind`` happen at ``moment`` of a run. A run that ends is resumed without the fault."""
     began = time.perf_counter()
     logging.disable(logging.CRITICAL)
@@ -400,7 +395,7 @@ def tried(kind: Kind, moment: Moment, assets: Path) -> Found:
     return found
 
 
-def _tried(kind: Kind, moment: Moment, assets: Path, folder: Path) -> Found:
+def _tried(kind, moment, assets, folder):
     make = functools.partial(Scene, folder, assets, kind.rule, validates=kind.validates)
     ahead = moment.ahead and not any(strike.point == "sleep" for strike in kind.strikes)
     counts = passages(assets, kind.rule, ahead, kind.validates)
@@ -432,12 +427,12 @@ def _tried(kind: Kind, moment: Moment, assets: Path, folder: Path) -> Found:
     return found
 
 
-def _says(cause: str, error: BaseException) -> bool:
+def _says(cause, error):
     return re.search(cause, str(error) or repr(error)) is not None
 
 
 @functools.cache
-def passages(assets: Path, rule: str, ahead: bool, validates: bool) -> Counter[tuple[str, int]]:
+def passages(assets, rule, ahead, validates):
     """Return how often a run without faults passes each point in each step."""
     with tempfile.TemporaryDirectory() as name:
         scene = Scene(Path(name), assets, rule, ahead=ahead, validates=validates)

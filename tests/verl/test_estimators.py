@@ -29,7 +29,7 @@ class Sampled:
     """A rollout: its reward, the lengths of its rows (none where it is outside the loss), its round and its tokens."""
 
     reward: float
-    lengths: tuple[int, ...] = (4,)
+    lengths: tuple = (4,)
     round: int = 0
     outside: int = 5
 
@@ -46,7 +46,7 @@ class Sampled:
 class Rows:
     """A training batch as verl hands it over: rows of ``groups``, by key, then padding rows."""
 
-    groups: tuple[tuple[Sampled, ...], ...]
+    groups: tuple
     padding: int = 0
 
     @property

@@ -254,7 +254,7 @@ def test_votes_reward_rows_and_verdicts_do_not():
 def test_a_rollout_task_holds_the_answers_so_far_if_votes_count():
     allocator = OptPO(min_samples=4, max_samples=16, wave=4)
     coordinator, pool, _ = began(allocator, 0, table=Table(success=(0.4,), failing=0.2), retries=1)
-    given: list[str | None] = []
+    given = []
     while pool.sent:
         (id, (_, task)) = next(iter(pool.sent.items()))
         if isinstance(task, RolloutTask):

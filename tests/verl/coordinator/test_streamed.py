@@ -1,7 +1,5 @@
 """A stream in place of rounds: nothing is lost or trained on twice, also with faults and after a restart."""
 
-from __future__ import annotations
-
 import pickle
 from collections import Counter
 from zlib import crc32

@@ -1,40 +1,33 @@
 """Workers in one process that sample from a table, and a store of the rows that they write. It needs no verl."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
-from apportion import AR3PO, Batch, Prompt, Rollout, collect
+from apportion import AR3PO, Prompt, Rollout, collect
 from apportion.allocators import Allocator
 from apportion.baselines import Baseline
 from apportion.engines.saved_settings import settings_of
 from apportion.selection import Selector
 from apportion.verl.coordinator.messages import (
-    CommitTask,
     RolloutTask,
     RowAddress,
     TaskResult,
     TrainerRequest,
-    WorkerTask,
     WrittenRollout,
     address_of,
     row_keys,
 )
-from apportion.verl.coordinator.selection import PromptSelection
 from apportion.verl.coordinator.service import Coordinator
 from apportion.verl.coordinator.settings import TimeLimits, VerlAllocation
 from tests.rules import IN_TOKENS, MAKE, in_tokens
 
-ALLOCATORS: dict[str, Callable[[], Allocator]] = {
+ALLOCATORS = {
     **MAKE,
-    **{f"{name} in tokens": lambda name=name: in_tokens(MAKE[name]()) for name in IN_TOKENS},  # type: ignore[misc]
+    **{f"{name} in tokens": lambda name=name: in_tokens(MAKE[name]()) for name in IN_TOKENS},
     "ar3po reusing": lambda: AR3PO(stages=2, rollouts_per_stage=3, reuse="recompute"),
 }
 """Makers of all allocators with all budgets, and of one that trains on rollouts of earlier steps."""
@@ -55,11 +48,11 @@ class Settings:
     limits = TimeLimits(3600.0)
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self):
         return settings_of({"allocator": self.allocator, "baseline": self.baseline, "selection": self.selection})
 
     @property
-    def label_free(self) -> bool:
+    def label_free(self):
         return not self.allocator.needs.labels
 
     observe, parts = VerlAllocation.observe, VerlAllocation.parts
@@ -72,12 +65,12 @@ class Table:
     A share ``failing`` of the rollouts fails. The others have one or two rows.
     """
 
-    success: tuple[float, ...] = (0.0, 0.02, 0.3, 0.5, 0.8, 0.97, 1.0)
+    success: tuple = (0.0, 0.02, 0.3, 0.5, 0.8, 0.97, 1.0)
     failing: float = 0.0
     seed: int = 0
     answers: int = 2
 
-    def rollout(self, text: str, number: int, uid: str = "", session: int = 0) -> Rollout | None:
+    def rollout(self, text, number, uid="", session=0):
         """Return the rollout of the prompt with ``text``, written under ``uid``; None if it fails."""
         q = int(text.split()[1])
         rng = np.random.default_rng([self.seed, q, number])
@@ -93,12 +86,12 @@ class Table:
         return Rollout(correct, answer if number % 7 else None, completion=written, tokens=tokens, score_norm=norm)
 
 
-def sampler(table: Table, retries: int = 0) -> Any:
+def sampler(table, retries=0):
     """Return a sampler for ``collect`` that draws from ``table`` and tries failed rollouts again ``retries`` times."""
-    drawn: Counter[str] = Counter()
+    drawn = Counter()
 
-    def one(text: str, count: int) -> list[Rollout]:
-        found: list[Rollout] = []
+    def one(text, count):
+        found = []
         for _ in range(1 + retries):
             numbers = range(drawn[text], drawn[text] + count - len(found))
             drawn[text] += len(numbers)
@@ -108,14 +101,14 @@ def sampler(table: Table, retries: int = 0) -> Any:
     return lambda prompts, counts: [one(prompt.text, int(count)) for prompt, count in zip(prompts, counts, strict=True)]
 
 
-def request_of(texts: Sequence[str], step: int = 1, workers: Sequence[str] = ("a", "b")) -> TrainerRequest:
+def request_of(texts, step=1, workers=("a", "b")):
     """Return a request of prompts, whose uids consist of step and index."""
     prompts = [Prompt(text, data=RowAddress(f"h{step}-{i}", f"h{step}-{i}")) for i, text in enumerate(texts)]
     owners = itertools.islice(itertools.cycle(workers), len(prompts))
     return TrainerRequest(step, tuple(prompts), tuple(owners))
 
 
-def texts(*numbers: int) -> list[str]:
+def texts(*numbers):
     return [f"prompt {number}" for number in numbers]
 
 
@@ -125,8 +118,8 @@ class ExtraPrompts:
 
     drawn: int = 0
 
-    def draw(self, count: int, held: set[str]) -> list[Prompt]:
-        found: list[Prompt] = []
+    def draw(self, count, held):
+        found = []
         while len(found) < count:
             text = f"prompt {100 + self.drawn}"
             self.drawn += 1
@@ -138,14 +131,14 @@ class ExtraPrompts:
 class Watched:
     """The allocator ``inner``, which also keeps the batches that it ``learned`` from."""
 
-    def __init__(self, inner: Allocator) -> None:
+    def __init__(self, inner):
         self.inner = inner
-        self.learned: list[Batch] = []
+        self.learned = []
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self.inner, name)
 
-    def observe(self, batch: Batch) -> None:
+    def observe(self, batch):
         self.learned.append(batch)
         self.inner.observe(batch)
 
@@ -158,38 +151,38 @@ class WorkerPool:
     """
 
     table: Table = field(default_factory=Table)
-    sent: dict[str, tuple[str, WorkerTask]] = field(default_factory=dict)
-    texts: dict[str, str] = field(default_factory=dict)
-    rows: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    written: Counter[str] = field(default_factory=Counter)
-    committed: list[CommitTask] = field(default_factory=list)
-    handed_over: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
-    held_requests: set[str] = field(default_factory=set)
+    sent: dict = field(default_factory=dict)
+    texts: dict = field(default_factory=dict)
+    rows: dict = field(default_factory=lambda: defaultdict(set))
+    written: Counter = field(default_factory=Counter)
+    committed: list = field(default_factory=list)
+    handed_over: list = field(default_factory=list)
+    held_requests: set = field(default_factory=set)
     requested_rollouts: int = 0
 
-    def send(self, worker: str, task: WorkerTask) -> None:
+    def send(self, worker, task):
         assert worker
         self.requested_rollouts += len(task.sessions) if isinstance(task, RolloutTask) else 0
         self.sent[task.id] = (worker, task)
 
-    def hand_over(self, worker: str, request: TrainerRequest, uids: Sequence[str]) -> None:
+    def hand_over(self, worker, request, uids):
         assert worker and request.id in self.held_requests
         self.handed_over.append((worker, tuple(uids)))
 
-    def forget_rows(self, request: TrainerRequest) -> None:
+    def forget_rows(self, request):
         self.held_requests.discard(request.id)
 
-    def keep_rows(self, request: TrainerRequest) -> None:
+    def keep_rows(self, request):
         """Take the rows of ``request``, as the manager gives them to workers before it opens the round."""
         self.texts |= {address_of(prompt).uid: prompt.text for prompt in request.prompts}
         self.held_requests.add(request.id)
 
-    def carry_out(self, id: str) -> TaskResult:
+    def carry_out(self, id):
         """Return the result of a task that was sent."""
         _, task = self.sent.pop(id)
         return self.sample(task) if isinstance(task, RolloutTask) else self.commit(task)
 
-    def sample(self, task: RolloutTask) -> TaskResult:
+    def sample(self, task):
         """Return the rollouts of ``task``, and write their rows."""
         address = task.address
         text = self.texts[task.uid] if address.row is None else address.row["text"]
@@ -203,7 +196,7 @@ class WorkerPool:
         failures = ("it raised",) * (len(task.sessions) - len(found))
         return TaskResult(task.id, tuple(found), failures)
 
-    def commit(self, commit: CommitTask) -> TaskResult:
+    def commit(self, commit):
         """Clear the rows of no group, and write reused ones."""
         self.committed.append(commit)
         rows = self.rows[commit.uid]
@@ -218,56 +211,56 @@ class WorkerPool:
 
 
 def make_coordinator(
-    settings: Settings,
-    pool: WorkerPool,
-    selection: PromptSelection | None = None,
-    refills: bool = True,
-    source: type[ExtraPrompts] | None = ExtraPrompts,
-) -> Coordinator:
+    settings,
+    pool,
+    selection=None,
+    refills=True,
+    source=ExtraPrompts,
+):
     """Return a coordinator whose tasks go through ``pool``. Extra prompts are those of ``source``."""
     if selection is not None:
         settings = replace(settings, selection=selection.selector)
-    coordinator = Coordinator(settings, source and source(), selection, refills)  # type: ignore[arg-type]
+    coordinator = Coordinator(settings, source and source(), selection, refills)
     coordinator.pool = pool
     return coordinator
 
 
-def open_rounds(coordinator: Coordinator, *requests: TrainerRequest) -> None:
+def open_rounds(coordinator, *requests):
     """Open ``requests`` as the manager does."""
     for request in requests:
-        coordinator.pool.keep_rows(request)  # type: ignore[attr-defined]
+        coordinator.pool.keep_rows(request)
         coordinator.open(request)
 
 
 def began(
-    allocator: Allocator,
-    *numbers: int,
-    table: Table = Table(),
-    pool: WorkerPool | None = None,
-    workers: Sequence[str] = ("a", "b"),
-    **settings: Any,
-) -> tuple[Coordinator, WorkerPool, TrainerRequest]:
+    allocator,
+    *numbers,
+    table=Table(),
+    pool=None,
+    workers=("a", "b"),
+    **settings,
+):
     """Return a coordinator that has begun a round of the prompts with these ``numbers``, its pool, and the request."""
     pool = WorkerPool(table) if pool is None else pool
-    coordinator = make_coordinator(Settings(Watched(allocator), **settings), pool)  # type: ignore[arg-type]
+    coordinator = make_coordinator(Settings(Watched(allocator), **settings), pool)
     request = request_of(texts(*numbers), workers=workers)
     open_rounds(coordinator, request)
     return coordinator, pool, request
 
 
-def collected(allocator: Allocator, batch: Batch, request: TrainerRequest, table: Table, retries: int = 0) -> Batch:
+def collected(allocator, batch, request, table, retries=0):
     """Return the batch of the library's own loop on the same outcomes, with the extra prompts of ``batch``."""
     fresh = iter(batch.prompts[batch.started :])
     source = lambda count: list(itertools.islice(fresh, count))  # noqa: E731
     return collect(allocator, list(request.prompts), sampler(table, retries), source=source)
 
 
-def work(coordinator: Coordinator, rng: np.random.Generator | None = None, only: Any = lambda task: True) -> None:
+def work(coordinator, rng=None, only=lambda task: True):
     """Carry out the tasks that satisfy ``only`` until none is left.
 
     They go one by one, the oldest first. With ``rng`` any go next, and several results arrive together.
     """
-    pool: WorkerPool = coordinator.pool  # type: ignore[assignment]
+    pool = coordinator.pool
     while ids := [id for id, (_, task) in pool.sent.items() if only(task)]:
         if rng is None:
             coordinator.receive([pool.carry_out(ids[0])])
@@ -276,36 +269,36 @@ def work(coordinator: Coordinator, rng: np.random.Generator | None = None, only:
             coordinator.receive([pool.carry_out(str(id)) for id in some])
 
 
-def lose_worker(coordinator: Coordinator, worker: str, others: Sequence[str]) -> None:
+def lose_worker(coordinator, worker, others):
     """Let ``worker`` die with all tasks that it was sent."""
-    pool: WorkerPool = coordinator.pool  # type: ignore[assignment]
+    pool = coordinator.pool
     pool.sent = {id: sent for id, sent in pool.sent.items() if sent[0] != worker}
     coordinator.lose(worker, others)
 
 
-def learned(coordinator: Coordinator) -> list[Batch]:
+def learned(coordinator):
     """Return the batches that a ``Watched`` allocator learned from."""
-    found: list[Batch] = coordinator.allocation.allocator.learned  # type: ignore[attr-defined]
+    found = coordinator.allocation.allocator.learned
     return found
 
 
-def trained_on(commits: Sequence[CommitTask]) -> list[str]:
+def trained_on(commits):
     """Return the keys of all rows that are trained on."""
     return [key for commit in commits for group in commit.groups for row in group.rows for key in row.keys(commit.uid)]
 
 
-def batch_of(watched: Watched, request: TrainerRequest) -> Batch:
+def batch_of(watched, request):
     """Return the batch of ``request`` that the allocator learned from."""
     first = address_of(request.prompts[0]).group
     (found,) = [batch for batch in watched.learned if address_of(batch.prompts[0]).group == first]
     return found
 
 
-def uids_of(*requests: TrainerRequest) -> list[str]:
+def uids_of(*requests):
     return [address_of(prompt).uid for request in requests for prompt in request.prompts]
 
 
-def check_rows(pool: WorkerPool, commits: Sequence[CommitTask], *requests: TrainerRequest) -> None:
+def check_rows(pool, commits, *requests):
     """Check that each uid is committed once, and that its rows are those that are trained on, each written once."""
     assert sorted(commit.uid for commit in commits) == sorted(uids_of(*requests))
     keys = trained_on(commits)
