@@ -103,13 +103,6 @@ class Rows:
     def estimated(self, name, weighting="rollout", loss="token-mean", **given):
         return GroupEstimator(name.removeprefix(PREFIX), weighting, loss, columns=self.columns, **given)
 
-    def advantages(self, name, weighting="rollout", loss="token-mean"):
-        """[N], of rows whose advantages are the same at all tokens."""
-        found, returns = self.estimated(name, weighting, loss)(self.rewards, self.mask, self.index)
-        assert found is returns or torch.equal(found, returns)
-        assert torch.equal(found, found[:, :1] * self.mask) or (self.mask[:, 0] == 0).any()
-        return found.max(1).values.numpy() + found.min(1).values.numpy()
-
     def in_the_core(self, name):
         """[N], by the library itself."""
         groups = [
@@ -154,10 +147,7 @@ CUT = Rows(
 )
 """Rollouts of several outputs."""
 
-WHOLE = replace(
-    CUT, groups=tuple(tuple(replace(r, lengths=(r.tokens,) * bool(r.lengths)) for r in g) for g in CUT.groups)
-)
-"""The same rollouts, each of one output."""
+MIXED = replace(CUT, groups=CUT.groups + RAGGED.groups, padding=2)
 
 
 OF_VERL = {
@@ -190,34 +180,29 @@ def test_equal_groups_get_what_verl_gives_them(name, weighting, loss):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_verl_itself_finds_and_calls_them(monkeypatch, name):
-    """By the path of its trainer, which splits keys, and chooses what it hands to estimators of others."""
-    monkeypatch.setitem(core_algos.ADV_ESTIMATOR_REGISTRY, name, RAGGED.estimated(name))
-    tensors = {"token_level_rewards": RAGGED.rewards, "response_mask": RAGGED.mask}
-    data = DataProto(batch=TensorDict(tensors, batch_size=len(RAGGED.index)), non_tensor_batch={"uid": RAGGED.index})
+    """By the path of its trainer, which splits keys, and chooses what it hands to estimators of others.
+
+    Outputs of a session share its advantage, and count once in the group.
+    """
+    monkeypatch.setitem(core_algos.ADV_ESTIMATOR_REGISTRY, name, MIXED.estimated(name))
+    tensors = {"token_level_rewards": MIXED.rewards, "response_mask": MIXED.mask}
+    data = DataProto(batch=TensorDict(tensors, batch_size=len(MIXED.index)), non_tensor_batch={"uid": MIXED.index})
     found = compute_advantage_for_multi_trajectories(
-        data, batch_keys=list(RAGGED.index), adv_estimator=name, config=AlgoConfig()
+        data, batch_keys=list(MIXED.index), adv_estimator=name, config=AlgoConfig()
     )
-    expected = RAGGED.in_the_core(name)[:, None] * RAGGED.mask.numpy()
+    expected = MIXED.in_the_core(name)[:, None] * MIXED.mask.numpy()
     np.testing.assert_allclose(found.batch["advantages"], expected, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_outputs_of_a_session_share_its_advantage_and_count_once_in_the_group(name):
-    once = iter(WHOLE.advantages(name))
-    of = {(q, i): next(once) for q, i, _ in WHOLE.places}
-    np.testing.assert_allclose(CUT.advantages(name), [of[q, i] for q, i, _ in CUT.places], atol=1e-12)
 
 
 @given(st.randoms(use_true_random=False), st.sampled_from(NAMES), st.sampled_from(sorted(LOSSES)), st.booleans())
 def test_the_order_of_rows_does_not_matter(random, name, loss, kl):
     """verl sorts rows by length before it asks, and puts padding anywhere."""
-    rows = replace(CUT, groups=CUT.groups + RAGGED.groups, padding=2)
-    order = list(range(len(rows.index)))
+    order, mask, index = list(range(len(MIXED.index))), MIXED.mask, MIXED.index
     random.shuffle(order)
-    estimated = rows.estimated(name, "prompt", loss, kl_in_reward=kl)
-    rewards = rows.rewards + torch.linspace(0.0, 0.1, rows.mask.numel()).reshape(rows.mask.shape) * rows.mask
-    expected, _ = estimated(rewards, rows.mask, rows.index)
-    found, _ = estimated(rewards[order], rows.mask[order], rows.index[order])
+    estimated = MIXED.estimated(name, "prompt", loss, kl_in_reward=kl)
+    rewards = MIXED.rewards + torch.linspace(0.0, 0.1, mask.numel()).reshape(mask.shape) * mask
+    expected, _ = estimated(rewards, mask, index)
+    found, _ = estimated(rewards[order], mask[order], index[order])
     torch.testing.assert_close(found, expected[order])
 
 
@@ -294,7 +279,7 @@ def defined(rows, weighting, loss):
 @pytest.mark.parametrize("padding", [0, 4])
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("weighting", ["prompt", "rollout", "token"])
-@pytest.mark.parametrize("rows", [RAGGED, CUT, WHOLE], ids=["ragged", "cut", "whole"])
+@pytest.mark.parametrize("rows", [RAGGED, CUT], ids=["ragged", "cut"])
 def test_the_gradient_is_the_mean_that_the_weighting_names(rows, weighting, loss, padding):
     expected = defined(rows, weighting, loss)
     found = gradient(replace(rows, padding=padding), weighting, loss)
@@ -304,23 +289,12 @@ def test_the_gradient_is_the_mean_that_the_weighting_names(rows, weighting, loss
 
 @pytest.mark.parametrize("loss", ROW_MODES)
 @pytest.mark.parametrize("weighting", ["prompt", "rollout", "token"])
-@pytest.mark.parametrize("rows", [replace(RAGGED, padding=6), replace(CUT, padding=6)], ids=["ragged", "cut"])
-def test_mini_batches_of_any_rows_add_up_to_it(rows, weighting, loss):
-    expected = defined(rows, weighting, loss)
+def test_mini_batches_of_any_rows_add_up_to_it(weighting, loss):
+    expected = defined(MIXED, weighting, loss)
     for seed in range(5):
-        order = np.random.default_rng(seed).permutation(len(rows.index))
-        found = gradient(rows, weighting, loss, size=5, order=order)
+        order = np.random.default_rng(seed).permutation(len(MIXED.index))
+        found = gradient(MIXED, weighting, loss, size=5, order=order)
         torch.testing.assert_close(found[: len(expected)], expected)
-
-
-def test_under_token_mean_a_mini_batch_is_divided_by_its_own_tokens():
-    """So that what the weights give a prompt of the whole batch is there before the division, and not after it."""
-    found = gradient(RAGGED, "prompt", "token-mean", size=3)
-    expected = defined(RAGGED, "prompt", "token-sum")
-    assert len(RAGGED.index) % 3 == 0
-    for rows in torch.arange(len(RAGGED.index)).split(3):
-        parts = len(RAGGED.index) // 3
-        torch.testing.assert_close(found[rows], expected[rows] / RAGGED.mask[rows].sum() / parts)
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -21,12 +21,10 @@ from tests.verl.coordinator.worker_pool import (
     began,
     check_rows,
     learned,
-    lose_worker,
     make_coordinator,
     open_rounds,
     request_of,
     texts,
-    uids_of,
     work,
 )
 
@@ -139,18 +137,6 @@ def test_a_checkpoint_within_a_round_has_learned_what_was_sent_to_be_committed(k
     work(resumed)
     check_rows(resumed.pool, resumed.pool.committed, again)
     assert [prompt.text for prompt in learned(resumed)[-1].prompts] == texts(1, 2, 4)
-
-
-def test_a_worker_that_dies_after_an_early_commit_takes_only_its_own_prompts_along():
-    coordinator, pool, request = began(JOINT["vip"](), 0, 1, 2, 3, table=HALF)
-    work(coordinator, only=lambda task: task.uid == "h1-0")
-    coordinator.receive([pool.carry_out("h1-2:0")])
-    assert "h1-2:commit" in pool.sent  # of the worker that dies now
-    lose_worker(coordinator, "a", ["b"])
-    assert pool.sent["h1-2:commit"][0] == "b"
-    work(coordinator)
-    assert sorted(commit.uid for commit in pool.committed) == uids_of(request)
-    assert len(learned(coordinator)) == 1
 
 
 class Breaks(Uniform):

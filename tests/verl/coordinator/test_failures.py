@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from apportion import AR3PO, HORA, Rollout, Uniform
-from apportion.verl.coordinator import planner, service
+from apportion import HORA, Rollout, Uniform
+from apportion.verl.coordinator import service
 from apportion.verl.coordinator.messages import CommitTask, RolloutTask, TaskResult
 from tests.rules import MAKE
 from tests.verl.coordinator.worker_pool import (
@@ -42,11 +42,13 @@ def test_a_worker_that_does_not_answer_does_not_hang_a_round(allocator):
     coordinator, pool, _ = began(allocator(), 0, 1, 2, table=Table(success=(1.0,)), deadline_seconds=10, retries=5)
     while any(isinstance(task, RolloutTask) for _, task in pool.sent.values()):
         for id, (_, task) in list(pool.sent.items()):
+            if isinstance(task, RolloutTask) and task.uid == "h1-2":
+                del pool.sent[id]
+                continue
             result = pool.carry_out(id)
             if isinstance(task, RolloutTask) and task.uid == "h1-0":
-                coordinator.receive([replace(result, rollouts=result.rollouts[:1], expired=True)])
-            elif isinstance(task, CommitTask) or task.uid == "h1-1":
-                coordinator.receive([result])
+                result = replace(result, rollouts=result.rollouts[:1], expired=True)
+            coordinator.receive([result])
         pass_time(coordinator, 10 + service.GRACE_SECONDS)
     work(coordinator)
     coordinator.receive([TaskResult("h1-2:0", (Rollout(True),))])
@@ -88,36 +90,31 @@ def test_the_metrics_say_on_which_worker_attempts_failed_and_how_long_prompts_wa
     assert "Attempts failed until step 1: 2 on a; the latest with it raised" in caplog.text
 
 
-def test_a_commit_without_an_answer_ends_the_run():
-    """TransferQueue is gone then."""
-    coordinator, _, _ = began(Uniform(), 0)
-    work(coordinator, only=lambda task: isinstance(task, RolloutTask))
-    pass_time(coordinator, coordinator.allocation.limits.commit - 1)
-    coordinator.check()
-    pass_time(coordinator, coordinator.allocation.limits.commit + 1)
-    with pytest.raises(RuntimeError, match="commit of a prompt failed at step 1: it must end within 900 s, got no"):
-        coordinator.check()
-
-
-@pytest.mark.parametrize("alone", [False, True], ids=["another", "none for a while"])
+@pytest.mark.parametrize("other", ["b", "a", ""], ids=["another", "restarted", "none for a while"])
 @pytest.mark.parametrize("name", sorted(ALLOCATORS))
-def test_another_worker_does_the_tasks_of_a_dead_one(name, alone):
-    """Its rollouts start again in the same sessions. Tasks wait if no worker lives, without a deadline."""
+def test_another_worker_does_the_tasks_of_a_dead_one(name, other):
+    """Its rollouts and commits start again in the same sessions. Tasks wait if no worker lives, without a deadline.
+
+    A commit sweeps its prompt's rows, because the dead one may have written some that it did not report.
+    """
     table = Table(failing=0.2)
     coordinator, pool, request = began(ALLOCATORS[name](), *range(7), table=table, deadline_seconds=10)
     coordinator.receive([pool.carry_out(id) for id in list(pool.sent)[:3]])
     left = {task.uid for _, task in pool.sent.values()} & {f"h1-{i}" for i in range(0, 7, 2)}
     before = set(pool.sent)
-    lose_worker(coordinator, "a", ["b"])
-    assert set(pool.sent) == before and {worker for worker, _ in pool.sent.values()} == {"b"}
-    assert left <= {uid for worker, uids in pool.handed_over for uid in uids if worker == "b"}
-    if alone:
+    lose_worker(coordinator, "a", [other or "b"])
+    assert set(pool.sent) == before and {worker for worker, _ in pool.sent.values()} == {other or "b", "b"}
+    moved = {uid for worker, uids in pool.handed_over for uid in uids if worker == (other or "b")}
+    assert left <= moved
+    if not other:
         lose_worker(coordinator, "b", [])
         assert not pool.sent and set(coordinator.waits) == {""}
         pass_time(coordinator, 1000)
         coordinator.lose("", ["a"])
         assert {worker for worker, _ in pool.sent.values()} == {"a"}
+        moved |= {uid for _, uids in pool.handed_over for uid in uids}
     work(coordinator)
+    assert {commit.uid for commit in pool.committed if commit.swept} == moved
     (batch,) = learned(coordinator)
     assert batch == collected(ALLOCATORS[name](), batch, request, table)
     check_rows(pool, pool.committed, request)
@@ -133,45 +130,6 @@ def test_living_workers_share_the_rows_of_a_dead_one():
     assert Counter(worker for worker, uids in pool.handed_over for _ in uids) == Counter(b=3, c=3, d=3)
     work(coordinator)
     check_rows(pool, pool.committed, whole, *refills)
-
-
-def test_a_restarted_worker_continues_with_its_rows_which_a_commit_sweeps():
-    """It may have written rows that it did not report."""
-    coordinator, pool, request = began(Uniform(), 0, 1, 2)
-    before = dict(pool.sent)
-    lose_worker(coordinator, "a", ["a"])
-    assert pool.sent == before and pool.handed_over == [("a", ("h1-0", "h1-2"))]
-    work(coordinator)
-    check_rows(pool, pool.committed, request)
-    assert {commit.uid: commit.swept for commit in pool.committed} == {"h1-0": True, "h1-1": False, "h1-2": True}
-
-
-def test_another_worker_does_the_commit_of_a_dead_one():
-    """It writes reused rollouts again, for which it has the row."""
-    coordinator, pool, _ = began(AR3PO(stages=1, reuse="recompute"), 0, 1, table=Table(success=(1.0,)))
-    work(coordinator)
-    pool.table, pool.committed = Table(success=(0.0,), seed=1), []
-    request = request_of(texts(0, 1), 2)
-    open_rounds(coordinator, request)
-    work(coordinator, only=lambda task: isinstance(task, RolloutTask))
-    assert [worker for worker, _ in pool.sent.values()] == ["a", "b"]
-    lose_worker(coordinator, "a", ["b"])
-    assert [worker for worker, _ in pool.sent.values()] == ["b", "b"]
-    work(coordinator)
-    check_rows(pool, pool.committed, request)
-    again = {p.uid: sum(row.session is not None for g in p.groups for row in g.rows) for p in pool.committed}
-    assert again == {"h2-0": 1, "h2-1": 1}
-
-
-def test_a_round_without_any_rollout_ends_a_run_whose_prompts_are_not_replaced():
-    for make in ALLOCATORS.values():
-        coordinator = make_coordinator(Settings(make(), retries=1), WorkerPool(FAILS), refills=False)
-        open_rounds(coordinator, request_of(texts(0, 1)))
-        work(coordinator)
-        with pytest.raises(
-            RuntimeError, match=r"rollouts of step 1 must arrive, got none of \d+; the latest .* it raised"
-        ):
-            coordinator.check()
 
 
 def test_many_failures_in_a_row_end_a_run_whose_prompts_are_replaced(monkeypatch):
@@ -200,55 +158,26 @@ def test_many_failures_in_a_row_end_a_run_whose_prompts_are_replaced(monkeypatch
     coordinator.check()
 
 
-class Raising(Watched):
-    """An allocator whose ``method`` raises for a prompt with ``text``."""
-
-    def __init__(self, inner, method, text):
-        super().__init__(inner)
-        self.method, self.text = method, text
-
-    def _check(self, method, prompts):
-        if method == self.method and any(prompt.text == self.text for prompt in prompts):
-            raise ValueError(f"{method} is wrong")
-
-    def _checked(self, method, given):
-        self._check(method, given if method == "start" else given.prompts)
-        return getattr(self.inner, method)(given)
-
-    def check_rewards(self, batch):
-        """Replace the function that the planner calls."""
-        self._check("check_rewards", batch.prompts)
-
-    def start(self, prompts):
-        return self._checked("start", prompts)
-
-    def plan(self, batch):
-        return self._checked("plan", batch)
-
-    def groups(self, batch):
-        return self._checked("groups", batch)
-
-    def metrics(self, batch):
-        return self._checked("metrics", batch)
-
-    def observe(self, batch):
-        self._checked("observe", batch)
-        self.learned.append(batch)
-
-
-@pytest.mark.parametrize("method", ["start", "plan", "check_rewards", "groups", "metrics", "observe"])
+@pytest.mark.parametrize("method", ["start", "plan", "groups", "metrics", "observe"])
 @pytest.mark.parametrize("inner", [MAKE["uniform"], MAKE["hora"]])
-def test_an_allocators_error_ends_the_run(monkeypatch, caplog, method, inner):
+def test_an_allocators_error_ends_the_run(caplog, method, inner):
     """No more is sent or committed after it, and nobody learns."""
-    monkeypatch.setattr(planner, "check_rewards", Raising.check_rewards)
-    watched, pool = Raising(inner(), method, "prompt 9"), WorkerPool(Table(success=(0.5,)))
-    coordinator = make_coordinator(Settings(watched), pool)
-    open_rounds(coordinator, request_of(texts(0, 9, 2), 1))
+    allocator = Watched(inner())
+    call = getattr(allocator, method)
+
+    def fail(given):
+        if any(prompt.text == "prompt 9" for prompt in getattr(given, "prompts", given)):
+            raise ValueError(f"{method} is wrong")
+        return call(given)
+
+    setattr(allocator, method, fail)
+    coordinator = make_coordinator(Settings(allocator), pool := WorkerPool(Table(success=(0.5,))))
+    open_rounds(coordinator, request_of(texts(0, 9, 2)))
     work(coordinator)
-    for call in (coordinator.check, coordinator.metrics, lambda: coordinator.open(request_of(texts(5), 3))):
+    for call_again in (coordinator.check, coordinator.metrics, lambda: coordinator.open(request_of(texts(5), 3))):
         with pytest.raises(RuntimeError, match=f"allocation failed at step 1: .*{method} is wrong"):
-            call()
-    assert not watched.learned
+            call_again()
+    assert not allocator.learned
     assert "h1-1" not in {commit.uid for commit in pool.committed} or method in ("metrics", "observe")
     assert "Traceback" in caplog.text
 

@@ -164,17 +164,6 @@ def test_the_total_of_a_run_that_is_killed_at_any_moment_is_that_of_an_uninterru
         assert not resumed.state()["given"]
 
 
-def test_a_checkpoint_without_numbers_of_rollouts_is_loaded_and_damaged_ones_are_refused():
-    coordinator = make_coordinator(Settings(ALLOCATORS["vip"]()), WorkerPool())
-    state = coordinator.state()
-    for damaged in ({"u": -1}, {"u": 1.0}, {1: 1}, ["u"], None):
-        with pytest.raises(ValueError, match="given must be a number of rollouts by uid"):
-            coordinator.load(state | {"given": damaged})
-    del state["given"]
-    coordinator.load(state)
-    assert coordinator.state()["given"] == {}
-
-
 def test_the_rollout_of_an_empty_round_does_not_depend_on_the_order_of_results():
     """With this seed no prompt of the last round has votes that decide."""
     found = []

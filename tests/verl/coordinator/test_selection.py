@@ -50,17 +50,26 @@ def train_step(coordinator, step):
     return rows
 
 
-def test_the_rows_are_what_a_selector_chooses_that_learns_from_the_same_batches():
-    watched = Watched(Uniform(rollouts_per_prompt=4))
-    coordinator = choosing(Mixed(predictor=DiscountedCounts()), allocator=watched)
-    alone, found = Mixed(predictor=DiscountedCounts()), set()
-    alone.prepare(PROMPTS, seed=3)
-    for step in range(1, 7):
-        rows = train_step(coordinator, step)
-        assert rows == alone.choose(BATCH)
-        alone.observe(watched.learned[-1])
-        found.add(tuple(sorted(rows)))
-    assert len(found) > 1
+def test_rows_weights_and_coverage_are_those_of_a_selector_that_learns_from_the_same_batches():
+    """Without importance weights all groups weigh the same."""
+    for make, weighted in ((SPOWeights, True), (Mixed, False)):
+        given = {"importance_weights": True} if weighted else {}
+        watched, alone, found = Watched(Uniform(rollouts_per_prompt=4)), make(predictor=DiscountedCounts(), **given), []
+        coordinator = choosing(make(predictor=DiscountedCounts(), **given), allocator=watched)
+        alone.prepare(PROMPTS, seed=3)
+        for step in range(1, 7):
+            coordinator.pool.committed.clear()
+            rows = train_step(coordinator, step)
+            assert rows == alone.choose(BATCH)
+            expected = alone.weights([PROMPTS[row] for row in rows]) if weighted else np.ones(BATCH)
+            groups = {commit.uid: commit.groups[0].columns["weight"] for commit in coordinator.pool.committed}
+            assert groups == {f"h{step}-{i}": weight for i, weight in enumerate(expected)}
+            alone.observe(watched.learned[-1])
+            metrics = coordinator.metrics()
+            assert metrics["rollouts"] == 16
+            assert metrics.items() >= {f"selection/{name}": value for name, value in alone.metrics().items()}.items()
+            found.append((sorted(rows), *groups.values()))
+        assert found[0] != found[-1]
 
 
 def test_a_repeated_request_gets_the_same_rows_and_another_number_is_refused():
@@ -134,21 +143,6 @@ def test_a_selector_that_fails_ends_the_run():
             coordinator.choose(0, ROWS)
 
 
-def test_groups_have_the_weights_that_undo_the_choice():
-    coordinator = choosing(SPOWeights(importance_weights=True, predictor=DiscountedCounts()))
-    selector, found = coordinator.selection.selector, set()
-    for step in (1, 2, 3):
-        coordinator.pool.committed.clear()
-        rows = train_step(coordinator, step)
-        expected = dict(zip(rows, selector.weights([PROMPTS[row] for row in rows]), strict=True))
-        weights = {
-            int(commit.uid.split("-")[1]): commit.groups[0].columns["weight"] for commit in coordinator.pool.committed
-        }
-        assert weights == {i: expected[row] for i, row in enumerate(rows)}
-        found |= set(weights.values())
-    assert len(found) > 1
-
-
 def test_extra_prompts_are_chosen_by_the_selector_too():
     coordinator = choosing(ShuffledEpochs(), allocator=DAPO(rollouts_per_prompt=2, draw=2, max_draws=4))
     rows = coordinator.choose(0, ROWS)
@@ -159,16 +153,6 @@ def test_extra_prompts_are_chosen_by_the_selector_too():
     assert coordinator.extra_prompts.drawn == 0
     assert coordinator.selection.selector.steps > 1 and coordinator.selection.choices == 1
     assert coordinator.choose(1, ROWS) != rows
-
-
-def test_coverage_is_logged_under_a_prefix_of_its_own():
-    coordinator = choosing(Mixed())
-    train_step(coordinator, 1)
-    metrics = coordinator.metrics()
-    assert metrics["selection/never_chosen"] == pytest.approx(2 / 3) and metrics["selection/longest_wait"] == 1
-    assert metrics["rollouts"] == 16
-    # without importance weights all groups weigh the same
-    assert {group.columns["weight"] for commit in coordinator.pool.committed for group in commit.groups} == {1.0}
 
 
 def test_a_selector_that_counts_correct_rollouts_refuses_graded_rewards():

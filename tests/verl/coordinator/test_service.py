@@ -12,7 +12,10 @@ import pytest
 from apportion import DAPO, VIP, OptPO, Uniform
 from apportion.baselines import Optimal, Predicted
 from apportion.predictors import DiscountedCounts
-from apportion.verl.coordinator.messages import RolloutTask, TaskResult, address_of
+from apportion.types import Batch, Belief, Group, Plan, Prompt, Rollout
+from apportion.verl.coordinator.commits import commit_tasks
+from apportion.verl.coordinator.messages import RolloutTask, RowAddress, WrittenRollout, address_of
+from apportion.verl.coordinator.rounds import FinishedPrompts
 from tests.rules import MAKE
 from tests.verl.coordinator.worker_pool import (
     ALLOCATORS,
@@ -244,6 +247,26 @@ def test_a_round_ends_if_all_rollouts_fail(make):
     assert coordinator.metrics()["empty_rounds"] == 0
 
 
+def test_a_prompt_without_requested_rollouts_is_finished():
+    coordinator = make_coordinator(Settings(Watched(MAKE["hora"]())), pool := WorkerPool())
+    coordinator.load(coordinator.state() | {"given": {"h1-0": 0}})
+    open_rounds(coordinator, request := request_of(texts(0, 1)))
+    work(coordinator)
+    check_rows(pool, pool.committed, request)
+    assert not pool.arrived["h1-0"]
+
+
+def test_reused_rollouts_of_an_extra_prompt_follow_its_own_sessions():
+    prompt = Prompt("a", data=RowAddress("h.1", "h", 10))
+    fresh, reused = (
+        Rollout(True, completion=WrittenRollout(b"", "h", 10, (4,)), tokens=4, step=step) for step in (None, 1)
+    )
+    batch = Batch.start([prompt], Belief.uniform(1)).add(Plan([1]), [[fresh]])
+    finished = FinishedPrompts(batch, (Group(prompt, (fresh, reused)),), {prompt.id: (None, 1.0)})
+    (commit,) = commit_tasks(finished, {"h.1": 1})
+    assert [row.session for row in commit.groups[0].rows] == [None, 11]
+
+
 def test_votes_reward_rows_and_verdicts_do_not():
     for allocator, rewarded in ((Uniform(), False), (MAKE["ttrl"](), True)):
         coordinator, pool, _ = began(allocator, 0, 1, table=Table(success=(0.9,)))
@@ -265,28 +288,6 @@ def test_a_rollout_task_holds_the_answers_so_far_if_votes_count():
     assert len(set(given)) > 2
 
 
-class Stubborn(WorkerPool):
-    """Some of whose sessions fail."""
-
-    def sample(self, task):
-        result = super().sample(task)
-        failing = {0, 1, 4, 6}
-        return replace(result, rollouts=tuple(r for r in result.rollouts if r.completion.session not in failing))
-
-
-def test_failed_rollouts_are_tried_again_and_charged_once():
-    for retries, arrived in ((0, 2), (1, 3), (2, 3), (3, 4), (9, 4)):
-        coordinator, pool, _ = began(Uniform(4), 0, pool=Stubborn(), retries=retries)
-        tasks = []
-        while pool.sent:
-            tasks += [task.sessions for _, task in pool.sent.values() if isinstance(task, RolloutTask)]
-            coordinator.receive([pool.carry_out(next(iter(pool.sent)))])
-        assert tasks == [(0, 1, 2, 3), (4, 5), (6,), (7,)][: 1 + retries]
-        (batch,) = learned(coordinator)
-        assert (batch.asked.tolist(), len(batch.rollouts[0])) == ([4], arrived)
-        assert coordinator.metrics()["failed"] == 4 - arrived
-
-
 def test_a_size_without_a_plan_is_refused_before_the_round():
     coordinator = make_coordinator(Settings(VIP(budget=8, predictor=DiscountedCounts())), WorkerPool())
     with pytest.raises(ValueError, match="budget"):
@@ -294,16 +295,6 @@ def test_a_size_without_a_plan_is_refused_before_the_round():
     open_rounds(coordinator, request_of(texts(0, 1)))
     work(coordinator)
     assert coordinator.metrics()["rollouts"] == 8
-
-
-def test_results_of_tasks_that_are_not_pending_are_ignored():
-    coordinator, pool, _ = began(Uniform(2), 0)
-    result = pool.carry_out("h1-0:0")
-    coordinator.receive([TaskResult("h9-9:0"), result, replace(result, rollouts=())])
-    coordinator.receive([result])
-    work(coordinator)
-    assert learned(coordinator)[0].rollouts[0] == tuple(replace(r, round=0) for r in result.rollouts)
-    assert coordinator.metrics()["retried"] == 0
 
 
 def test_the_cost_of_a_result_does_not_grow_with_the_round(make):

@@ -157,6 +157,7 @@ class WorkerPool:
     written: Counter = field(default_factory=Counter)
     committed: list = field(default_factory=list)
     handed_over: list = field(default_factory=list)
+    arrived: Counter = field(default_factory=Counter)
     held_requests: set = field(default_factory=set)
     requested_rollouts: int = 0
 
@@ -183,16 +184,17 @@ class WorkerPool:
         return self.sample(task) if isinstance(task, RolloutTask) else self.commit(task)
 
     def sample(self, task):
-        """Return the rollouts of ``task``, and write their rows."""
+        """Return the rollouts of ``task``, and write their rows. One that fails has written a row before."""
         address = task.address
         text = self.texts[task.uid] if address.row is None else address.row["text"]
         found = []
         for session in task.sessions:
             rollout = self.table.rollout(text, session - address.first_session, task.uid, session)
-            if rollout is not None:
-                found.append(rollout)
-                self.rows[task.uid].update(rollout.completion.keys)
-                self.written.update(rollout.completion.keys)
+            found += [] if rollout is None else [rollout]
+            keys = row_keys(task.uid, session, 1) if rollout is None else rollout.completion.keys
+            self.rows[task.uid].update(keys)
+            self.written.update(keys)
+        self.arrived[task.uid] += len(found)
         failures = ("it raised",) * (len(task.sessions) - len(found))
         return TaskResult(task.id, tuple(found), failures)
 
@@ -210,13 +212,7 @@ class WorkerPool:
         return TaskResult(commit.id)
 
 
-def make_coordinator(
-    settings,
-    pool,
-    selection=None,
-    refills=True,
-    source=ExtraPrompts,
-):
+def make_coordinator(settings, pool, selection=None, refills=True, source=ExtraPrompts):
     """Return a coordinator whose tasks go through ``pool``. Extra prompts are those of ``source``."""
     if selection is not None:
         settings = replace(settings, selection=selection.selector)
@@ -232,16 +228,9 @@ def open_rounds(coordinator, *requests):
         coordinator.open(request)
 
 
-def began(
-    allocator,
-    *numbers,
-    table=Table(),
-    pool=None,
-    workers=("a", "b"),
-    **settings,
-):
+def began(allocator, *numbers, table=Table(), workers=("a", "b"), **settings):
     """Return a coordinator that has begun a round of the prompts with these ``numbers``, its pool, and the request."""
-    pool = WorkerPool(table) if pool is None else pool
+    pool = WorkerPool(table)
     coordinator = make_coordinator(Settings(Watched(allocator), **settings), pool)
     request = request_of(texts(*numbers), workers=workers)
     open_rounds(coordinator, request)
@@ -278,8 +267,7 @@ def lose_worker(coordinator, worker, others):
 
 def learned(coordinator):
     """Return the batches that a ``Watched`` allocator learned from."""
-    found = coordinator.allocation.allocator.learned
-    return found
+    return coordinator.allocation.allocator.learned
 
 
 def trained_on(commits):
@@ -299,8 +287,12 @@ def uids_of(*requests):
 
 
 def check_rows(pool, commits, *requests):
-    """Check that each uid is committed once, and that its rows are those that are trained on, each written once."""
+    """Check that each uid is committed once, and that its rows are those that are trained on, each written once.
+
+    verl's asynchronous trainers replace a failed prompt by another. One without requested rollouts has not failed.
+    """
     assert sorted(commit.uid for commit in commits) == sorted(uids_of(*requests))
+    assert all((commit.status == "failure") == (pool.arrived.get(commit.uid) == 0) for commit in commits)
     keys = trained_on(commits)
     assert len(keys) == len(set(keys))
     assert set(keys) == {key for uid in uids_of(*requests) for key in pool.rows[uid]}
