@@ -9,7 +9,6 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from ray.exceptions import ActorUnavailableError
 
 
 class Part:
@@ -31,16 +30,6 @@ def watch(ray, monkeypatch):
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.1)
     monkeypatch.setattr(module, "ANSWER_SECONDS", 0.5)
     return module
-
-
-def until_told(watching, told, seconds=30):
-    async def scenario():
-        await asyncio.wait_for(watching, seconds)
-
-    began = time.monotonic()
-    asyncio.run(scenario())
-    assert len(told) == 1
-    return told[0], time.monotonic() - began
 
 
 def test_a_death_is_told_and_work_is_not(ray, watch, caplog):
@@ -97,37 +86,3 @@ def test_servers_and_the_load_balancer_are_found(ray, watch):
     assert found.keys() == {"vllm_server_7_0", "the load balancer"} and found["the load balancer"].handle
     assert not found["vllm_server_7_0"].restarts
     ray.kill(server)
-
-
-class Fake:
-    """A handle whose answers are given: a place, an error, or None for silence."""
-
-    def __init__(self, *answers):
-        self.answers, self.__ray_call__ = list(answers), self
-
-    async def remote(self, asked):
-        answer = self.answers.pop(0) if self.answers else None
-        if answer is None:
-            await asyncio.Event().wait()
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-
-def test_a_silent_reward_worker_is_killed_once_and_its_restart_has_the_rest_of_the_limit(watch, monkeypatch, caplog):
-    killed, told = [], []
-    monkeypatch.setattr(watch, "kill", lambda name, place: asyncio.sleep(0, killed.append(place.pid)))
-    fake = Fake(("n", "h", 1, 0.0))
-    watching = watch.ActorWatch(told.append, 3.0).watch(watch.WatchedActor("a worker", fake, "scored there", True))
-    line, _ = until_told(watching, told)
-    assert killed == [1] and caplog.text.count("a worker on h is killed, so that Ray restarts it") == 1
-    assert "got no answer for 3 s" in line
-
-
-def test_silence_is_what_was_waited_for_and_a_lost_connection_is_no_death(watch):
-    told = []
-    fake = Fake(("n", "h", 1, 0.0), ActorUnavailableError("it restarts", b"1" * 16), ("n", "h", 2, 0.0))
-    watching = watch.ActorWatch(told.append, 1.0)
-    line, seconds = until_told(watching.watch(watch.WatchedActor("a server", fake, "sampled there")), told)
-    assert not fake.answers and 1 <= seconds < 10 and watching.silent == {"a server": 1.0}
-    assert line.startswith("a server must answer, because rollouts are sampled there, got no")

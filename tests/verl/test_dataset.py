@@ -156,6 +156,7 @@ def test_rows_are_numbered_as_in_the_trainers_data_set(configured):
     rows, requested = TrainingPrompts(config, None), [row for batch in batches(config, 3) for row in prompts_of(batch)]
     assert [prompt.id for prompt in rows.in_order()] == [prompt.id for prompt in requested]
     assert [rows.at(row).id for row in range(12)] == [prompt.id for prompt in requested]
+    assert (rows.distinct(3), rows.distinct(9), len(rows.all())) == (3, 8, 8)
     assert rows.at(3).data["note"] is None and rows.at(3).data["raw_prompt"] == unlike()[3]["prompt"]
 
 
@@ -173,36 +174,13 @@ def test_known_rates_come_with_the_prompts_of_the_trainer_and_of_the_data(config
 RATES = dict(zip((row["prompt"][0]["content"] for row in make_questions(4)), (0.0, 0.25, None, 0.75), strict=True))
 
 
-def test_each_distinct_prompt_is_drawn_once_before_one_comes_again_in_another_order_but_none_that_is_held(configured):
-    questions = make_questions(8)
-    rows = TrainingPrompts(configured([*questions, *questions[:2]]), None)
-    everything = [prompt.id for prompt in rows.all()]
-    assert len(everything) == 8 and (rows.distinct(3), rows.distinct(9)) == (3, 8)
-    first, second = ([prompt.id for prompt in rows.draw(8, set())] for _ in range(2))
-    assert set(first) == set(second) == set(everything) and first != second
-    for start in range(8):
-        held = set((everything * 2)[start : start + 5])
-        assert {prompt.id for prompt in rows.draw(3, held)} == set(everything) - held
-    with pytest.raises(ValueError, match="must have 4 more prompts than the 5 of this batch, got 3"):
-        rows.draw(4, held)
-
-
 def test_it_goes_on_where_it_was(configured):
-    """Whether its data set is made by then or not."""
     config = configured(make_questions(8))
-
-    def drawn(rows, count):
-        return [prompt.id for _ in range(count) for prompt in rows.draw(1, set())]
-
-    for before, made in ((7, True), (21, False)):
-        whole = drawn(TrainingPrompts(config, None), before + 10)
-        rows, later = TrainingPrompts(config, None), TrainingPrompts(config, None)
-        assert rows.drawn == 0 and drawn(rows, before) == whole[:before]
-        if made:
-            later.all()
-        later.drawn = rows.drawn
-        assert later.drawn == before
-        assert drawn(later, 10) == whole[before:]
+    rows, later = TrainingPrompts(config, None), TrainingPrompts(config, None)
+    first = rows.draw(5, set())
+    later.drawn = rows.drawn
+    assert later.draw(3, set()) == rows.draw(3, set()) and later.drawn == rows.drawn == 8
+    assert not {prompt.id for prompt in first} & {prompt.id for prompt in later.draw(3, {p.id for p in first})}
 
 
 def test_the_seed_of_the_data_decides_the_order_and_the_part_that_verl_takes_at_random(configured):

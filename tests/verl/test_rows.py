@@ -2,14 +2,12 @@
 
 import asyncio
 
-import numpy as np
 import pytest
 import torch
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from apportion.verl.coordinator.messages import CommitTask, TrainedGroup, TrainedRow, WrittenRollout
-from apportion.verl.estimators import GroupEstimator
 from apportion.verl.rows import columns_of, commit_rows
 
 UID, OTHER = "b2f1-40", "c7d0-41"
@@ -87,7 +85,7 @@ def test_rows_have_the_columns_of_their_group_and_a_uid_of_their_own_and_are_oth
 
 
 def test_rewards_of_the_allocator_replace_scores(queue):
-    for i, lengths in enumerate(([(4,)], [(3,), (4, 2), (5,)], [(4,), (4,)])):
+    for i, lengths in enumerate(([(3,), (4, 2), (5,)], [(4,), (4,)])):
         written = sampled(queue, f"h{i}", lengths)
         rewards = [0.5 * position - 0.25 for position in range(len(written))]
         committed(queue, f"h{i}", [group(rewards, dict(enumerate(written)), name=f"h{i}", rewarded=True)])
@@ -99,33 +97,18 @@ def test_rewards_of_the_allocator_replace_scores(queue):
 
 
 def test_rows_of_no_group_are_cleared_and_the_trainer_finds_the_others(queue):
-    """Session 3 never arrived. The other prompt is unaffected."""
+    """Session 3 never arrived. A prompt that an allocator leaves out has no rows, and the trainer waits for none."""
     first, second, third = sampled(queue, UID, [(3,), (4, 2), (5,)])
-    (beside,) = sampled(queue, OTHER, [(2,)])
-    tags = committed(
-        queue, UID, [group((1.0, 0.0, 0.5), {1: second})], cleared=[*first.keys, *third.keys, f"{UID}_3_0"]
-    )
-    assert set(tags) == {UID, *second.keys, OTHER, *beside.keys}
+    (beside,), _ = sampled(queue, OTHER, [(2,)]), sampled(queue, "failed", [])
+    cleared = [*first.keys, *third.keys, f"{UID}_3_0"]
+    tags = committed(queue, UID, [group((1.0, 0.0, 0.5), {1: second})], cleared=cleared)
+    assert set(tags) == {UID, *second.keys, OTHER, *beside.keys, "failed"}
     assert tags[UID] == {"is_prompt": True, "status": "finished", "global_steps": 1}
     assert tags[second.keys[0]] == {"status": "success", "global_steps": 1}
-    batch, _ = buffer().sample(global_steps=1, partition_id="train", batch_size=1)
+    committed(queue, OTHER, [], cleared=beside.keys)
+    buffer = ReplayBuffer("sync", {}, None, "drop", {}, poll_interval=0.01, train_batch_size=1, gen_batch_size=1)
+    batch, _ = buffer.sample(global_steps=1, partition_id="train", batch_size=2)
     assert sorted(batch.keys) == second.keys
-
-
-def buffer():
-    return ReplayBuffer("sync", {}, None, "drop", {}, poll_interval=0.01, train_batch_size=1, gen_batch_size=1)
-
-
-def test_a_prompt_without_groups_is_finished_or_has_failed(queue):
-    """A prompt that an allocator leaves out has no rows, and the trainer does not wait for them."""
-    (written,) = sampled(queue, UID, [(3,)])
-    (other,) = sampled(queue, OTHER, [(2,)])
-    committed(queue, UID, [], cleared=written.keys)
-    tags = committed(queue, OTHER, [group((1.0,), {0: other})])
-    assert tags[UID]["status"] == "finished" and not set(written.keys) & set(tags)
-    batch, _ = buffer().sample(global_steps=1, partition_id="train", batch_size=2)
-    assert batch.keys == other.keys
-    sampled(queue, "failed", [])
     assert committed(queue, "failed", [], status="failure")["failed"]["status"] == "failure"
 
 
@@ -150,33 +133,3 @@ def test_without_keys_as_uids_rows_of_a_group_share_its_name(queue):
     committed(queue, UID, groups, by_row=False)
     (uids,) = fields_of(queue, first.keys + second.keys + third.keys, "uid")
     assert uids.tolist() == [UID, UID, UID, f"{UID}.1"]
-
-
-def test_reused_rollouts_are_committed_under_their_new_session(queue):
-    """They were sampled for a uid of an earlier step, whose rows no longer exist."""
-    sampled(queue, UID, [(3,), (4, 2)])
-    earlier = WrittenRollout(b"old", "a0", 7, (4, 2))
-    committed(queue, UID, [TrainedGroup({"group": UID, "rewards": (1.0,)}, (TrainedRow(0, earlier, session=1),))])
-    assert [columns["position"] for columns in columns_of([f"{UID}_1_0", f"{UID}_1_1"])] == [0, 0]
-    assert "a0" not in queue.kv_list("train")["train"]
-
-
-def test_columns_come_in_the_order_of_the_keys(queue):
-    keys = []
-    for i in range(9):
-        written = sampled(queue, f"h{i}", [(1 + i % 3,)] * (1 + i))
-        committed(queue, f"h{i}", [group([float(i)] * (1 + i), dict(enumerate(written)), name=f"h{i}")])
-        keys += [key for one in written for key in one.keys]
-    keys = [keys[i] for i in np.random.default_rng(0).permutation(len(keys))]
-    for key, own in zip(keys, columns_of(keys), strict=True):
-        assert key == f"{own['group']}_{own['position']}_0"
-        assert own["rewards"] == [float(own["group"][1:])] * (1 + int(own["group"][1:]))
-
-
-def test_an_estimator_finds_its_groups_there(queue):
-    first, second, third = sampled(queue, UID, [(3,), (4,), (5,)])
-    committed(queue, UID, [group((1.0, 0.0, 0.5, 0.5), {0: first, 1: second, 3: third})])
-    mask = (torch.arange(5) < torch.tensor([[3], [4], [5], [0]])).long()
-    index = np.array([*first.keys, *second.keys, *third.keys, "pad0_0_0"], dtype=object)
-    found, _ = GroupEstimator("rloo", "rollout", "token-mean")(torch.zeros(4, 5), mask, index)
-    torch.testing.assert_close(found, torch.tensor([[4 / 3], [-4 / 3], [0.0], [0.0]]) * mask)

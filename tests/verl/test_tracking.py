@@ -2,16 +2,11 @@
 
 import json
 
-import numpy as np
 import pytest
-import torch
-from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1 import trainer_base
-from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from apportion.verl import tracking
-from apportion.verl.estimators import GroupEstimator
-from apportion.verl.tracking import AllocationTracking, log_metrics
+from apportion.verl.tracking import AllocationTracking, PaddingCounter, log_metrics
 
 TRAINED = {"training/global_step": 1, "actor/loss": 0.5}
 VALIDATED = {"val-core/toy/acc/mean@1": 0.25}
@@ -72,45 +67,7 @@ def test_verl_alone_logs_nothing_of_ours(written):
     assert written(TRAINED) == [{"step": 0, "data": TRAINED}]
 
 
-def batch(queue, rows):
-    """Return a batch as the trainer samples it."""
-    keys = [f"b{i}-f_0_0" for i in range(rows)]
-    fields = [
-        {"uid": key, "response_mask": torch.ones(3, dtype=torch.int64), "rm_scores": torch.ones(3)} for key in keys
-    ]
-    tags = [{"status": "success", "seq_len": 5}] * rows
-    queue.kv_batch_put(keys=keys, fields=list_of_dict_to_tensordict(fields), tags=tags, partition_id="train")
-    return KVBatchMeta(partition_id="train", keys=keys, tags=tags)
-
-
-def test_rows_and_padding_are_counted_as_verl_pads_and_logged(queue, written):
-    """The counts cover all updates of a step, and start at 0 in the next."""
-    log_metrics(lambda: {})
-    padded = [trainer_base.upsample_batch_to_divisible_size(batch(queue, rows), 4, 3) for rows in (5, 8, 3)]
-    assert [len(each) for each in padded] == [8, 8, 4]
-    counts = [
-        (line["data"]["allocation/rows"], line["data"]["allocation/padding"]) for line in written(TRAINED, TRAINED)
-    ]
-    assert counts == [(16.0, 4.0), (0.0, 0.0)]
-
-
-def test_our_estimators_know_the_rows_that_verl_pads_with(queue):
-    """Padding rows have no group, although they are copies of a row that has one."""
-    padded = trainer_base.upsample_batch_to_divisible_size(batch(queue, 3), 4, 3)
-    data = queue.kv_batch_get(keys=padded.keys, partition_id="train", select_fields=["uid", "response_mask"])
-    index = np.array(data.pop("uid").tolist(), dtype=object)
-    asked = []
-
-    def columns(keys):
-        asked.extend(keys)
-        return [
-            {"group": "q", "position": i, "rewards": [1.0, 0.0, 0.0], "tokens": [3] * 3, "rounds": [0] * 3}
-            for i in range(3)
-        ]
-
-    mask = data.to_padded_tensor()["response_mask"]
-    found, _ = GroupEstimator("rloo", "prompt", "seq-mean-token-sum", columns=columns)(
-        torch.zeros(mask.shape), mask, index
-    )
-    assert asked == padded.keys[:3]
-    torch.testing.assert_close(found, torch.tensor([[4 / 3], [-2 / 3], [-2 / 3], [0.0]]) * mask)
+def test_rows_and_padding_are_counted_over_all_updates_of_a_step():
+    counter = PaddingCounter(lambda rows, padding: rows + padding)
+    assert (counter("rows", "p"), counter("row", "pp")) == ("rowsp", "rowpp")
+    assert [counter.take_counts() for _ in range(2)] == [{"rows": 7.0, "padding": 3.0}, {"rows": 0.0, "padding": 0.0}]
