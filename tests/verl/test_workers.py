@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 
 from tests.verl.fault_scene import RESTARTED_SECONDS, Scene, Strike
-from tests.verl.fault_table import ALWAYS, both, jumps, kills, late, stops
+from tests.verl.fault_table import ALWAYS, both, kills, late, stops
 
 workers = importlib.import_module("apportion.verl.workers")
 processes = importlib.import_module("apportion.verl.worker_processes")
@@ -34,13 +34,19 @@ def run(tmp_path, assets, caplog):
 
 
 @pytest.mark.parametrize(
-    ("fault", "killed"),
-    [(stops("worker 0", seconds=2.5), False), (stops("worker 0", seconds=8.0), True), (jumps(all_clocks=60.0), False)],
+    ("seconds", "slept", "killed"),
+    [(2.5, 0.0, False), (8.0, 0.0, True), (6.5, 4.0, False)],
     ids=["goes on in time", "silent for too long", "the trainer stopped"],
 )
-def test_a_worker_is_killed_if_it_is_silent_for_too_long_while_the_trainer_runs(run, fault, killed):
-    """The reports to a trainer that was stopped wait to be read when it goes on."""
-    said = run(("score", fault))
+def test_a_worker_is_killed_if_it_is_silent_for_too_long_while_the_trainer_runs(run, seconds, slept, killed):
+    """The seconds in which the trainer itself was stopped do not count."""
+
+    async def stop_both(scene, who, do):
+        loop = asyncio.get_running_loop()
+        loop.call_later(1.0, lambda: setattr(loop, "now", loop.now + slept))
+        return await stops("worker 0", seconds=seconds)(scene, who, do)
+
+    said = run(("score", stop_both))
     assert bool(re.search(r"Worker worker 0 on host was silent for [56] s; it is killed", said)) == killed
     assert ("others take over" in said) == killed
 
