@@ -37,7 +37,7 @@ REMEDY = "resume from another checkpoint, or start a new run"
 TRLTrainer: Any = object  # one of TRL's trainers comes later in the method resolution order
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SavedState:
     """What a run has learned so far.
 
@@ -46,7 +46,7 @@ class SavedState:
     if the checkpoint falls in the middle of a generation batch, and None between two batches. ``chosen`` are the rows
     of the batches that the selection has chosen in this epoch. ``settings`` are those of the allocator, the baseline
     and the selection, ``iterations`` is TRL's num_iterations, ``log`` is the id of the run in its rollout log, and
-    ``failures`` is the state of its count of completions without a reward. Earlier versions did not save these four.
+    ``failures`` is the state of its count of completions without a reward, which earlier versions did not save.
 
     Raises ValueError for a negative number.
     """
@@ -60,8 +60,8 @@ class SavedState:
     sharing: tuple[int, int] | None = None
     selection: dict[str, Any] | None = None
     chosen: list[list[int]] = field(default_factory=list)
-    settings: dict[str, Any] = field(default_factory=dict)
-    iterations: int | None = None
+    settings: dict[str, Any]
+    iterations: int
     log: str | None = None
     failures: dict[str, Any] = field(default_factory=dict)
 
@@ -282,7 +282,7 @@ def load_batch(
     """
     if state.sharing is None:
         return None
-    begun = (*state.sharing, sharing[2] if state.iterations is None else state.iterations)
+    begun = (*state.sharing, state.iterations)
     if begun != sharing:
         raise ValueError(
             "a checkpoint in the middle of a generation batch must be resumed with as many processes, "

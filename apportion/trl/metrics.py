@@ -56,7 +56,7 @@ def whole_columns(logs: dict[str, Any]) -> Iterator[None]:
 
     A reward function may log a column in some calls only. TRL calls it once a batch, an allocator once a round.
     """
-    columns, before = logs.get("extra", {}), len(logs["prompt"])
+    columns, before = logs["extra"], len(logs["prompt"])
     known = set(columns)
     yield
     for name, values in columns.items():

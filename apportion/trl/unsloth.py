@@ -33,12 +33,12 @@ def is_unsloth(kind: type[Any]) -> bool:
     return any(base.__name__.startswith(("Unsloth", "_Unsloth")) for base in kind.__mro__)
 
 
-def check_environment(environment: Mapping[str, str] = os.environ) -> None:
+def check_environment() -> None:
     """Raise ValueError if Unsloth weighs rows by groups, because each round consists of groups of one row."""
     for name, (off, reason) in BY_GROUP.items():
-        if environment.get(name, off).strip() not in (off, ""):
+        if os.environ.get(name, off).strip() not in (off, ""):
             raise ValueError(
-                f"{name} must be unset under an allocator, got {environment[name]!r}: {reason}; unset the variable"
+                f"{name} must be unset under an allocator, got {os.environ[name]!r}: {reason}; unset the variable"
             )
 
 

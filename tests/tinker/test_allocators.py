@@ -8,7 +8,6 @@ from apportion.allocators import ALLOCATORS
 from apportion.baselines import SPO
 from apportion.lab.world.task import decode
 from apportion.predictors import GaussianProcess, PrecomputedEmbeddings
-from apportion.presets import spo
 from apportion.tinker import allocated
 from apportion.types import Plan
 from tests.rules import small
@@ -59,34 +58,12 @@ def test_the_loss_sees_what_the_rule_planned(configured, run, service, name):
 
 @pytest.mark.parametrize(("allocator", "each"), [(HORA(), 4), (HORA(rollouts_per_prompt=6), 6)])
 def test_the_budget_is_the_group_size_unless_it_is_given(configured, run, service, allocator, each):
-    log = run(allocated(configured({"count": 16}, max_steps=1), allocator))
-    assert log[0]["env/all/allocation/rollouts"] == 4 * each
-
-
-def test_hora_moves_rollouts_between_prompts_and_they_may_have_equal_weights(configured, run, service):
-    rule = HORA(pre_rollouts=4, rollouts_per_prompt=8)
-    log = run(allocated(configured(max_steps=1), rule, weighting="rollout"))
-    assert len(set(counts(trained(service, 0)).values())) > 1
-    assert log[0]["env/all/allocation/rounds"] == 2
-    assert log[0]["env/all/allocation/rollouts"] == len(service.trained[0]) == 32
+    """Rollouts may have equal weights, which the logged reward is without."""
+    log = run(allocated(configured({"count": 16}, max_steps=1), allocator, weighting="rollout"))
+    assert log[0]["env/all/allocation/rollouts"] == 4 * each and log[0]["env/all/allocation/rounds"] == 2
     assert_advantages(service, 0, weighting="rollout")
     rewards = [reward for own in sampled(service, 0).values() for reward in own]
-    assert log[0]["env/all/reward/total"] == pytest.approx(sum(rewards) / len(rewards))  # without the weights
-
-
-def test_vip_learns_over_the_epochs(configured, run, service):
-    run(allocated(configured({"count": 8, "size": 8}, num_epochs=3), VIP(rollouts_per_prompt=6)))
-    last = counts(trained(service, 2))
-    assert sum(last.values()) == 48 and len(set(last.values())) > 1
-    assert_advantages(service, 2, factor=rloo)
-
-
-def test_an_estimator_whose_advantages_do_not_sum_to_zero(configured, run, service):
-    """``batch_optimal`` compares with other prompts, so that single rollouts have a gradient."""
-    run(allocated(configured(max_steps=2), Uniform(1), estimator="batch_optimal"))
-    advantages = [row.advantage for group in trained(service, 0).values() for row in group]
-    assert len(advantages) == 4 and all(advantages)
-    assert min(advantages) < 0 < max(advantages)
+    assert log[0]["env/all/reward/total"] == pytest.approx(sum(rewards) / len(rewards))
 
 
 def test_single_rollouts_against_a_baseline_from_history(configured, run, service):
@@ -100,12 +77,6 @@ def test_single_rollouts_against_a_baseline_from_history(configured, run, servic
             assert row.advantage == pytest.approx(reward - expected, abs=1e-6)
         batch = Batch.start(prompts, Belief.uniform(4))
         baseline.update(batch.add(Plan([1] * 4), [[Rollout(bool(own[0]))] for own in rewards.values()]))
-
-
-def test_a_preset_trains(configured, run, service):
-    run(allocated(configured({"count": 12}, max_steps=2), **spo().arguments()))
-    advantages = [[row.advantage for (row,) in trained(service, step).values()] for step in range(2)]
-    assert all(len(own) == 4 and abs(sum(own)) < 1e-4 and any(own) for own in advantages)
 
 
 def test_neyman_reads_score_norms_of_the_sampled_tokens(configured, run, service):
@@ -124,15 +95,6 @@ def test_a_named_metric_is_the_verdict(configured, run, service):
     rollouts = [rollout for own in batches[0].rollouts for rollout in own]
     assert {rollout.reward for rollout in rollouts} - {0.0, 1.0}
     assert all(rollout.correct == (rollout.reward > 0.5) for rollout in rollouts)
-
-
-def test_fresh_prompts_take_places_of_the_batch(configured, run, service):
-    problems = {"count": 24, "size": 2}
-    log = run(allocated(configured(problems, max_steps=3), small("dapo", 4, target=3)))
-    for step in range(3):
-        assert 0 < len(trained(service, step)) <= 3
-        assert all(len(set(sampled(service, step)[question])) == 2 for question in trained(service, step))
-    assert max(row.get("env/all/allocation/prompts", 0) for row in log) > 2
 
 
 def test_texts_of_the_whole_data_set_are_prepared(configured, run, service):

@@ -10,7 +10,6 @@ from tinker_cookbook.rl.train import AsyncConfig
 from apportion import HORA, VIP, Uniform
 from apportion.selection import Mixed
 from apportion.tinker import allocated
-from tests.rules import small
 from tests.tinker.runs import BELOW, rows, trained
 from tests.tinker.test_checkpoints import files
 from tests.tinker.test_parity import plain
@@ -68,15 +67,3 @@ def test_a_killed_run_goes_on_from_its_checkpoint_with_what_it_had_learnt(config
     assert len(service.trained) == before + 2
     assert torch.isfinite(service.weights()).all()
     assert all(len(rows(datums)) > 0 for datums in service.trained)
-
-
-@pytest.mark.parametrize(
-    ("rule", "settings", "message"),
-    [
-        ("dapo", {}, "async_config must be None with dapo, which compares the prompts of a batch"),
-        ("uniform", {"estimator": "batch_optimal"}, "async_config must be None with the estimator batch_optimal"),
-    ],
-)
-def test_what_compares_a_batch_is_refused(configured, rule, settings, message):
-    with pytest.raises(ValueError, match=message):
-        allocated(configured(async_config=asynchronous()), small(rule, 4), **settings)

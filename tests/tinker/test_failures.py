@@ -85,13 +85,6 @@ def test_a_reward_that_is_no_finite_number_is_a_failed_rollout(configured, run, 
     assert_advantages(service, 0)
 
 
-def test_a_prompt_without_rollouts_is_left_out(configured, run, service):
-    faults = Faults(lambda question, number: gone(question, number) if question == questions(3)[2] else None)
-    log = run(allocated(configured({"faults": faults}, max_steps=1, rollout_error_tolerance=True), Uniform(4)))
-    assert len(trained(service, 0)) == 3 and log[0]["rollout_errors/groups_skipped"] == 1
-    assert log[0]["env/all/allocation/failed"] == 4
-
-
 def test_a_batch_in_which_all_fail_is_skipped(configured, run, service):
     faults = Faults(lambda question, number: gone(question, number) if question in questions(4) else None)
     log = run(allocated(configured({"faults": faults}, rollout_error_tolerance=True), Uniform(4)))

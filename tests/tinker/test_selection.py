@@ -3,19 +3,10 @@
 import pytest
 
 from apportion import HORA, Uniform
-from apportion.lab.world.task import encode
-from apportion.selection import GRESO, Mixed, ShuffledEpochs, SPOWeights
+from apportion.selection import GRESO, Mixed, SPOWeights
 from apportion.tinker import allocated
 from tests.rules import small
-from tests.tinker.problems import questions
 from tests.tinker.runs import counts, rows, sampled, trained
-
-
-def test_shuffled_epochs_cover_the_data_set(configured, run, service):
-    run(allocated(configured({"count": 12}), Uniform(2), selection=ShuffledEpochs()))
-    chosen = [set(trained(service, step)) for step in range(3)]
-    assert [len(own) for own in chosen] == [4, 4, 4] and len(set.union(*chosen)) == 12
-    assert chosen[0] != {tuple(encode(text)) for text in questions(4)}
 
 
 def test_a_selection_learns_from_the_rewards(configured, run, service):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from trl import GRPOConfig, GRPOTrainer
 
-from apportion import HORA, Uniform
+from apportion import HORA
 from apportion.config import ConfigError
 from apportion.selection import Mixed
 from apportion.trl.axolotl.section import TRAINER, read_allocation, with_trainer
@@ -77,14 +77,6 @@ def test_the_plugin_trains_with_the_allocator_of_the_file(monkeypatch, policy, t
     history = trained(built)[:-1]
     assert {(logged["allocation/rollouts"], logged["allocation/rounds"]) for logged in history} == {(32.0, 2.0)}
     assert len(list((tmp_path / "log").glob("*.parquet"))) == 3
-
-
-def test_uniform_through_the_plugin_is_trl_to_the_last_bit(monkeypatch, make, policy, tmp_path):
-    stock = make(GRPOTrainer, folder=tmp_path / "theirs")
-    theirs = trained(stock), stock.model.state_dict()
-    built = through_the_plugin(monkeypatch, UNIFORM, policy, tmp_path / "ours")
-    assert built.allocation.allocator == Uniform(rollouts_per_prompt=8)
-    assert_same((trained(built), built.model.state_dict()), theirs)
 
 
 installed = pytest.mark.skipif(find_spec("axolotl") is None, reason="axolotl is not installed")

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from trl import GRPOTrainer, RLOOTrainer
+from trl import GRPOTrainer
 
 from apportion import HORA
-from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer, allocated
-from apportion.trl.bases import trl_class
+from apportion.trl import AllocatedGRPOTrainer, allocated
 from tests.trl.test_parity import assert_parity
 from tests.trl.tiny import (
     TERMS,
@@ -250,11 +249,3 @@ def test_arguments_are_named_or_have_the_places_of_trl(make, policy, tmp_path):
     with pytest.raises(TypeError, match="must be given by name, got 2 without, because OwnFirst puts its own before"):
         allocated(OwnFirst)(1.0, "model", allocator=hora())
     assert make(allocated(OwnFirst), allocator=hora(), loudness=2.0).loudness == 2.0
-
-
-def test_the_class_of_trl_that_a_trainer_extends():
-    assert [trl_class(each) for each in (Louder, RLOOTrainer)] == [GRPOTrainer, RLOOTrainer]
-    with pytest.raises(TypeError, match=r"must be a subclass of trl.GRPOTrainer or trl.RLOOTrainer, got 3"):
-        trl_class(3)
-    for ours, base in ((AllocatedGRPOTrainer, GRPOTrainer), (AllocatedRLOOTrainer, RLOOTrainer)):
-        assert issubclass(ours, base) and ours.__name__ == f"Allocated{base.__name__}"

@@ -9,10 +9,8 @@ from trl import GRPOConfig, RLOOConfig
 
 from apportion import DAPO, HORA, VIP, Uniform
 from apportion.allocators import ALLOCATORS
-from apportion.presets import spo, vip_as_printed
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
-from tests.soak import case
-from tests.trl.tiny import LENGTH, Judge, make_questions, make_tokenizer, trained
+from tests.trl.tiny import LENGTH, Judge, make_questions, make_tokenizer
 
 TRAINERS = {"grpo": (AllocatedGRPOTrainer, GRPOConfig), "rloo": (AllocatedRLOOTrainer, RLOOConfig)}
 LOW = (
@@ -45,34 +43,6 @@ def test_a_rule_that_default_settings_cannot_train_says_what_to_change(policy, t
             built(kind, "no/such-model", tmp_path, allocator=ALLOCATORS[name]())
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        case(kind, name, suite=(kind, name) in {("grpo", "vip"), ("rloo", "hora")})
-        for kind in TRAINERS
-        for name in ALLOCATORS
-        if (kind, name) not in REFUSED
-    ],
-)
-def test_every_other_rule_trains_beside_default_settings(policy, tmp_path, kind, name):
-    """``test_bill`` has every rule, and ``make soak`` all of these."""
-    trainer = built(kind, policy, tmp_path, allocator=ALLOCATORS[name]())
-    before = {key: value.clone() for key, value in trainer.model.state_dict().items()}
-    logged, _ = trained(trainer)
-    assert logged["allocation/rollouts"] > 0
-    moved = any(not value.equal(before[key]) for key, value in trainer.model.state_dict().items())
-    assert moved == bool(logged["grad_norm"])
-
-
-def test_a_budget_is_num_generations_unless_it_is_given(make):
-    """``tests/contract/test_budgets.py`` has every rule."""
-    for each in (8, 16):
-        built = make(AllocatedGRPOTrainer, config={"num_generations": each}, allocator=HORA())
-        assert built.allocation.allocator == HORA(rollouts_per_prompt=each)
-    for given in (HORA(rollouts_per_prompt=6), HORA(budget=30)):
-        assert make(AllocatedGRPOTrainer, allocator=given).allocation.allocator is given
-
-
 def test_what_the_rule_learns_is_learned_by_the_users_own(make):
     vip = VIP()
     trainer = make(AllocatedGRPOTrainer, config={"max_steps": 1}, allocator=vip)
@@ -80,12 +50,6 @@ def test_what_the_rule_learns_is_learned_by_the_users_own(make):
     before = vip.state_dict()
     trainer.train()
     assert repr(vip.state_dict()) != repr(before)
-
-
-def test_presets_follow_num_generations_unless_single_rollouts_are_their_point():
-    assert vip_as_printed().allocator.with_budget(6).rollouts_per_prompt == 6
-    assert vip_as_printed(rollouts_per_prompt=16).allocator.with_budget(6).rollouts_per_prompt == 16
-    assert spo().allocator.with_budget(6) == Uniform(1)
 
 
 def test_a_warning_says_that_one_prompt_leaves_nothing_to_allocate(policy, tmp_path, caplog):

@@ -4,6 +4,9 @@ Rollouts are identified by their prompt and tokens, as the reward function and t
 advantages are computed again from these alone, by the rules of the allocators' papers.
 """
 
+import math
+
+import numpy as np
 import pytest
 import torch
 
@@ -67,7 +70,7 @@ def train(run, kind, batches, allocator, **given):
     trainer, settings = CASES[kind]
     steps = batches * (2 if "steps_per_generation" in settings else 1)
     config = settings | {"max_steps": steps} | given.pop("config", {})
-    return run(trainer, config=config, allocator=allocator, **{"questions": QUESTIONS} | given)[:2]
+    return run(trainer, config=config, allocator=allocator, **{"questions": QUESTIONS} | given)
 
 
 def rewarded(calls):
@@ -116,7 +119,7 @@ def test_the_loss_sees_true_groups(run, name, kind):
     """The second batch has the prompts of the first again, unless the rule draws further ones."""
     allocator = small(name, 8, **OWN.get(name, {}))
     questions = QUESTIONS if allocator.size(4).fresh else QUESTIONS.select((1, 3, 5, 7))
-    built, watch = train(run, kind, 2, allocator, questions=questions)
+    built, watch, _ = train(run, kind, 2, allocator, questions=questions)
     assert len(watch.steps) == 2
     ragged = False
     for step in watch.steps:
@@ -139,22 +142,33 @@ def read(text):
 
 @pytest.mark.parametrize(("name", "kind"), each(LABEL_FREE))
 def test_label_free_rewards_are_agreement_with_the_most_frequent_answer(run, name, kind):
-    built, watch = train(run, kind, 2, small(name, 8, **OWN.get(name, {})), extract=read)
+    built, watch, history = train(run, kind, 2, small(name, 8, **OWN.get(name, {})), extract=read)
     labelled = 0
-    for step in watch.steps:
-        expected = []
+    for step, logged in zip(watch.steps, history[:: len(history) // 2], strict=True):
+        expected, column, groups = [], {}, []
         for prompt, calls in step.by_prompt.items():
             answers = [read(call.text) for call in calls]
             numbers, letters = answers.count("number"), answers.count("letter")
+            column[prompt] = iter([math.nan] * len(calls))
             if numbers == letters:
                 continue
             labelled += 1
             label = "number" if numbers > letters else "letter"
             retained = calls if name == "voting" else calls[:RETAINED]
-            advantages = group_advantages(built, [float(read(call.text) == label) for call in retained])
+            groups.append([float(read(call.text) == label) for call in retained])
+            column[prompt] = iter(groups[-1] + [math.nan] * (len(calls) - len(retained)))
+            advantages = group_advantages(built, groups[-1])
             expected += [Row(ids_of(prompt), c.ids, a) for c, a in zip(retained, advantages, strict=True)]
         assert_rows(step.rows, expected)
         assert_chunks(step, len(expected), built)
+        rewards = {"agreement": np.concatenate(groups), "judge": np.array([call.score for call in step.calls])}
+        wanted = {f"rewards/{each}/mean": values.mean() for each, values in rewards.items()}
+        wanted |= {f"rewards/{each}/std": values.std(ddof=1) for each, values in rewards.items()}
+        wanted |= {"reward": wanted["rewards/agreement/mean"]}
+        wanted["frac_reward_zero_std"] = np.mean([len(set(own)) == 1 for own in groups])
+        assert {metric: logged[metric] for metric in wanted} == pytest.approx(wanted)
+        column = [next(column[call.prompt]) for call in step.calls]
+        assert step.table["agreement"] == pytest.approx(column, nan_ok=True)
     assert labelled > 0
 
 
@@ -170,7 +184,7 @@ def test_a_response_of_an_earlier_step_replaces_the_last_wrong_one(run, reuse, k
     """At a high learning rate. ``test_reuse`` has the probabilities of such rows."""
     allocator, given = AR3PO(stages=2, rollouts_per_stage=2, reuse=reuse), {"config": {"learning_rate": 3e-3}}
     given["config"]["max_steps"] = 10 if "two" in kind else 5
-    built, watch = train(run, kind, 5, allocator, questions=QUESTIONS.select([1, 2, 3, 10]), **given)
+    built, watch, _ = train(run, kind, 5, allocator, questions=QUESTIONS.select([1, 2, 3, 10]), **given)
     earlier, times = {}, 0
     for step in watch.steps:
         rows, expected, shown = step.rows, [], {}

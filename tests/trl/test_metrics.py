@@ -1,16 +1,16 @@
 """Metrics of batches of several rounds, compared with those of one pass over all completions."""
 
 import math
-from collections import Counter, defaultdict, deque
+from collections import Counter
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from apportion import AR3PO, DAPO, ReinforceAda, Voting
+from apportion import AR3PO, DAPO, ReinforceAda
 from apportion.engines.metrics import DIFFICULTIES
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
-from apportion.trl.metrics import combined, whole_columns
+from apportion.trl.metrics import combined
 from tests.soak import case
 from tests.trl.tiny import EOS, PAD, Judge, group_advantages, hora, ids_of, make_questions
 
@@ -131,35 +131,9 @@ def shown_advantages(built, step, name):
     return [next(left[call.prompt]) if call.prompt in learnt else 0.0 for call in step.calls]
 
 
-def read(text):
-    return None if not text or text[0] in "+ " else "number" if text[0].isdigit() else "letter"
-
-
-@pytest.mark.parametrize("most", [5, 9])
-def test_label_free_rewards_are_those_of_the_votes_and_functions_are_logged_beside_them(run, tmp_path, most):
-    """TRL's own table would hold 32 rows: some of the batch before if ``most`` is 5, and not all of this one if 9."""
-    _, watch, history = run(config={"log_completions": True}, allocator=Voting(max_samples=most, wave=3), extract=read)
-    for logged, step, table in zip(history, watch.steps, tables_of(tmp_path), strict=True):
-        of_row = {}
-        for prompt, calls in step.by_prompt.items():
-            answers = [read(call.text) for call in calls]
-            (label, first), (_, second) = [*Counter(filter(None, answers)).most_common(2), (None, 0), (None, 0)][:2]
-            of_row[prompt] = [math.nan if first == second else float(answer == label) for answer in answers]
-        groups = [own for own in of_row.values() if not math.isnan(own[0])]
-        rewards, scores = [reward for own in groups for reward in own], [call.score for call in step.calls]
-        expected = {"reward": np.mean(rewards), "reward_std": deviation(rewards)}
-        for name, values in (("agreement", rewards), ("judge", scores)):
-            expected |= {f"rewards/{name}/mean": np.mean(values), f"rewards/{name}/std": deviation(values)}
-        assert_logged(logged, expected | {"frac_reward_zero_std": np.mean([len(set(own)) == 1 for own in groups])})
-        left = {prompt: iter(own) for prompt, own in of_row.items()}
-        column = [next(left[call.prompt]) for call in step.calls]
-        assert table["agreement"].tolist() == pytest.approx(column, nan_ok=True)
-        assert table["completion"].tolist() == [call.text for call in step.calls]
-
-
 def test_metrics_and_columns_of_reward_functions_are_logged(run, tmp_path):
     """``log_metric`` is averaged over rows, ``log_extra`` is a column of the table. Each row has cells of its own."""
-    seen = []
+    seen, rounds = [], []
 
     def noisy(completions, log_metric, log_extra, gold, **columns):
         assert [own.pop() for own in gold] == ["a"] * len(completions)
@@ -168,17 +142,22 @@ def test_metrics_and_columns_of_reward_functions_are_logged(run, tmp_path):
         log_metric("vowels", float(np.mean(vowels)))
         log_metric("minutes", float(len(completions)))
         log_extra("vowels_of", vowels)
+        rounds.append(len(vowels))
+        if len(rounds) == 2:
+            log_extra("second", vowels)
         return [None] * len(completions)
 
-    given = {"allocator": ALLOCATORS["ar3po"](), "others": [noisy], "verdict": "judge"}
+    given = {"allocator": AR3PO(stages=8, rollouts_per_stage=1, reuse="none"), "others": [noisy], "verdict": "judge"}
     given["questions"] = make_questions().add_column("gold", [["a"]] * 48)
     _, watch, (logged,) = run(config={"max_steps": 1, "log_completions": True}, **given)
     sizes = [len(calls) for calls in watch.steps[0].rounds]
-    assert len(sizes) > 1 and len(seen) < 32
+    assert len(sizes) > 2 and len(seen) < 32
     assert_logged(logged, {"vowels": np.mean(seen), "minutes": np.average(sizes, weights=sizes)})
     assert logged["rewards/noisy/mean"] is None and logged["reward"] == logged["rewards/judge/mean"]
     (table,) = tables_of(tmp_path)
-    assert table["vowels_of"].tolist() == seen
+    first, second, *_ = sizes
+    logged = [None] * first + seen[first : first + second] + [None] * sum(sizes[2:])
+    assert table["vowels_of"].tolist() == seen and table["second"].replace(np.nan, None).tolist() == logged
 
 
 def test_rollouts_without_a_score_count_as_failed_and_are_left_out_of_means(run):
@@ -196,6 +175,8 @@ def test_rollouts_without_a_score_count_as_failed_and_are_left_out_of_means(run)
 
 ROUNDS = {
     "completions/clipped_ratio": (0.5, 1.0, 4 / 6),
+    "completions/mean_length": (2.0, 5.0, 3.0),
+    "kl": (0.3, 0.1, (0.3 * 8 + 0.1 * 10) / 18),  # a mean over tokens
     "completions/mean_terminated_length": (3.0, 0.0, 3.0),
     "completions/min_terminated_length": (2.0, 0.0, 2.0),
     "tools/call_frequency": (0.5, 2.0, 1.0),
@@ -211,18 +192,3 @@ def test_metrics_of_rounds_are_combined_by_their_kind():
     first, second = ({name: [each[place]] for name, each in ROUNDS.items()} for place in (0, 1))
     expected = {name: both for name, (*_, both) in ROUNDS.items()} | {"only/once": 7.0}
     assert combined([(first | {"only/once": [7.0]}, 4), (second, 2)]) == pytest.approx(expected, nan_ok=True)
-
-
-def test_a_column_that_is_logged_in_some_rounds_has_a_value_for_each_row():
-    logs = {"prompt": deque(), "extra": defaultdict(deque)}
-    for rows, logged in ((2, {"first": [1, 2]}), (3, {"second": ["a", "b", "c"]}), (1, {}), (2, {"first": [3, 4]})):
-        with whole_columns(logs):
-            logs["prompt"].extend("p" * rows)
-            for name, values in logged.items():
-                logs["extra"][name].extend(values)
-    assert {name: list(values) for name, values in logs["extra"].items()} == {
-        "first": [1, 2, None, None, None, None, 3, 4],
-        "second": [None, None, "a", "b", "c", None, None, None],
-    }
-    with whole_columns({"prompt": deque()}):  # TRL before 0.25 has no extra columns
-        pass

@@ -7,10 +7,8 @@ import pytest
 import torch
 from peft import LoraConfig
 from transformers import Qwen2Config, Qwen2ForSequenceClassification
-from trl import GRPOTrainer
 
 from apportion import AR3PO, DAPO
-from apportion.trl import AllocatedGRPOTrainer
 from tests.trl.tiny import (
     CHARACTERS,
     EOS,
@@ -24,7 +22,6 @@ from tests.trl.tiny import (
     make_questions,
     make_tokenizer,
     mark,
-    untimed,
     whole_groups,
 )
 
@@ -164,13 +161,3 @@ def test_prompts_and_fresh_prompts_come_from_a_stream_too(grouped, run):
         assert all(len(calls) == 8 for calls in groups.values())
         mixed = [prompt for prompt, calls in groups.items() if len({call.score for call in calls}) == 2][:4]
         assert {row.prompt for row in step.rows} == set(map(ids_of, mixed)) and len(step.rows) == 8 * len(mixed)
-
-
-def test_evaluation_is_that_of_trl(make):
-    given = {"config": {"num_generations_eval": 2, "per_device_eval_batch_size": 4, "max_steps": 1}}
-    given |= {"eval_dataset": make_questions(6, extra=100)}
-    theirs = make(GRPOTrainer, **given).evaluate()
-    ours = make(AllocatedGRPOTrainer, allocator=hora(), **given)
-    assert untimed([ours.evaluate()]) == untimed([theirs])
-    ours.train()
-    assert not any("allocation" in name for name in ours.evaluate())

@@ -79,14 +79,6 @@ def test_a_response_of_an_earlier_step_teaches_if_all_others_are_wrong():
     assert NoSignal().cause(finished(AR3PO(), [[Rollout(False)] * 2])) is not None
 
 
-def test_the_commonest_cause_is_named_and_another_later(caplog):
-    watch, wrong, right = NoSignal(), CAUSES["all wrong"][1], CAUSES["all right"][1]
-    for batch in [wrong] * (PATIENCE - 1) + [right] * (2 * PATIENCE):
-        watch.add(batch)
-    first, second = [record.getMessage() for record in caplog.records]
-    assert "every reward was 0;" in first and "every reward was 1;" in second
-
-
 def test_a_run_of_wrong_completions_or_without_answers_warns(run, make, caplog):
     given = {"judge": Judge(lambda text, k: 0.0), "questions": make_questions(32)}
     run(config={"max_steps": PATIENCE + 2, "beta": 0.1}, allocator=HORA(), **given)

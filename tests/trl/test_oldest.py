@@ -26,7 +26,7 @@ CHOSEN = {
     "test_parity": "test_parity",
     "test_groups": "test_groups and (hora or ar3po or optpo) and not two",
     "test_checkpoints": "test_checkpoints and (hora or ar3po) and not steps and not baseline",
-    "test_modes": "test_modes and (conversations or several or evaluation)",
+    "test_modes": "test_modes and (conversations or several or adapters)",
     "test_penalty": "test_penalty",
     "test_failures": "test_failures",
     "test_meter": "test_meter",

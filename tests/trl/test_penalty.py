@@ -11,7 +11,6 @@ from trl import RLOOTrainer
 from apportion import HORA, TTRL, Uniform
 from apportion.records import read_log
 from apportion.trl import AllocatedRLOOTrainer
-from apportion.trl.metrics import combined
 from tests.trl.test_parity import assert_same
 from tests.trl.tiny import assert_rows, ids_of, log_probabilities, make_policy, policy_with, trained, whole_groups
 
@@ -60,8 +59,3 @@ def test_rewards_from_votes_are_penalised_too(make):
     first, second, _ = trained(built)
     assert first["kl"] == pytest.approx(0, abs=1e-6) and second["kl"] != 0
     assert second["frac_reward_zero_std"] == 0  # completions of equal votes differ by their penalties
-
-
-def test_kl_of_several_rounds_is_a_mean_over_tokens():
-    rounds = [({"kl": [kl], "completions/mean_length": [length]}, 4) for kl, length in ((0.3, 2.0), (0.1, 6.0))]
-    assert combined(rounds)["kl"] == pytest.approx((0.3 * 8 + 0.1 * 24) / 32)

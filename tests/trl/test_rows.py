@@ -2,19 +2,19 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
+from apportion.trl.generation import _with_keys_of
 from apportion.trl.rows import (
     concatenate,
     loss_mask,
     make_table,
     masked_rows,
+    pack_row,
     policy_tokens,
     select,
     size,
     split_table,
-    spread_masked_rows,
+    unpack_row,
 )
 
 PAD = 9
@@ -47,11 +47,15 @@ def test_split_rows_have_no_padding_and_concatenate_to_the_same_table():
     assert_equal(concatenate([select(whole, [0]), select(whole, [1, 2])], PAD), whole)  # one ratio a row
 
 
-def test_rows_are_selected_in_the_given_order():
-    some = select(TABLE, [2, 0])
-    assert_equal(some, {key: torch.stack([value[2], value[0]]) for key, value in TABLE.items()})
-    assert size(TABLE) == 3 and size(select(TABLE, [])) == 0
-    assert select(TABLE, [0, 1, 2]) is TABLE is concatenate([TABLE], PAD)
+def test_a_row_for_a_later_step_takes_less_memory_and_loses_nothing():
+    row = split_table(TABLE | {"prompt_ids": TABLE["prompt_ids"] + 150_000})[1]
+    packed = pack_row(row)
+    assert sum(value.nbytes for value in packed.values()) <= sum(value.nbytes for value in row.values()) / 2
+    back = unpack_row(packed, row)
+    assert_equal(back, row)
+    assert all(back[key].dtype == row[key].dtype for key in row)
+    with pytest.raises(ValueError, match="all columns of this step's loss, got one without ref; resume with the beta"):
+        _with_keys_of({**row, "ref": row["prompt_ids"]}, back)
 
 
 def test_masked_rows_have_a_prompt_and_tokens_of_tools_and_masked_rows_are_not_in_the_loss():
@@ -78,23 +82,3 @@ def test_a_table_is_trl_s_output_without_the_keys_of_the_batch_and_has_one_value
         message = r"rows must hold text alone, got 'pixel_values' .*; leave images out"
         with pytest.raises(NotImplementedError, match=message):
             make_table({"completion_ids": torch.zeros(2, 2), "pixel_values": value})
-
-
-@given(
-    true=st.lists(st.booleans(), min_size=12, max_size=12),
-    chunks=st.sampled_from([1, 2, 3, 4, 6]),
-)
-def test_masked_rows_are_spread_evenly_and_every_row_occurs_once(true, chunks):
-    mask, each = torch.tensor(true, dtype=torch.long)[:, None].expand(12, 2), 12 // chunks
-    whole = {"completion_ids": mask, "completion_mask": mask, "number": torch.arange(12)}
-    before = [
-        {key: value[place : place + each] for key, value in whole.items()} | {"num_items_in_batch": torch.tensor(5)}
-        for place in range(0, 12, each)
-    ]
-    after = spread_masked_rows(before)
-    full = [int(chunk["completion_mask"].any(dim=1).sum()) for chunk in after]
-    assert max(full) - min(full) <= 1 and sum(full) == sum(true)
-    assert sorted(torch.cat([chunk["number"] for chunk in after]).tolist()) == list(range(12))
-    assert all(len(chunk["number"]) == each and chunk["num_items_in_batch"] == 5 for chunk in after)
-    for chunk in after:
-        assert [true[number] for number in chunk["number"]] == chunk["completion_mask"].any(dim=1).tolist()

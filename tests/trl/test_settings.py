@@ -5,23 +5,18 @@ from datasets import Dataset
 from transformers import TrainingArguments
 from trl import GRPOConfig, RLOOConfig
 
-from apportion import AR3PO, DAPO, HORA, TTRL, VIP, Even, OptPO, PilotCommit, Uniform
+from apportion import AR3PO, DAPO, HORA, TTRL, VIP, OptPO, Uniform
 from apportion.baselines import Predicted
 from apportion.predictors import DiscountedCounts, UniformPrior
-from apportion.presets import singles
+from apportion.presets import PRESETS, singles
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer, TRLAllocation
 from apportion.trl.settings import LOSSES
 from apportion.types import Plan
-from tests.trl.tiny import Judge, configured, make_questions, trained
+from tests.trl.tiny import Judge, make_questions, trained
 
 VOTES = OptPO(min_samples=4, max_samples=8)
 LEFT_OUT = "without labels rewards come from the votes, got verdict {} and baseline {} with optpo; leave both out"
-PAIRED = "a baseline goes with the estimators 'reinforce' and 'spo', got {} with {}; set both, or neither"
 ALLOCATION = {
-    "weighting must be one of prompt, rollout, token, got 'group'; ": {"weighting": "group"},
-    "estimator must be one of grpo, dr_grpo, .*, got 'ppo'; leave it out": {"estimator": "ppo"},
-    PAIRED.format(".*", "None"): {"baseline": Predicted()},
-    PAIRED.format("None", "'reinforce'"): {"estimator": "reinforce"},
     "extract must be one of .*, got 'last'; or a function": {"extract": "last"},
     "equivalence must be one of .*, got 'same'; check the spelling": {"equivalence": "same"},
     LEFT_OUT.format("'judge'", "None"): {"allocator": VOTES, "verdict": "judge"},
@@ -98,13 +93,11 @@ def test_vip_must_minimise_the_variance_of_the_estimator_that_trains(make, caplo
         make(AllocatedRLOOTrainer, allocator=VIP(estimator="dr_grpo", predictor=UniformPrior()))
     for trainer, settings, estimator in (
         (AllocatedGRPOTrainer, {"config": {"scale_rewards": "none"}}, "dr_grpo"),
-        (AllocatedGRPOTrainer, {"estimator": "dr_grpo"}, "dr_grpo"),
         (AllocatedGRPOTrainer, {"estimator": "rloo"}, "rloo"),
         (AllocatedRLOOTrainer, {}, "rloo"),
     ):
         built = make(trainer, allocator=vip, **settings)
         assert built.allocation.allocator.needs.estimator == estimator and vip.estimator is None
-        assert built.allocation.settings["allocator.estimator"] == estimator  # as earlier versions saved it
     assert "minimises the variance of" not in caplog.text
     gdpo = {"scale_rewards": "none", "multi_objective_aggregation": "normalize_then_sum"}
     for number, config in enumerate(({}, gdpo), 1):  # each function is scaled, whatever scale_rewards says
@@ -113,12 +106,8 @@ def test_vip_must_minimise_the_variance_of_the_estimator_that_trains(make, caplo
         assert caplog.text.count(said) == number
 
 
-def test_every_prompt_has_equal_weight_by_default():
-    weighed = [
-        TRLAllocation(allocator=Uniform(8), **given).loss_weighting
-        for given in ({}, {"estimator": "sequential"}, {"weighting": "token"})
-    ]
-    assert weighed == ["prompt", "rollout", "token"]
+def test_a_preset_has_the_settings_that_it_spells_out():
+    assert TRLAllocation(preset="spo").settings == TRLAllocation(**PRESETS["spo"]().arguments()).settings
 
 
 @pytest.mark.parametrize("estimator", ["maxrl", "sft"])
@@ -141,25 +130,12 @@ def test_settings_of_another_kind_are_refused(tmp_path):
                 trainer("no/such-model", Judge(), args, make_questions(), allocator=Uniform())
 
 
-@pytest.mark.parametrize(
-    ("allocator", "needed"),
-    [
-        (DAPO(max_draws=4), 16),
-        (DAPO(max_draws=4, draw=5), 19),
-        (PilotCommit(pilots=4, commits=4, max_rounds=4), 12),
-        (PilotCommit(pilots=4, commits=4, max_rounds=4, target=5), 16),
-        (PilotCommit(pilots=4, commits=4, max_rounds=4, target=5, max_age=0), 12),
-    ],
-)
-def test_too_few_distinct_prompts_for_the_draws_are_refused(make, allocator, needed):
-    rows = make_questions(needed - 1).to_list()
-    message = (
-        f"the data set must have {needed} distinct prompts, the 4 of a generation batch and the {needed - 4} that "
-        f"{allocator.name} may draw beside them, got {needed - 1}; give more, let the allocator draw fewer, or name"
-    )
+def test_too_few_distinct_prompts_for_the_draws_are_refused(make):
+    rows, allocator = make_questions(18).to_list(), DAPO(max_draws=4, draw=5)
+    message = "must have 19 distinct prompts, the 4 of a generation batch and the 15 that dapo may draw .* got 18; give"
     with pytest.raises(ValueError, match=message):
         make(AllocatedGRPOTrainer, questions=Dataset.from_list(rows + rows), allocator=allocator)
-    make(AllocatedGRPOTrainer, questions=make_questions(needed), allocator=allocator)
+    make(AllocatedGRPOTrainer, questions=make_questions(19), allocator=allocator)
 
 
 def test_an_unknown_loss_is_refused(make):
@@ -169,30 +145,20 @@ def test_an_unknown_loss_is_refused(make):
     assert {kind for kind, (_, by) in LOSSES.items() if by == "row"} == {"grpo", "sapo", "luspo", "dr_grpo", "rloo"}
 
 
-@pytest.mark.parametrize("reuse", ["recompute", "replay"])
-def test_a_moving_reference_is_refused_with_rows_of_earlier_steps(make, reuse):
+def test_a_moving_reference_is_refused_with_rows_of_earlier_steps(make):
     config = {"beta": 0.1, "sync_ref_model": True}
     with pytest.raises(ValueError, match=r'sync_ref_model must be False if ar3po .*; set it to False, or reuse="stop'):
-        make(AllocatedGRPOTrainer, config=config, allocator=AR3PO(reuse=reuse))
+        make(AllocatedGRPOTrainer, config=config, allocator=AR3PO(reuse="replay"))
     make(AllocatedGRPOTrainer, config=config, allocator=AR3PO(reuse="stop_gradient"))
-    make(AllocatedGRPOTrainer, config={"beta": 0.1}, allocator=AR3PO(reuse=reuse))
+    make(AllocatedGRPOTrainer, config={"beta": 0.1}, allocator=AR3PO(reuse="replay"))
 
 
 def said(caplog):
     return [record.getMessage() for record in caplog.records if record.name.startswith("apportion")]
 
 
-def test_warnings_name_what_a_rule_costs(make, caplog):
-    """Micro-batches never have more rows than ``per_device_train_batch_size``, see ``test_memory``.
-
-    A fixed total below the batch is allowed, because single rollouts need it: TRL's ``num_generations`` is at least 2.
-    """
-    for allocator in (DAPO(rollouts_per_prompt=16), AR3PO(stages=3, rollouts_per_stage=4)):
-        caplog.clear()
-        make(AllocatedGRPOTrainer, allocator=allocator)
-        (line,) = said(caplog)
-        assert "times the 32 that are sampled without it" in line
-    caplog.clear()
+def test_a_fixed_total_below_the_batch_is_warned_of(make, caplog):
+    """It is allowed, because single rollouts need it: TRL's ``num_generations`` is at least 2."""
     make(AllocatedGRPOTrainer, allocator=Uniform(6))
     assert said(caplog) == [
         "uniform trains on 24 rollouts of 4 prompts, and micro-batches are sized for 32; lower num_generations to "
@@ -230,12 +196,6 @@ def test_rewards_from_votes_have_the_name_of_their_rule():
     assert [TRLAllocation(allocator=each).vote_reward_name for each in (VOTES, own)] == ["agreement", "lengths"]
 
 
-def test_an_id_column_is_not_checked_if_columns_are_unknown(tmp_path):
-    args = configured(tmp_path, AllocatedGRPOTrainer)
-    for rewards in (1, None):
-        TRLAllocation(allocator=Uniform(8), id_column="number").check(args, [], rewards)
-
-
 @pytest.mark.parametrize("rows", [8, 32])
 def test_single_rollouts_fill_a_batch_that_trl_has_for_groups(make, rows):
     """TRL refuses ``num_generations=1``. With 8 only 4 of 32 rows were trained on."""
@@ -244,11 +204,6 @@ def test_single_rollouts_fill_a_batch_that_trl_has_for_groups(make, rows):
     for logged in trained(built)[:2]:
         wanted = {"rows": rows, "prompts": rows, "rollouts": rows, "padding": 0, "informative": 1}
         assert {name: logged[f"allocation/{name}"] for name in wanted} == wanted and logged["grad_norm"] > 0
-
-
-def test_a_budget_of_as_many_rollouts_as_rows_is_not_taken_for_single_ones(make):
-    for allocator in (Even(budget=32), Uniform(8), Uniform()):
-        assert make(AllocatedGRPOTrainer, allocator=allocator).num_generations == 8
 
 
 def test_names_stand_for_objects_with_their_defaults(make):

@@ -315,7 +315,5 @@ def test_the_undocumented_names_of_the_trainer_exist(policy, tmp_path):
     assert overridden - {"train"} == set(seam.ASYNC_METHODS)
     for name, parameters in seam.ASYNC_METHODS.items():
         assert tuple(inspect.signature(getattr(AsyncGRPOTrainer, name)).parameters)[1:] == parameters
-    for name in ("start", "stop", "update_model_version", "check_health"):
-        assert callable(getattr(RolloutWorkerProtocol, name)) and callable(getattr(trainer._worker, name))
-    for name in ("init_weight_transfer", "pause", "send_weights", "resume", "destroy"):
-        assert callable(getattr(WeightTransferProtocol, name)) and callable(getattr(trainer._worker, name))
+    protocols = vars(RolloutWorkerProtocol) | vars(WeightTransferProtocol)
+    assert {name for name in protocols if not name.startswith("_")} <= set(dir(trainer._worker))

@@ -1,34 +1,38 @@
-"""Tools and environments under allocators: TRL's own loop of tool calls in several rounds.
+"""Tools and environments under allocators: a policy that was taught to call a tool, in TRL's own loop of calls.
 
-An untrained policy calls no tool, so a ``rollout_func`` writes its first words. The policy itself continues after the
-reply of the tool.
+``test_modes`` has a ``rollout_func``.
 """
 
+import copy
 import functools
 import json
-import math
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import pytest
+import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, PrinterCallback
+from transformers import PreTrainedTokenizerFast
+from trl import GRPOTrainer
 from trl.chat_template_utils import qwen3_chat_template
 
-from apportion import HORA
+from apportion import HORA, VIP, Uniform
 from apportion.engines.prompts import prompt_of
-from apportion.predictors import MeanLengths
+from apportion.predictors import DiscountedCounts
 from apportion.records import read_log
 from apportion.trl import AllocatedGRPOTrainer
+from tests.soak import case
 from tests.trl import tiny
-from tests.trl.tiny import Judge, Watch, assert_rows, configured, make_questions, whole_groups
+from tests.trl.test_parity import assert_same
+from tests.trl.tiny import Judge, Watch, assert_rows, gradient_of, log_probabilities, make_questions, whole_groups
 
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("tool calls")]  # one worker process trains the caller
 TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 WORDS = ("name", "arguments", "guess", "number", "user", "assistant", "right", "wrong")
 SPECIAL = ("<pad>", "<|im_end|>", "<unk>", "<|im_start|>")
 VOCABULARY = (*SPECIAL, *TAGS, *WORDS, *"0123456789", *'{}":,\n +-')
-EXPECTED = 20
-"""Expected tokens of a completion before the first one."""
+LENGTH = 80
+QUESTIONS = 4
 
 
 def make_tokenizer():
@@ -55,29 +59,8 @@ def make_policy():
     )
 
 
-class Talk:
-    """A rollout function: two times in three it calls ``guess`` with a random digit, else it says one word."""
-
-    def __init__(self):
-        self.random = random.Random(0)
-
-    def __call__(self, prompts, trainer):
-        tokenizer = trainer.processing_class
-        return {
-            "prompt_ids": [rendered(tokenizer, prompt, trainer.tools) for prompt in prompts],
-            "completion_ids": [tokenizer(self.words())["input_ids"] for _ in prompts],
-            "logprobs": None,
-        }
-
-    def words(self):
-        if self.random.random() < 1 / 3:
-            return "right<|im_end|>"
-        call = json.dumps({"name": "guess", "arguments": {"number": self.random.randrange(10)}})
-        return f"<tool_call>\n{call}\n</tool_call><|im_end|>"
-
-
-def rendered(tokenizer, prompt, tools):
-    return tokenizer.apply_chat_template(prompt, tools=tools, add_generation_prompt=True, return_dict=False)
+def rendered(prompt, tools):
+    return tuple(TOKENIZER.apply_chat_template(prompt, tools=tools, add_generation_prompt=True, return_dict=False))
 
 
 def was_right(messages, k=None):
@@ -85,61 +68,11 @@ def was_right(messages, k=None):
     return float(any(message["role"] == "tool" and message["content"] == "right" for message in messages))
 
 
-@pytest.fixture
-def talk(tmp_path, monkeypatch):
-    """Return a function that trains with a budget of tokens in two rounds, with ``reward_funcs`` after the judge."""
-    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
-
-    def ran(reward_funcs=(), config=None, **given):
-        watch, lengths = Watch(Judge(was_right)), MeanLengths(EXPECTED)
-        questions = make_questions(16).map(lambda row: {"prompt": [{"role": "user", "content": row["prompt"]}]})
-        built = AllocatedGRPOTrainer(
-            weighting="rollout",  # so that the loss sees the advantages as they are
-            model=make_policy(),
-            reward_funcs=[watch.judge, *reward_funcs],
-            args=configured(
-                tmp_path, AllocatedGRPOTrainer, max_completion_length=80, **{"max_steps": 2} | (config or {})
-            ),
-            train_dataset=questions,
-            processing_class=make_tokenizer(),
-            rollout_func=Talk(),
-            allocator=HORA(pre_rollouts=3, tokens_per_prompt=8 * EXPECTED, lengths=lengths, high=16),
-            rollout_log=tmp_path / "log",
-            **given,
-        )
-        built.remove_callback(PrinterCallback)
-        watch.on(built).train()
-        return built, watch, read_log(tmp_path / "log").to_pylist()
-
-    return ran
-
-
 def groups_of(step):
     groups = defaultdict(list)
     for call in step.calls:
         groups[call.prompt[0]["content"]].append(call)
     return groups
-
-
-def assert_groups(built, watch):
-    """Every rollout is a row of the loss with its advantage in its group, and there was a second round."""
-    for step in watch.steps:
-        wanted = whole_groups(built, step, ids=lambda prompt: tuple(rendered(TOKENIZER, prompt[:1], built.tools)))
-        assert_rows(step.rows, wanted)
-    sizes = {len(calls) for step in watch.steps for calls in groups_of(step).values()}
-    assert len(watch.steps) == 2 and max(len(step.rounds) for step in watch.steps) == 2 and len(sizes) > 1
-
-
-def assert_masks(watch):
-    """In every row of the loss the tool mask covers the tokens between a call and the words after its reply."""
-    foreign = 0
-    for chunk in (chunk for step in watch.steps for chunk in step.chunks):
-        for i, own in enumerate(chunk["completion_mask"].bool()):
-            ids, mask = tuple(chunk["completion_ids"][i][own].tolist()), chunk["tool_mask"][i][own].tolist()
-            assert mask == expected_mask(ids)
-            foreign += mask.count(0)
-            assert set(chunk["tool_mask"][i][~own].tolist()) <= {0, 1}
-    assert foreign
 
 
 @functools.cache
@@ -154,22 +87,6 @@ def expected_mask(ids):
     return [1] * first + [0] * (last - first) + [1] * (len(ids) - last)
 
 
-def own_tokens(calls):
-    """Return the number of tokens of each call that the policy wrote."""
-    return [sum(expected_mask(call.ids)) for call in calls]
-
-
-def assert_charged(watch, log, first=lambda prompt: prompt):
-    """A rollout is charged for the policy's tokens. ``first`` gives the prompt as in the data set."""
-    charged = defaultdict(list)
-    for row in log:
-        charged[row["step"], row["prompt"]].append(row["tokens"])
-    for number, step in enumerate(watch.steps):
-        for prompt, calls in groups_of(step).items():
-            assert charged[number, first(prompt)] == own_tokens(calls)
-    assert sum(map(sum, charged.values())) < sum(len(call.ids) for step in watch.steps for call in step.calls)
-
-
 def guess(number: int) -> str:
     """Says whether a number is right.
 
@@ -182,28 +99,145 @@ def guess(number: int) -> str:
     return "right" if number % 4 == 0 else "wrong"
 
 
-def test_tools_of_all_rounds(talk):
-    built, watch, log = talk(tools=[guess])
-    assert_groups(built, watch)
-    assert_masks(watch)
-    assert_charged(watch, log)
-    learnt = {prompt: own_tokens(calls) for step in watch.steps for prompt, calls in groups_of(step).items()}
-    asked = [prompt_of({"prompt": [{"role": "user", "content": prompt}]}) for prompt in learnt]
-    found = built.allocation.allocator.lengths.predict(asked)
-    assert found.tolist() == [math.ceil(sum(tokens) / len(tokens)) for tokens in learnt.values()]
+def questions(count=QUESTIONS, end=None):
+    """Return questions in messages, the ``end`` of which is cut off."""
+    return make_questions(count).map(lambda row: {"prompt": [{"role": "user", "content": row["prompt"][:end]}]})
+
+
+@pytest.fixture(scope="module")
+def caller():
+    """A policy that calls ``guess`` with any digit, two times in three, and says one word after the reply."""
+    policy, draw = make_policy(), random.Random(0)
+    for weight in policy.parameters():  # random initial weights are too small to learn from quickly
+        weight.data *= 5 if weight.dim() > 1 else 1
+    optimizer = torch.optim.Adam(policy.parameters(), lr=2e-2)
+    prompts = [rendered(prompt, [guess]) for prompt in questions()["prompt"]]
+    for _ in range(80):
+        rows = [(prompt, demonstration(draw)) for prompt in prompts]
+        width = max(len(prompt) + len(words) for prompt, words in rows)
+        ids = torch.tensor([[*p, *words, *[0] * (width - len(p) - len(words))] for p, words in rows])
+        own = [[*[0] * len(p), *expected_mask(words), *[0] * (width - len(p) - len(words))] for p, words in rows]
+        labels = torch.where(torch.tensor(own) == 1, ids, -100)
+        optimizer.zero_grad()
+        policy(ids, labels=labels).loss.backward()
+        optimizer.step()
+    return policy.eval()
+
+
+def demonstration(draw):
+    """Return the ids of a completion."""
+    if draw.random() < 1 / 3:
+        return tuple(TOKENIZER("right<|im_end|>")["input_ids"])
+    number = draw.randrange(10)
+    call = json.dumps({"name": "guess", "arguments": {"number": number}})
+    turn = f"<|im_start|>user\n<tool_response>\n{guess(number)}\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+    text = f"<tool_call>\n{call}\n</tool_call><|im_end|>\n{turn}{draw.choice(('right', 'wrong'))}<|im_end|>"
+    return tuple(TOKENIZER(text)["input_ids"])
+
+
+def made(trainer, policy, folder, judge, config=None, count=QUESTIONS, **given):
+    config = {"max_completion_length": LENGTH} | (config or {})
+    given = {"questions": questions(count), "reward_funcs": [judge], "tools": [guess]} | given
+    return tiny.made(trainer, copy.deepcopy(policy), folder, config=config, processing_class=make_tokenizer(), **given)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        case({"loss_type": "dr_grpo", "scale_rewards": "none", "steps_per_generation": 8}, suite=False),
+        {"num_iterations": 2, "mask_truncated_completions": True, "max_tool_calling_iterations": 1},
+    ],
+)
+def test_uniform_is_trl_to_the_last_bit_with_tools(caller, tmp_path, config):
+    runs = []
+    for trainer, given in ((GRPOTrainer, {}), (AllocatedGRPOTrainer, {"allocator": Uniform(8)})):
+        built = made(trainer, caller, tmp_path / trainer.__name__, Judge(was_right), config, 8, **given)
+        runs.append((tiny.trained(built), built.model.state_dict()))
+    assert_same(*runs)
+    called = [step["tools/call_frequency"] for step in runs[0][0] if "tools/call_frequency" in step]
+    assert called and all(0.3 < each < 1.5 for each in called)
+
+
+RULES = {
+    "vip of dr_grpo": (lambda: VIP(estimator="dr_grpo", high=24, predictor=DiscountedCounts()), None),
+    "vip of rloo": (lambda: VIP(high=24, predictor=DiscountedCounts()), "rloo"),
+    "hora": (lambda: HORA(pre_rollouts=3, high=24), None),
+}
+"""Each rule with the estimator, by default Dr. GRPO's as TRL has it. TRL's RLOO trainer has no tools."""
+
+
+@pytest.mark.parametrize("rule", [case(rule, suite=rule != "vip of dr_grpo") for rule in RULES])
+def test_planned_rollouts_are_made_and_the_reply_of_a_tool_has_no_gradient(caller, tmp_path, rule, monkeypatch):
+    make, estimator = RULES[rule]
+    allocator, plans = make(), []
+    plan = type(allocator).plan
+
+    def watched(self, batch):
+        found = plan(self, batch)
+        plans.append({prompt.id: int(n) for prompt, n in zip(batch.prompts, found.counts, strict=True) if n})
+        return found
+
+    watch = Watch(Judge(was_right))
+    config = {"loss_type": "dr_grpo", "scale_rewards": "none", "max_grad_norm": 0.0}
+    given = {"allocator": allocator, "estimator": estimator, "rollout_log": tmp_path / "log"}
+    built = made(AllocatedGRPOTrainer, caller, tmp_path / "run", watch.judge, config, **given)
+    monkeypatch.setattr(type(allocator), "plan", watched)  # now, because stand-ins were planned for before
+    watch.on(built).train()
+
+    rounds = [
+        Counter(prompt_of({"prompt": call.prompt[:1]}).id for call in own) for s in watch.steps for own in s.rounds
+    ]
+    assert rounds == [counts for counts in plans if counts]
+    sizes = [[len(calls) for calls in groups_of(step).values()] for step in watch.steps]
+    assert len(sizes) == 3 and all(sum(own) == 8 * QUESTIONS for own in sizes)
+    assert any(len(set(own)) > 1 for own in sizes)
+    assert_logged(built, watch, read_log(tmp_path / "log").to_pylist())
+    assert_gradients(caller, watch)
+
+
+def assert_logged(built, watch, log):
+    """The log has every rollout with its reward and the tokens of the policy, and the metrics count calls of tools."""
+    for number, (step, metrics) in enumerate(zip(watch.steps, built.state.log_history, strict=False)):
+        for prompt, calls in groups_of(step).items():
+            rows = [row for row in log if row["step"] == number and row["prompt"] == prompt]
+            assert [row["reward"] for row in rows] == [call.score for call in calls]
+            assert [row["tokens"] for row in rows] == [sum(expected_mask(call.ids)) for call in calls]
+        replies = [message["content"] for call in step.calls for message in call.text if message["role"] == "tool"]
+        failed = [reply for reply in replies if reply not in ("right", "wrong")]
+        assert metrics["tools/call_frequency"] == pytest.approx(len(replies) / len(step.calls))
+        assert metrics["tools/failure_frequency"] == pytest.approx(len(failed) / len(replies))
+
+
+def assert_gradients(caller, watch):
+    """Each update's gradient is that of the rows' own words."""
+    for step, (weights, gradient) in zip(watch.steps, watch.updates, strict=True):
+        policy, loss = copy.deepcopy(caller), torch.zeros(())
+        policy.load_state_dict(weights)
+        foreign = 0
+        for row in step.rows:
+            mask = torch.tensor(expected_mask(row.ids))
+            foreign += int((mask == 0).sum())
+            loss = loss - row.advantage * (log_probabilities(policy, row.prompt, row.ids) * mask).sum()
+        (loss / len(step.rows) / LENGTH).backward()
+        expected = gradient_of(policy)
+        assert foreign and expected.norm() > 1e-4
+        assert (gradient - expected).norm() < 2e-4 * expected.norm()
 
 
 class Quiz:
-    """An environment in which numbers below half of the row's k are right. TRL uses instances in several rounds."""
+    """An environment in which numbers below half of the row's k are right. TRL uses instances in several rounds.
 
-    made = 0
+    If ``slow``, it has no reward yet when it is asked for the first time, for an even k.
+    """
+
+    made, slow = 0, False
 
     def __init__(self):
         Quiz.made += 1
 
     def reset(self, k, **row):
-        self.k, self.asked = k, []
-        return f"+{k}"
+        self.k, self.asked, self.asks = k, [], 0
+        return ":"  # which ends the prompt
 
     def guess(self, number: int) -> str:
         """Says whether a number is right.
@@ -218,54 +252,41 @@ class Quiz:
         return "right" if number < self.k // 2 else "wrong"
 
     def get_reward(self):
-        return float(any(number < self.k // 2 for number in self.asked))
-
-
-def test_every_row_has_an_environment_of_its_own(talk):
-    """It is reset to its row before the round and gives a reward after it."""
-    seen = []
-
-    def own(prompts, completions, k, environments, **columns):
-        assert len({id(each) for each in environments}) == len(prompts)
-        for prompt, messages, of_row, each in zip(prompts, completions, k, environments, strict=True):
-            assert each.k == of_row and prompt[0]["content"].endswith(f"+{of_row}")
-            calls = [call for message in messages for call in message.get("tool_calls") or ()]
-            assert each.asked == [call["function"]["arguments"]["number"] for call in calls]
-            assert was_right(messages) == each.get_reward()
-        seen.append(len(prompts))
-        return [0.0] * len(prompts)
-
-    Quiz.made = 0
-    weights = {"reward_weights": [0.0, 0.0]}  # the environment adds its own reward
-    built, watch, log = talk([own], weights, environment_factory=Quiz, verdict="Quiz")
-    assert_groups(built, watch)
-    assert_masks(watch)
-    assert_charged(watch, log, lambda prompt: prompt.rsplit("+", 1)[0])
-    assert seen == [len(calls) for step in watch.steps for calls in step.rounds]
-    assert Quiz.made == max(seen)
-
-
-class Slow(Quiz):
-    """A quiz that has no reward yet when it is asked for the first time, if its k is even."""
-
-    def reset(self, k, **row):
-        self.asks = 0
-        return super().reset(k, **row)
-
-    def get_reward(self):
         self.asks += 1
-        return None if self.asks == 1 and self.k % 2 == 0 else super().get_reward()
+        early = self.slow and self.asks == 1 and self.k % 2 == 0
+        return None if early else float(any(number < self.k // 2 for number in self.asked))
 
 
-def test_environments_without_a_reward_are_asked_again_with_their_own_rows(talk):
-    seen = []
+@pytest.mark.parametrize("slow", [False, True])
+def test_every_row_has_an_environment_of_its_own(caller, tmp_path, monkeypatch, slow):
+    """It is reset to its row before the round and gives a reward after it, or when it is asked again."""
+    seen, watch, asked = [], Watch(Judge(was_right)), make_questions(QUESTIONS)["prompt"]
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    monkeypatch.setattr(Quiz, "slow", slow)
+    monkeypatch.setattr(Quiz, "made", 0)
 
     def own(prompts, completions, k, environments, **columns):
-        seen.append(len(prompts))
-        assert [each.k for each in environments] == list(k) and len(completions) == len(prompts)
+        rows = []
+        for prompt, messages, of_row, each in zip(prompts, completions, k, environments, strict=True):
+            calls = [call for message in messages for call in message.get("tool_calls") or ()]
+            told = [call["function"]["arguments"].get("number") for call in calls]
+            rows.append((id(each), each.k == of_row, each.asked == [number for number in told if number is not None]))
+            rows[-1] += (prompt[0]["content"] in asked,)
+        seen.append(rows)
         return [0.0] * len(prompts)
 
-    weights = {"reward_weights": [0.0, 0.0], "max_steps": 1}
-    _, _, log = talk([own], weights, environment_factory=Slow, verdict="Slow", failed_rewards="retry")
-    rows = [row for row in log if row["index"] is not None and row["reused_step"] is None]
-    assert len(seen) > 1 and len(rows) == sum(row["asked"] for row in log if row["index"] == 0)
+    given = {"reward_funcs": [watch.judge, own], "environment_factory": Quiz, "tools": None, "verdict": "Quiz"}
+    given["questions"] = questions(end=-1)
+    given |= {"allocator": HORA(pre_rollouts=3, high=16), "failed_rewards": "retry"}
+    config = {"reward_weights": [0.0, 0.0], "max_steps": 2 - slow}  # the environment adds its own reward
+    built = made(AllocatedGRPOTrainer, caller, tmp_path, watch.judge, config, **given)
+    watch.on(built).train()
+    assert all(len({own for own, *_ in rows}) == len(rows) and all(all(row) for row in rows) for rows in seen)
+    sizes = list(map(len, seen))
+    if slow:
+        assert built.state.log_history[0]["allocation/failed"] == 0 and len(sizes) > 2
+        return
+    assert sizes == [len(calls) for step in watch.steps for calls in step.rounds] and Quiz.made == max(sizes)
+    for step in watch.steps:
+        assert_rows(step.rows, whole_groups(built, step, ids=lambda prompt: rendered(prompt[:1], built.tools)))
+    assert len({len(calls) for step in watch.steps for calls in groups_of(step).values()}) > 1

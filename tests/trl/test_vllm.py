@@ -10,6 +10,7 @@ import inspect
 import sys
 import types
 from collections import Counter
+from contextlib import ExitStack
 from types import SimpleNamespace
 
 import numpy as np
@@ -32,7 +33,7 @@ from tests.trl.tiny import (
     make_questions,
     whole_groups,
 )
-from tests.trl.vllm_server import Engine, Reply, serve
+from tests.trl.vllm_server import Engine, Reply, Script, serve
 
 FIXED = HORA(pre_rollouts=3, rollouts_per_prompt=8)
 CAP = 3.0
@@ -85,24 +86,22 @@ def seeming_installed(monkeypatch):
 @pytest.fixture(params=["server", "colocate"])
 def start(request, policy, tmp_path, seeming_installed):
     """Return a function that makes a trainer in each mode, with its watch and the script of the policy."""
-    servers = []
 
     def started(trainer=AllocatedGRPOTrainer, answer=None, *, config=None, **given):
-        servers.append(serve(Parrot() if answer is None else answer))
-        server, watch = servers[-1].__enter__(), Watch(Judge())
-        settings = {"use_vllm": True, "vllm_mode": request.param, "vllm_server_base_url": server.url}
+        script, watch = Script(Parrot() if answer is None else answer), Watch(Judge())
+        url = servers.enter_context(serve(script))
+        settings = {"use_vllm": True, "vllm_mode": request.param, "vllm_server_base_url": url}
         settings |= {"max_completion_length": 8, "learning_rate": 0.0} | (config or {})
         if trainer is AllocatedGRPOTrainer:
             settings["vllm_importance_sampling_mode"] = "token_truncate"
         given = {"reward_funcs": [watch.judge], "allocator": FIXED} | given
         built = made(trainer, policy, tmp_path, config=settings, **given)
         if request.param == "colocate":
-            built.vllm_generation.llm = Engine(server.script)
-        return watch.on(built), watch, server.script
+            built.vllm_generation.llm = Engine(script)
+        return watch.on(built), watch, script
 
-    yield started
-    for context in servers:
-        context.__exit__(None, None, None)
+    with ExitStack() as servers:
+        yield started
 
 
 @pytest.mark.parametrize("trainer", [AllocatedGRPOTrainer, AllocatedRLOOTrainer])
@@ -136,14 +135,6 @@ def test_log_probabilities_of_the_sampler_and_ratios_to_it_stay_with_their_token
         assert torch.allclose(before, own, atol=1e-5)
         assert torch.allclose(ratio, torch.exp(own - sampled).clamp(max=CAP), rtol=1e-4)
     assert min(float(ratio.min()) for *_, ratio in rows) < CAP
-
-
-def test_evaluation_sends_the_requests_of_trl(start):
-    config = {"num_generations_eval": 2, "per_device_eval_batch_size": 8, "max_steps": 1}
-    built, _, script = start(config=config, eval_dataset=make_questions(4, extra=100))
-    built.evaluate()
-    wanted = (4, 2) if built.vllm_generation.mode == "server" else (8, 1)
-    assert [(len(request["prompts"]), request["n"]) for request in script.requests] == [wanted]
 
 
 class Forgetful:

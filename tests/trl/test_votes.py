@@ -1,7 +1,5 @@
 """Answers as votes: equal answers to a prompt get the same text."""
 
-import asyncio
-
 import pytest
 
 from apportion.answers.equivalence import Equivalence, ExactMatch
@@ -19,13 +17,6 @@ def test_equal_answers_to_a_prompt_get_the_text_of_the_first_also_in_later_round
     votes = Votes(AnswerReader(how=lambda text: text or None, equivalence=Length()))
     assert votes.read([0, 0, 1, 0], ["ab", "c", "xy", "de"]) == ["ab", "c", "xy", "ab"]
     assert votes.read([1, 0, 0], ["zz", "", "f"]) == ["xy", None, "c"]
-
-
-def test_votes_are_read_inside_a_running_event_loop():
-    async def notebook():
-        return Votes(AnswerReader(how=str, equivalence=ExactMatch())).read([0, 0], ["7", "7"])
-
-    assert asyncio.run(notebook()) == ["7", "7"]
 
 
 def test_an_equivalence_by_name_is_made_once_and_closed_and_one_that_is_given_is_left_alone():
@@ -53,11 +44,3 @@ def test_an_equivalence_by_name_is_made_once_and_closed_and_one_that_is_given_is
     kept = AnswerReader(equivalence=own)
     kept.close()
     assert not own.closed
-
-
-def test_what_an_extractor_raises_is_raised():
-    def broken(text):
-        raise KeyError(text)
-
-    with pytest.raises(KeyError, match="42"):
-        Votes(AnswerReader(how=broken)).read([0], ["42"])

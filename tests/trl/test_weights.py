@@ -1,17 +1,17 @@
 """Weightings and our own estimators in TRL's loss, compared with gradients computed from the definitions."""
 
-from collections import defaultdict
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pytest
 
-from apportion import AR3PO, ReinforceAda
+from apportion import AR3PO, Prompt, ReinforceAda, Rollout
 from apportion.advantages import ESTIMATORS, needs
-from apportion.baselines import Predicted, Zero
-from apportion.predictors import DiscountedCounts
+from apportion.baselines import SPO
 from apportion.records import read_log
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
+from tests.builders import finished
 from tests.soak import case
 from tests.trl.tiny import (
     TERMS,
@@ -26,6 +26,7 @@ from tests.trl.tiny import (
 )
 
 QUESTIONS = make_questions(8)
+LOGGED = {"tokens": "tokens", "rounds": "round", "score_norms": "score_norm"}
 ONE = {"max_steps": 1, "max_grad_norm": 0.0}
 
 
@@ -61,6 +62,36 @@ def test_the_gradient_is_the_mean_of_the_weighting(run, loss, weighting):
     assert_gradient(gradient, direct_gradient(weights, rows, lambda rows: means(rows, weighting, loss)))
 
 
+@pytest.mark.parametrize(
+    ("trainer", "name"),
+    [
+        case(trainer, name, suite=(trainer is AllocatedRLOOTrainer) == (turn % 3 == 0))
+        for trainer in (AllocatedGRPOTrainer, AllocatedRLOOTrainer)
+        for turn, name in enumerate(sorted(ESTIMATORS))
+    ],
+)
+def test_our_estimators_replace_trl_s_formula(run, tmp_path, trainer, name):
+    """The baseline of a batch is that of before it; rounds, tokens and norms are those of the log."""
+    given = {"baseline": SPO()} if "baseline" in needs(name) else {}
+    given |= {"estimator": name, "rollout_log": tmp_path / "log", "questions": QUESTIONS.select(range(4, 8))}
+    _, watch, _ = run(trainer, config={"max_steps": 2, "max_grad_norm": 0.0}, allocator=hora(), **given)
+    log, baseline = read_log(tmp_path / "log").to_pylist(), SPO()
+    for number, step in enumerate(watch.steps):
+        rows, calls = [row for row in log if row["step"] == number], list(chain(*step.by_prompt.values()))
+        seen = [(row["prompt"], row["completion"], row["reward"], row["tokens"]) for row in rows]
+        assert seen == [(call.prompt, call.text, call.score, len(call.ids)) for call in calls]
+        prompts = list(map(Prompt, step.by_prompt))
+        expected = dict(zip(step.by_prompt, baseline.predict(prompts), strict=True))
+        baseline.update(finished(prompts, [[Rollout(call.score > 0) for call in o] for o in step.by_prompt.values()]))
+        columns = {"baseline": [expected[row["prompt"]] for row in rows]}
+        columns |= {column: [row[each] for row in rows] for column, each in LOGGED.items()}
+        given = {column: columns[column] for column in needs(name)}
+        advantages = ESTIMATORS[name](*([row[each] for row in rows] for each in ("reward", "prompt")), **given)
+        assert np.abs(advantages).max() > 0
+        assert_rows(step.rows, [Row(ids_of(c.prompt), c.ids, float(a)) for c, a in zip(calls, advantages, strict=True)])
+    assert len(set(columns["rounds"])) == 2 and ((None in columns["score_norms"]) != ("score_norms" in needs(name)))
+
+
 def test_the_weight_of_a_prompt_is_divided_among_its_kept_rows(run):
     """Reinforce-Ada keeps only some of the rollouts."""
     allocator, found = ReinforceAda(exit="positive", rollouts_per_round=2, rounds=3, keep=5), []
@@ -72,45 +103,3 @@ def test_the_weight_of_a_prompt_is_divided_among_its_kept_rows(run):
     assert len(set(numbers.values())) > 1
     scale = {prompt: len(rows) / len(numbers) / number for prompt, number in numbers.items()}
     assert_rows(weighted, [replace(row, advantage=row.advantage * scale[row.prompt]) for row in rows])
-
-
-@pytest.mark.parametrize(
-    ("trainer", "name"),
-    [
-        case(trainer, name, suite=(trainer is AllocatedRLOOTrainer) == (turn % 3 == 0))
-        for trainer in (AllocatedGRPOTrainer, AllocatedRLOOTrainer)
-        for turn, name in enumerate(sorted(ESTIMATORS))
-    ],
-)
-def test_our_estimators_replace_trl_s_formula(run, tmp_path, trainer, name):
-    given = {"baseline": Predicted(DiscountedCounts())} if "baseline" in needs(name) else {}
-    given |= {"estimator": name, "rollout_log": tmp_path / "log", "questions": QUESTIONS.select(range(4, 8))}
-    _, watch, _ = run(trainer, config={"max_steps": 2, "max_grad_norm": 0.0}, allocator=hora(), **given)
-    log = read_log(tmp_path / "log").to_pylist()
-    norms = {(row["step"], row["prompt"], row["completion"]): row["score_norm"] for row in log}
-    right, wrong = defaultdict(float), defaultdict(float)
-    for number, step in enumerate(watch.steps):
-        columns, calls = defaultdict(list), []
-        round_of = {id(call): place for place, own in enumerate(step.rounds) for call in own}
-        for prompt, own in step.by_prompt.items():
-            expected = (1 + right[prompt]) / (2 + right[prompt] + wrong[prompt])
-            hits = sum(call.score for call in own)
-            right[prompt], wrong[prompt] = 0.9 * right[prompt] + hits, 0.9 * wrong[prompt] + len(own) - hits
-            columns["baseline"] += [expected] * len(own)
-            calls += own
-        columns["tokens"] = [len(call.ids) for call in calls]
-        columns["rounds"] = [round_of[id(call)] for call in calls]
-        columns["score_norms"] = [norms[number, call.prompt, call.text] for call in calls]
-        given = {column: columns[column] for column in needs(name)}
-        advantages = ESTIMATORS[name]([call.score for call in calls], [call.prompt for call in calls], **given)
-        assert np.abs(advantages).max() > 0
-        rows = [Row(ids_of(c.prompt), c.ids, float(a)) for c, a in zip(calls, advantages, strict=True)]
-        assert_rows(step.rows, rows)
-    assert len(set(columns["baseline"])) > 1
-    found = set(columns["score_norms"])
-    assert len(found) > 1 if "score_norms" in needs(name) else found == {None}
-
-
-def test_a_zero_baseline_leaves_the_rewards(run):
-    _, watch, _ = run(config=ONE, allocator=hora(), estimator="reinforce", baseline=Zero())
-    assert_rows(watch.steps[0].rows, [Row(ids_of(c.prompt), c.ids, c.score) for c in watch.steps[0].calls])

@@ -351,14 +351,10 @@ def direct_gradient(weights, rows, terms, reference=None, beta=0.0):
 
 
 TERMS = {
-    "grpo": lambda rows: [1 / len(rows) / len(row.ids) for row in rows],
-    "sapo": lambda rows: [1 / len(rows) / len(row.ids) for row in rows],
-    "luspo": lambda rows: [1 / len(rows) for _ in rows],
-    "dr_grpo": lambda rows: [1 / len(rows) / LENGTH for _ in rows],
-    "dapo": lambda rows: [1 / sum(len(row.ids) for row in rows)] * len(rows),
-    "cispo": lambda rows: [1 / sum(len(row.ids) for row in rows)] * len(rows),
-    "vespo": lambda rows: [1 / sum(len(row.ids) for row in rows)] * len(rows),
-    "rloo": lambda rows: [1 / len(rows) for _ in rows],
+    **dict.fromkeys(("grpo", "sapo"), lambda rows: [1 / len(rows) / len(row.ids) for row in rows]),
+    **dict.fromkeys(("luspo", "rloo"), lambda rows: [1 / len(rows)] * len(rows)),
+    **dict.fromkeys(("dapo", "cispo", "vespo"), lambda rows: [1 / sum(len(row.ids) for row in rows)] * len(rows)),
+    "dr_grpo": lambda rows: [1 / len(rows) / LENGTH] * len(rows),
 }
 """The factor c_i of each loss, if the policy has not changed since sampling."""
 

@@ -1,12 +1,11 @@
 """Small jobs: a file of questions for the policy of ``tiny``, a verifier, and a job that uses both."""
 
-import json
-
 from apportion.config import to_toml
 from apportion.lab.policy.job_source import LabSource
 from apportion.trl.jobs.command import run_job
 from apportion.trl.jobs.job import read_job
 from apportion.trl.jobs.prepared import prepare
+from tests.builders import write_jsonl
 from tests.trl.tiny import make_questions
 
 VERIFIER = """
@@ -39,12 +38,13 @@ TRAINING = {
     "disable_tqdm": True,
     "use_cpu": True,
 }
+HELD_OUT = {"path": "questions.jsonl", "limit": 8}
 
 
 def make_files(folder):
     """Write the questions and the verifier to ``folder``, where the job is run."""
     rows = [{"prompt": row["prompt"], "answer": str(row["k"])} for row in make_questions()]
-    (folder / "questions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    write_jsonl(folder / "questions.jsonl", rows)
     (folder / "verifier.py").write_text(VERIFIER)
 
 

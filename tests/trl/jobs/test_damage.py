@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 
 import pytest
 import torch
@@ -11,23 +10,11 @@ from apportion.config import ConfigError
 from tests import warm
 from tests.processes import Command
 from tests.soak import case
-from tests.trl.jobs.small import make_files, make_job, train
+from tests.trl.jobs.small import HELD_OUT, make_files, make_job, train
 from tests.trl.jobs.test_job import rollouts, weights
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("commands")]
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
-
-
-@pytest.fixture(scope="module")
-def whole(policy, tmp_path_factory):
-    """Return the folder of a job that nothing disturbed."""
-    folder = tmp_path_factory.mktemp("whole")
-    make_files(folder)
-    with Command(folder, "trl", make_job(folder, policy), program=warm.python(), **OFFLINE) as command:
-        code, _, errors = command.ended()
-        assert code == 0, errors
-        assert command.nothing_left()
-    return folder / "runs" / "job"
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +23,9 @@ def terminated(policy, tmp_path_factory):
     folder = tmp_path_factory.mktemp("terminated")
     make_files(folder)
     (folder / "stop").write_text("90 SIGTERM")
-    with Command(folder, "trl", make_job(folder, policy), program=warm.python(), **OFFLINE) as command:
+    with Command(
+        folder, "trl", make_job(folder, policy, evaluation=HELD_OUT), program=warm.python(), **OFFLINE
+    ) as command:
         ended = command.ended()
         assert command.nothing_left()
     (folder / "stop").unlink()
@@ -107,15 +96,6 @@ def test_a_checkpoint_that_is_torn_is_named_and_its_remedy_leads_to_the_same_res
     shutil.rmtree(checkpoint)
     assert resume() == 0
     expect_the_results_of(whole, folder)
-
-
-@pytest.mark.soak  # test_job kills a job and resumes it
-def test_a_job_that_is_killed_leaves_no_process(tmp_path, policy):
-    make_files(tmp_path)
-    (tmp_path / "stop").write_text("90 SIGKILL")
-    with Command(tmp_path, "trl", make_job(tmp_path, policy), **OFFLINE) as command:
-        assert command.ended()[0] == -signal.SIGKILL
-        assert command.nothing_left()
 
 
 def test_a_dead_verifier_ends_a_job_with_one_line_and_once_mended_the_job_goes_on(

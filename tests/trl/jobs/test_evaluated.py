@@ -1,6 +1,5 @@
 """An evaluation of a job logs Mean@k, Pass@k and Maj@k of each question's k completions."""
 
-import json
 from collections import Counter
 from math import comb
 
@@ -10,8 +9,8 @@ import pytest
 from apportion.trl.jobs.command import make_trainer
 from apportion.trl.jobs.evaluated import scores_at_k
 from apportion.trl.jobs.prepared import prepare
-from apportion.verifiers import Exact, Function
-from tests.trl.jobs.small import job_of, make_job, train
+from apportion.verifiers import Exact
+from tests.trl.jobs.small import job_of, make_job
 
 EVALUATION = {"path": "questions.jsonl", "limit": 6}
 TRAINING = {"num_generations_eval": 4, "per_device_eval_batch_size": 8}
@@ -52,23 +51,9 @@ def right(completion, gold):
     return float(completion[:1] != "" and completion[0] in LETTERS[: int(gold)])
 
 
-def test_scores_of_known_rewards():
-    right = np.array([[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0]], bool)
-    answers = [["7", "8", "8", None], ["7", "7", "8", "8"], [None] * 4]
-    assert {name: values.tolist() for name, values in scores_at_k(right, answers).items()} == {
-        "mean_at_4": [0.25, 0.5, 0.0],
-        "pass_at_2": [0.5, pytest.approx(5 / 6), 0.0],
-        "pass_at_4": [1.0, 1.0, 0.0],
-        "maj_at_4": [0.0, 1.0, 0.0],
-    }
-
-
-def test_every_power_of_two_up_to_k_has_its_pass_at_k():
-    for k, names in ((1, []), (2, [2]), (3, [2, 3]), (8, [2, 4, 8])):
-        found = scores_at_k(np.ones((2, k), bool), [["1"] * k] * 2)
-        majority = [f"maj_at_{k}"] if k > 1 else []
-        assert list(found) == [f"mean_at_{k}", *(f"pass_at_{n}" for n in names), *majority]
-        assert all(values.tolist() == [1.0, 1.0] for values in found.values())
+def test_a_single_completion_has_a_mean_alone_and_others_pass_at_every_power_of_two():
+    for k, names in ((1, []), (3, ["pass_at_2", "pass_at_3", "maj_at_3"])):
+        assert list(scores_at_k(np.ones((2, k), bool), [["1"] * k] * 2)) == [f"mean_at_{k}", *names]
 
 
 def test_an_evaluation_logs_what_its_completions_give_by_hand(folder, policy):
@@ -105,12 +90,6 @@ def test_equal_answers_are_one_vote_by_the_equivalence_of_the_job(folder, policy
     assert found == {"exact": 0.0, "phrase": 1.0}
 
 
-def test_a_verifier_that_reads_no_answers_has_no_majority(folder, policy):
-    logged, _ = evaluated(folder, policy, right)
-    assert list(ended(logged)) == ["mean_at_4", "pass_at_2", "pass_at_4"]
-    assert isinstance(job_of(folder / "job.toml").judge, Function)
-
-
 FIRST, GRADED = [1.0, 0.0, 0.0, 0.0], [0.5, 0.0, 0.0, 0.0]
 SCORES = {"mean_at_4": 0.25, "pass_at_2": 0.5, "pass_at_4": 1.0}
 GIVEN = {
@@ -131,12 +110,7 @@ def test_which_rewards_are_scored(folder, policy, name):
     assert ended(logged) == pytest.approx(expected)
 
 
-def test_a_job_from_its_file_logs_the_papers_scores_and_fits_whole_groups_into_a_batch(folder, policy):
-    training = {"num_generations_eval": 16, "max_steps": 2, "eval_steps": 1}
-    config = make_job(folder, policy, training, evaluation=EVALUATION, verifier="exact")
-    job = job_of(config)
-    assert prepare(job).arguments.per_device_eval_batch_size == 16
-    assert train(config) == 0
-    state = max((folder / "runs/job/checkpoints").glob("checkpoint-*/trainer_state.json"))
-    entries = [row for row in json.loads(state.read_text())["log_history"] if "eval_mean_at_16" in row]
-    assert entries and all({"eval_pass_at_16", "eval_pass_at_2", "eval_maj_at_16"} <= row.keys() for row in entries)
+def test_a_batch_of_an_evaluation_holds_whole_groups(folder, policy):
+    logged, _ = evaluated(folder, policy, right, FirstLetter(), {"num_generations_eval": 16})
+    assert {"mean_at_16", "pass_at_16", "pass_at_2", "maj_at_16"} <= ended(logged).keys()
+    assert prepare(job_of(folder / "job.toml")).arguments.per_device_eval_batch_size == 16

@@ -1,12 +1,9 @@
 """``apportion trl``: which jobs are refused, and jobs of every kind from the file to the model."""
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 import tomllib
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -29,29 +26,17 @@ from apportion.runs.folder import hold_lock
 from apportion.trl.jobs.command import make_trainer, reward_of
 from apportion.trl.jobs.plan import plan_lines
 from apportion.trl.jobs.prepared import prepare
-from apportion.verifiers import EM, Exact
+from apportion.verifiers import EM
 from tests import warm
+from tests.builders import write_jsonl
 from tests.commands import invoke, refused
+from tests.processes import Command
 from tests.trl import test_tools
-from tests.trl.jobs.small import job_of, make_files, make_job, prepared, train
+from tests.trl.jobs.small import HELD_OUT, job_of, make_job, prepared, train
 from tests.trl.tiny import make_tokenizer, mark
 
 ROOT = Path(__file__).parents[3]
 KEPT = ("step", "prompt_id", "predicted", "asked", "index", "round", "correct", "reward", "completion", "advantage")
-
-
-def command(folder, *arguments, processes=1):
-    """Run the command in processes of its own."""
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    start = ["-m", "torch.distributed.run", "--nproc_per_node", str(processes)] if processes > 1 else []
-    return subprocess.run(
-        [warm.python(), *start, "-m", "apportion", "trl", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
 
 
 def rollouts(folder):
@@ -75,14 +60,12 @@ REFUSED = {
     "training.learning_rate must be a number, got 'fast'; write learning_rate = 1.0": {
         "training": {"learning_rate": "fast"}
     },
-    "training.num_generations must be an integer": {"training": {"num_generations": 7.5}},
     "training.num_train_epochs must be finite, got inf; write a number": {
         "training": {"num_train_epochs": float("inf")}
     },
     "training.generation_batch_size .* must be divisible by num_generations": {"training": {"num_generations": 7}},
     "training.output_dir is set by the job, got 'x'; leave": {"training": {"output_dir": "x"}},
     "lora has no key 'rank'; .*the settings of peft.LoraConfig": {"lora": {"rank": 4}},
-    "lora.r must be an integer, got 'four'": {"lora": {"r": "four"}},
     "tools are for grpo, got math:sqrt with rloo, whose trainer in TRL has none; set algorithm": {
         "tools": ["math:sqrt"],
         "algorithm": "rloo",
@@ -91,18 +74,13 @@ REFUSED = {
     "hora must train on no more than TRL's batches hold, 32 rollouts of 8 prompts, got 64": {
         "training": {"num_generations": 4}
     },
-    "allocator .* must have a known name, .*mean 'hora'": {"allocator": "horra"},
-    "preset .* must have a known name, got 'hora_printed'; did you mean 'hora_as_printed'": {
-        "allocator": None,
-        "preset": "hora_printed",
-    },
     "allocator must be left out beside a preset whose own is vip, got 'hora'; leave out the preset": {
         "preset": "vip_as_printed"
     },
     "allocator must be given, or a preset, which has one, got neither; name": {"allocator": None},
-    "dataloader_num_workers must be 0 with a selection, got 2": {
-        "selection": "mixed",
-        "training": {"dataloader_num_workers": 2},
+    "num_generations must suit vip, .* got 2 .*; raise num_generations, or": {
+        "allocator": "vip",
+        "training": {"num_generations": 2},
     },
     "data: questions.jsonl must have a column rate, got prompt, answer; name another": {
         "data": {"path": "questions.jsonl", "template": "plain", "rate_column": "rate"}
@@ -116,7 +94,6 @@ REFUSED = {
         "data": {"path": "open.jsonl"},
         "verifier": "math",
     },
-    "algorithm must be one of 'grpo', 'rloo', got 'ppo'": {"algorithm": "ppo"},
     "base must be easy, medium, .*, got 'mediun'": {"model": "lab:mediun"},
     "data: split must be one of train, test, got 'dev'": {"data": {"name": "lab:medium", "split": "dev"}},
     "model must be an id .*, got 'no/such-model' ": {"model": "no/such-model"},
@@ -172,19 +149,6 @@ def test_a_dry_run_prints_the_plan_and_needs_no_weights(folder, policy, capsys):
         train(config)
 
 
-@pytest.fixture(scope="module")
-def whole(policy, tmp_path_factory):
-    """A job that ran to its end, and its folder."""
-    folder, before = tmp_path_factory.mktemp("whole"), Path.cwd()
-    make_files(folder)
-    os.chdir(folder)
-    try:
-        assert train(make_job(folder, policy, evaluation={"path": "questions.jsonl", "limit": 8})) == 0
-    finally:
-        os.chdir(before)
-    return folder / "runs" / "job"
-
-
 def test_a_run_leaves_its_job_its_rollouts_its_checkpoints_and_a_model(whole, policy):
     assert {path.name for path in (whole / "checkpoints").glob("checkpoint-*")} == {"checkpoint-2", "checkpoint-4"}
     tuned, before = weights(whole / "model"), weights(policy)
@@ -208,7 +172,7 @@ def test_a_folder_is_for_one_job(whole, policy, tmp_path, monkeypatch):
     folder = tmp_path / "copy"
     shutil.copytree(whole.parents[1], folder)
     monkeypatch.chdir(folder)
-    evaluation = {"evaluation": {"path": "questions.jsonl", "limit": 8}}
+    evaluation = {"evaluation": HELD_OUT}
     begun = r"was started with {} = {}, got {}"
     for change, message in (
         (
@@ -250,7 +214,7 @@ def test_a_finished_job_is_not_trained_again_and_its_logging_may_change(whole, m
 
 
 def test_an_interrupted_run_resumes_with_the_same_results(whole, folder, policy, capsys):
-    config = make_job(folder, policy, evaluation={"path": "questions.jsonl", "limit": 8})
+    config = make_job(folder, policy, evaluation=HELD_OUT)
     for resume, calls, said in (  # 40 of them a step, with those of its evaluation
         (False, 50, "Stopped in step 2. To continue from the beginning: apportion trl --name job "),
         (True, 130, "Stopped in step 4. To continue from step 2: apportion trl --name job "),
@@ -259,6 +223,9 @@ def test_an_interrupted_run_resumes_with_the_same_results(whole, folder, policy,
         assert train(config, resume=resume) == 130
         assert said in capsys.readouterr().out
     (folder / "stop").unlink()
+    half = folder / "runs/job/checkpoints/checkpoint-3"
+    half.mkdir()  # as a kill in the middle of writing leaves it
+    shutil.copy(folder / "runs/job/checkpoints/checkpoint-2/apportion.pt", half)
     assert train(None, name="job", resume=True) == 0
     assert "Continuing from runs/job/checkpoints/checkpoint-2." in capsys.readouterr().out
     assert rollouts(folder / "runs/job") == rollouts(whole)
@@ -266,41 +233,17 @@ def test_an_interrupted_run_resumes_with_the_same_results(whole, folder, policy,
     assert all(torch.equal(went_on[name], at_once[name]) for name in at_once)
 
 
-@pytest.mark.slow
-@pytest.mark.xdist_group("commands")
-def test_a_killed_run_resumes_from_its_last_whole_checkpoint(whole, folder, policy):
-    config = make_job(folder, policy, evaluation={"path": "questions.jsonl", "limit": 8})
-    (folder / "stop").write_text("120 SIGKILL")
-    assert command(folder, config.name).returncode == -9
-    (folder / "stop").unlink()
-    half = folder / "runs/job/checkpoints/checkpoint-3"
-    half.mkdir()  # as a kill in the middle of writing leaves it
-    shutil.copy(folder / "runs/job/checkpoints/checkpoint-2/apportion.pt", half)
-    assert train(config, resume=True) == 0
-    assert rollouts(folder / "runs/job") == rollouts(whole)
-
-
-def test_a_job_with_a_selection_and_known_rates_resumes_with_the_same_results(folder, policy):
+def test_a_job_with_a_selection_begins_with_the_prompts_whose_rates_are_known_to_be_mixed(folder, policy):
     rows = [json.loads(line) for line in (folder / "questions.jsonl").read_text().splitlines()]
-    rated = [row | {"rate": int(row["answer"]) / 24} for row in rows]
-    (folder / "rated.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rated))
+    write_jsonl(folder / "rated.jsonl", [row | {"rate": int(row["answer"]) / 24} for row in rows])
     given = {
         "data": {"path": "rated.jsonl", "template": "plain", "rate_column": "rate"},
         "allocator": {"name": "vip", "rollouts_per_prompt": 8, "predictor": "empirical_bayes"},
         "selection": "mixed",
     }
-    config = make_job(folder, policy, **given)
-    prompts = prepare(job_of(config)).training_rows()
-    assert prompts["rate"] == [row["rate"] for row in rated]
-    assert train(config) == 0
-    run = folder / "runs" / "job"
-    whole = rollouts(run)
-    hard = {row["prompt_id"] for row in whole if row["step"] == 0 and not 0.05 < row["predicted"] < 0.95}
-    assert len(hard) <= 1  # of the first four; the place for exploration may be one that nothing is learned from
-    for lost in ("checkpoints/checkpoint-4", "model"):
-        shutil.rmtree(run / lost)
-    assert train(None, name="job", resume=True) == 0
-    assert rollouts(run) == whole
+    assert train(make_job(folder, policy, training={"max_steps": 1, "save_strategy": "no"}, **given)) == 0
+    hard = {row["prompt_id"] for row in rollouts(folder / "runs/job") if not 0.05 < row["predicted"] < 0.95}
+    assert len(hard) <= 1  # the place for exploration may be one that nothing is learned from
 
 
 def test_a_job_with_lora_trains_an_adapter_alone(folder, policy):
@@ -344,7 +287,7 @@ def test_a_job_without_labels_needs_no_gold_and_reports_its_verifier(folder, pol
     rows = [json.loads(line) for line in (folder / "questions.jsonl").read_text().splitlines()]
     if not watched:
         rows = [{"prompt": row["prompt"]} for row in rows]
-    (folder / "votes.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    write_jsonl(folder / "votes.jsonl", rows)
     settings = {} if watched else {"verifier": None}
     settings |= {"extract": "verifier.py:first", "data": {"path": "votes.jsonl", "template": "plain"}}
     settings |= {"allocator": {"name": "ttrl", "max_samples": 12, "min_samples": 8}}
@@ -371,23 +314,15 @@ def test_prompts_are_messages_if_the_model_has_a_chat_template(folder, policy):
     assert len(rollouts(folder / "runs/job")) == 32
 
 
-def test_any_of_several_right_answers_is_rewarded_and_an_unusable_one_refused(folder, policy):
+def test_any_of_several_right_answers_is_rewarded(folder, policy):
     rows = [{"prompt": f"{n:03d}:", "answer": "Seine", "aliases": ["River Seine"]} for n in range(8)]
-    (folder / "rivers.jsonl").write_text(
-        "".join(f"{json.dumps(row)}\n" for row in [*rows, {"prompt": "9:", "answer": "7"}])
-    )
+    write_jsonl(folder / "rivers.jsonl", [*rows, {"prompt": "9:", "answer": "7"}])
     config = make_job(folder, policy, data={"path": "rivers.jsonl", "template": "plain"}, verifier="em")
     plan = prepare(job_of(config))
     golds = plan.training_rows()["gold"]
     assert golds == [["Seine", "River Seine"]] * 8 + [["7"]]
     texts = ["The answer is river Seine.", *["The answer is Rhine."] * 7, "The answer is 7."]
     assert reward_of(plan.job.judge)(completions=texts, gold=golds) == [1.0, *[0.0] * 7, 1.0]
-    rows[3]["aliases"] = ["((("]
-    (folder / "rivers.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    math = make_job(folder, policy, data={"path": "rivers.jsonl", "template": "plain"}, verifier="math")
-    job = job_of(math)
-    with job.judge, pytest.raises(ConfigError, match=r"data: each gold answer must be a number, .*, got '\(\(\(' for "):
-        prepare(job)
 
 
 def test_the_tool_task_of_vip_by_the_names_of_its_data_sets(folder, policy):
@@ -401,17 +336,6 @@ def test_the_tool_task_of_vip_by_the_names_of_its_data_sets(folder, policy):
     (asked,), (held_out,) = load_questions(job.data), load_questions(job.evaluation_data)
     assert reward(completions=[r"\boxed{\text{the River Seine}}"], gold=[list(asked.golds)]) == [1.0]
     assert reward(completions=[r"\boxed{Rhine}"], gold=[held_out.gold]) == [1.0]
-
-
-def test_a_reward_is_the_verdict_on_the_last_message():
-    reward = reward_of(Exact())
-    said = [{"role": "assistant", "content": "It is 5."}, {"role": "assistant", "content": "The answer is 4."}]
-    assert reward.__name__ == "exact"
-    assert reward(completions=[said, "The answer is 5.", "x"], gold=["4", "4", None], id=["a", "b", "c"]) == [
-        1,
-        0,
-        None,
-    ]
 
 
 RECIPE = Recipe((Stage(EASY, steps=120, learning_rate=4e-3),), sequences=8_000, operation_weights=(4.0, 1.0))
@@ -468,11 +392,6 @@ def test_the_example_jobs_can_be_trained(lab, capsys):
     assert train(ROOT / "examples/papers/vip.toml", *small, dry_run=True) == 0
     printed = capsys.readouterr().out
     assert "512 prompts, 4,096 rollouts" in printed and "2 batches, 2 optimizer steps" in printed
-    tiny = ["training.gradient_accumulation_steps=1", "training.steps_per_generation=1", "training.max_steps=1"]
-    limits = ["data.limit=64", "evaluation.limit=4"]
-    assert train(ROOT / "examples/papers/vip.toml", *small, *tiny, *limits) == 0
-    counts = Counter(row["prompt_id"] for row in read_log(Path("runs/vip/rollouts")).to_pylist())
-    assert sum(counts.values()) == 64 and min(counts.values()) >= 3
 
 
 PAPERS = {"vip": 32, "hora": 64, "ar3po": 32, "optpo": 64}
@@ -503,10 +422,13 @@ def test_the_job_of_a_paper_can_be_trained_and_its_folder_spells_the_preset_out(
 @pytest.mark.soak  # test_ranks has two processes
 @pytest.mark.xdist_group("commands")
 def test_only_the_first_of_two_processes_prints_and_writes(folder, policy):
-    done = command(folder, make_job(folder, policy, training={"max_steps": 2}).name, processes=2)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.count("allocator    hora") == 1 and done.stdout.count("Finished.") == 1
-    assert "processes    2" in done.stdout and "8 prompts, 64 rollouts" in done.stdout
+    job = make_job(folder, policy, training={"max_steps": 2})
+    two = ("-m", "torch.distributed.run", "--nproc_per_node", "2", "-m", "apportion")
+    with Command(folder, "trl", job.name, python=two, program=warm.python(), HF_HUB_OFFLINE="1") as command:
+        code, said, errors = command.ended()
+    assert code == 0, errors[-2000:]
+    assert said.count("allocator    hora") == 1 and said.count("Finished.") == 1
+    assert "processes    2" in said and "8 prompts, 64 rollouts" in said
     assert len(rollouts(folder / "runs/job")) == 2 * 64
     assert json.loads((folder / "runs/job/environment.json").read_text())["processes"] == 2
 

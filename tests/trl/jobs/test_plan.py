@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from apportion import HORA
-from apportion.config import ConfigError
 from apportion.records import read_log
 from apportion.trl.jobs.plan import plan_lines
 from apportion.trl.jobs.prepared import prepare
@@ -60,14 +58,6 @@ def test_the_batch_size_follows_from_the_rollouts_that_the_allocator_keeps(folde
     for allocator, given, (prompts, each) in SIZES:
         plan = prepared(folder, policy, allocator=allocator, extract=None, training=open_sizes | given)
         assert (plan.prompts, plan.arguments.num_generations, plan.rows) == (prompts, each, prompts * each), allocator
-
-
-def test_an_allocator_without_a_budget_follows_num_generations(folder, policy):
-    plan = prepared(folder, policy, allocator={"name": "hora"}, extract=None, training={"num_generations": 4})
-    assert plan.allocation.allocator == HORA(rollouts_per_prompt=4) and plan.job.allocator == HORA()
-    assert any(line.startswith("allocator    hora: rollouts_per_prompt 4") for line in plan_lines(plan))
-    with pytest.raises(ConfigError, match=r"num_generations must suit vip, .* got 2 .*; raise num_generations, or"):
-        prepared(folder, policy, allocator={"name": "vip"}, extract=None, training={"num_generations": 2})
 
 
 def test_rloo_has_the_penalty_of_trl(folder, policy):

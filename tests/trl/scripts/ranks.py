@@ -5,6 +5,7 @@
 With ``--nproc_per_node 1`` the results are those to compare with.
 """
 
+import copy
 import json
 import logging
 import shutil
@@ -143,12 +144,12 @@ def scripted(folder, allocator, questions=48, steps=STEPS, selection=None, given
     }
 
 
-def resumed(folder, make, questions=8, selection=lambda: None):
+def resumed(folder):
     """Train a whole run and one resumed from a checkpoint of it, which overwrites the later part of the log.
 
     A batch has 8 prompts and 4 steps. The checkpoint is in the middle of the second.
     """
-    found, questions = [], make_questions(questions)
+    found, replay = [], AR3PO(stages=1, rollouts_per_stage=2, reuse="replay")
     config = {
         "max_steps": 10,
         "save_strategy": "steps",
@@ -160,8 +161,8 @@ def resumed(folder, make, questions=8, selection=lambda: None):
         log = folder / name
         if checkpoint is not None and RANK == 0:
             shutil.copytree(folder / "whole", log, dirs_exist_ok=True)  # the other rank may have made it
-        given = {"config": config, "questions": questions, "rollout_log": log, "selection": selection()}
-        trainer = make_trainer(AllocatedGRPOTrainer, folder, None, make(), **given)
+        given = {"config": config, "questions": make_questions(32), "rollout_log": log, "selection": Mixed()}
+        trainer = make_trainer(AllocatedGRPOTrainer, folder, None, copy.deepcopy(replay), **given)
         trainer.train(resume_from_checkpoint=checkpoint)
         found.append({"history": history(trainer), "weights": digest(trainer.model)})
     return found
@@ -182,15 +183,12 @@ def main(folder, every):
     runs |= {name: (make, {"questions": 4, "steps": 5}) for name, make in REUSING.items()}
     runs |= {name: (MAKE[rule], settings) for name, (rule, settings) in (SETTINGS | IN_GROUPS).items()}
     runs |= {name: (MAKE[rule], {"selection": make()} | more) for name, (rule, make, more) in SELECTED.items()}
-    replay = partial(AR3PO, stages=1, rollouts_per_stage=2, reuse="replay")
     chosen = {name: run for name, run in runs.items() if every or name in FEW}
     found = {"scripted": {name: scripted(folder / name, make(), **own) for name, (make, own) in chosen.items()}}
     if RANKS > 1:  # ``test_parity`` and ``test_checkpoints`` have one rank
         kinds = {name: each for name, each in PARITY.items() if every or name in FEW}
         found["parity"] = {name: parity(folder, *kind, **settings) for name, (kind, settings) in kinds.items()}
-        found["resumed, a selection"] = resumed(folder / "resumed, a selection", replay, 32, Mixed)
-        if every:
-            found["resumed"] = resumed(folder / "resumed", replay)
+        found["resumed"] = resumed(folder / "resumed")
     (folder / f"rank-{RANK}.json").write_text(json.dumps(found))
     torch.distributed.destroy_process_group()
 

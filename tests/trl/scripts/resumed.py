@@ -39,13 +39,9 @@ REPLAY = partial(AR3PO, stages=1, rollouts_per_stage=2, reuse="replay")
 HALFWAY = {"num_iterations": 2, "steps_per_generation": 4}
 """A batch is used for four steps."""
 CASES = {
-    "vip, counts": case(lambda: VIP(rollouts_per_prompt=4, predictor=DiscountedCounts())),
     "vip, a gaussian process": case(lambda: VIP(rollouts_per_prompt=4, predictor=gaussian_process())),
-    "hora": case(HORA_OF_4),
     "hora, rloo": case(HORA_OF_4, AllocatedRLOOTrainer),
     "hora, a baseline": case(HORA_OF_4, estimator="reinforce", baseline=lambda: Predicted(DiscountedCounts())),
-    "hora, two iterations": case(HORA_OF_4, config={"num_iterations": 2}),
-    "ar3po": case(REPLAY),
     "ar3po, four steps a batch": case(REPLAY, config=HALFWAY),
     "dapo": case(lambda: DAPO(rollouts_per_prompt=3, draw=3, max_draws=5), questions=24),
     "pilot_commit": case(lambda: PilotCommit(pilots=4, commits=3, target=1, max_rounds=3)),
