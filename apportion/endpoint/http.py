@@ -10,7 +10,7 @@ import json
 import logging
 import re
 from collections.abc import Collection, Mapping
-from contextlib import AsyncExitStack, aclosing, suppress
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -35,6 +35,9 @@ LARGE_BYTES = 2**20
 
 DRAIN_SECONDS = 0.5
 """How long a stream may stay open after its last event, before its connection is closed and not used again."""
+
+USAGE_SECONDS = 2.0
+"""How long a stream without ``[DONE]`` may stay open after its choices have ended, in which its usage may come."""
 
 NO_CREDIT = "insufficient_quota"
 """OpenAI's code in a 429 for want of credit, which no wait ends. Proxies quote it in their message."""
@@ -158,18 +161,23 @@ class Http:
         body, size = Body(streams=response.is_success), 0
         async with AsyncExitStack() as alone:
             pieces = await alone.enter_async_context(aclosing(response.aiter_bytes()))
-            async for piece in pieces:
-                if size <= LARGE_BYTES < size + len(piece):
-                    await alone.enter_async_context(self._large)
-                size += len(piece)
-                if size > (most := self.most_bytes or MAX_REPLY_BYTES):
-                    said = f"sent a reply of more than {most:,} bytes, which was cut off"
-                    raise Fault(said, "long", again=False)
-                if body.add(piece):
-                    with suppress(TimeoutError, HTTP.RequestError):
-                        async with asyncio.timeout(DRAIN_SECONDS):
-                            await anext(pieces, None)  # the end, after which the connection can be used again
-                    break
+            try:
+                async with asyncio.timeout(None) as end:
+                    async for piece in pieces:
+                        if size <= LARGE_BYTES < size + len(piece):
+                            await alone.enter_async_context(self._large)
+                        size += len(piece)
+                        if size > (most := self.most_bytes or MAX_REPLY_BYTES):
+                            said = f"sent a reply of more than {most:,} bytes, which was cut off"
+                            raise Fault(said, "long", again=False)
+                        done = body.add(piece)
+                        if done or body.complete:
+                            rest = DRAIN_SECONDS if done else USAGE_SECONDS
+                            latest = asyncio.get_running_loop().time() + rest
+                            end.reschedule(min(latest, end.when() or latest))
+            except (TimeoutError, HTTP.RequestError):
+                if end.when() is None:
+                    raise
         if not response.is_success:
             raise self._refused(response.status_code, response.headers, bytes(body.raw), moved)
         try:

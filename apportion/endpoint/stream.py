@@ -52,6 +52,11 @@ class Body:
             self.raw.clear()
         return self._stream.feed(piece)
 
+    @property
+    def complete(self) -> bool:
+        """Whether a stream has ended every choice that it began. Its usage and other choices may still come."""
+        return self._stream is not None and self._stream.complete
+
     def reply(self) -> Any:
         """Return what a whole body says."""
         return _parsed(self.raw, "a reply") if self._stream is None else self._stream.reply()
@@ -98,6 +103,11 @@ class Assembly:
         for choice in choices:
             self._add_choice(choice)
 
+    @property
+    def complete(self) -> bool:
+        """Whether there are choices, and each has its finish reason."""
+        return bool(self._choices) and all(each.get("finish_reason") for each in self._choices.values())
+
     def reply(self) -> dict[str, Any]:
         """Return the whole reply, as the server would have sent it without a stream.
 
@@ -105,8 +115,7 @@ class Assembly:
         """
         self._add_line(bytes(self._rest).removesuffix(b"\r"))
         self._add_line(b"")  # an event that the end cuts off counts, as in most clients
-        finished = bool(self._choices) and all(each.get("finish_reason") for each in self._choices.values())
-        if not (self._done or finished):
+        if not (self._done or self.complete):
             raise BadReply("a stream that was cut off before its end")
         choices = [_whole(self._choices[index]) for index in sorted(self._choices)]
         return {**self._fields, "object": "chat.completion", "choices": choices}

@@ -23,18 +23,32 @@ SPARE_CONNECTIONS = 64
 HEAD_SECONDS = 30.0
 """Longest time in which the head of a request must arrive."""
 
+UNREAD_SECONDS = 30.0
+"""Longest time in which a client may read nothing of a reply."""
+
 
 class Connection(H11Protocol):
-    """A connection that is closed if the head of a request does not arrive within ``HEAD_SECONDS``.
+    """A connection that ends if the head of a request is late, or if the client does not read the reply.
 
-    uvicorn waits for it without end, and connections that send nothing would fill the server.
+    uvicorn waits for both without end, and such connections would fill the server.
     """
 
     _closing: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(0)  # so that writing is paused while anything waits for the client
         self._set_deadline()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._check_read(None)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        assert self._unread is not None
+        self._unread.cancel()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -42,8 +56,17 @@ class Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        if self._closing is not None:
-            self._closing.cancel()
+        for timer in (self._closing, self._unread):
+            if timer is not None:
+                timer.cancel()
+
+    def _check_read(self, before: int | None) -> None:
+        """Abort if as many bytes wait for the client as ``before``, and else look again later."""
+        left = self.transport.get_write_buffer_size()
+        if left == before:
+            self.transport.abort()
+        else:
+            self._unread = self.loop.call_later(UNREAD_SECONDS, self._check_read, left)
 
     def _set_deadline(self) -> None:
         if self.conn.their_state is not h11.IDLE:

@@ -104,6 +104,24 @@ def test_connections_without_a_request_do_not_fill_the_gateway(monkeypatch):
     run(scenario())
 
 
+def test_a_client_that_does_not_read_its_reply_loses_its_connection(monkeypatch):
+    monkeypatch.setattr(server, "UNREAD_SECONDS", 1.0)
+
+    async def scenario():
+        async with gateway(lambda _: either(f"{'x' * 4_000_000} Answer: 42"), max_samples=2, rule="fixed") as place:
+            with socket.create_connection(("127.0.0.1", place.port)) as client:
+                body = json.dumps({"model": "tiny", "messages": MESSAGES, "n": 2}).encode()
+                head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+                connections = place.server.server_state.connections
+                await until(lambda: connections)
+                while connections:
+                    await asyncio.sleep(0.05)
+                assert place.upstream.requests and all(each.answered for each in place.upstream.requests)
+
+    run(scenario(), 60)
+
+
 def test_a_full_queue_is_answered_with_429_and_the_time_to_come_back():
     async def scenario():
         script = [streamed("Answer: 42", delay=0.5)]

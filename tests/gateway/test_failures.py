@@ -1,5 +1,6 @@
 """The policy of failures at the gateway: what one upstream fault costs, as for the command in tests/endpoint."""
 
+import asyncio
 import json
 import time
 
@@ -8,7 +9,7 @@ import pytest
 from apportion.endpoint import retries, seed_of
 from tests.endpoint.builders import run
 from tests.endpoint.fault_server import http, ok, raw, refused
-from tests.gateway.builders import ballot, either, gateway
+from tests.gateway.builders import STREAM, ballot, chunk, either, gateway
 
 FOUR = {"rule": "fixed", "max_samples": 4, "curtail": False}
 
@@ -72,6 +73,22 @@ def test_a_stream_is_read_whatever_its_content_type(kind):
 
     own = run(own_of(lambda _: reply))
     assert own["votes"] == {"42": 4}
+
+
+@pytest.mark.parametrize("usage", [True, False])
+def test_a_stream_without_its_end_is_read_when_its_choices_have_ended(usage):
+    async def reply(request, send):
+        await send(STREAM)
+        await send(chunk(request, [{"index": 0, "delta": {"content": "Answer: 42"}, "finish_reason": "stop"}]))
+        if usage:
+            await asyncio.sleep(0.1)
+            await send(chunk(request, [], usage={"prompt_tokens": 3, "completion_tokens": 5}))
+        await asyncio.sleep(60)
+
+    started = time.monotonic()
+    own = run(own_of(lambda _: reply, max_samples=1, rule="fixed", request_seconds=60.0), 60)
+    assert (own["votes"], own["uncounted"]) == ({"42": 1}, 0 if usage else 1)
+    assert time.monotonic() - started < 40
 
 
 CALLS = [("a", "weather", '{"city": "London"}'), ("b", "clock", '{"zone": "UTC"}')]
