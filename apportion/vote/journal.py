@@ -80,13 +80,15 @@ class Journal:
         """Write one sample. It survives the end of this process."""
         self._samples.append(sample.to_json(), to_disk=False)
 
-    def append(self, ballot: Ballot) -> None:
-        """Write one finished question, and return when it and its samples are on the disk."""
-        if ballot.id in self.ballots:
-            raise JournalError(f"a question is written once, got {ballot.id!r} again for {self.path}; drop the second")
+    def append(self, *ballots: Ballot) -> None:
+        """Write finished questions, and return when they and their samples are on the disk. ``keep`` may run beside."""
+        for ballot in ballots:
+            if ballot.id in self.ballots:
+                said = f"a question is written once, got {ballot.id!r} again for {self.path}; drop the second"
+                raise JournalError(said)
         self._samples.flush()
-        self._answers.append(ballot.to_json(), to_disk=True)
-        self.ballots[ballot.id] = ballot
+        self._answers.append("\n".join(ballot.to_json() for ballot in ballots), to_disk=True)
+        self.ballots.update({ballot.id: ballot for ballot in ballots})
 
     def __enter__(self) -> Self:
         return self

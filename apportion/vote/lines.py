@@ -105,11 +105,11 @@ class LineWriter:
         except OSError as error:
             raise unwritable(path, error) from error
 
-    def append(self, line: str, *, to_disk: bool) -> None:
-        """Write one line. It survives a kill of the process, and with ``to_disk`` a loss of power."""
+    def append(self, lines: str, *, to_disk: bool) -> None:
+        """Write lines. They survive a kill of the process, and with ``to_disk`` a loss of power."""
         before = os.fstat(self._file.fileno()).st_size
         try:
-            self._write(line.encode() + b"\n")
+            self._write(lines.encode() + b"\n")
             if to_disk:
                 os.fsync(self._file.fileno())
         except OSError as error:
@@ -137,9 +137,9 @@ class LineWriter:
             "make room, then run the same command again"
         )
 
-    def _write(self, line: bytes) -> None:
-        while line:
-            line = line[self._file.write(line) :]
+    def _write(self, lines: bytes) -> None:
+        while lines:
+            lines = lines[self._file.write(lines) :]
 
 
 def remove_if_possible(path: Path) -> None:

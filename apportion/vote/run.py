@@ -231,6 +231,8 @@ class _OpenQuestions:
     judge: JudgeUsage | None = None
     counted_tokens: int = 0
     ended: int = 0
+    _unwritten: list[Ballot] = field(default_factory=list)
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def run(self, questions: Sequence[Question], deadline_seconds: float | None) -> None:
         """Ask ``questions`` until the deadline. The first error ends all of them."""
@@ -249,6 +251,7 @@ class _OpenQuestions:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+                await self._write()
             for task in tasks:
                 if not task.cancelled():
                     task.result()
@@ -259,16 +262,32 @@ class _OpenQuestions:
             ballot = await self._ask(question, client, equivalence, kept)
             self.ended += 1
             if ballot.finished:
-                self.journal.append(ballot)
                 self.tally.finish(ballot)
                 before = sum(sample.tokens or 0 for number, sample in kept.items() if number < ballot.samples)
                 self.counted_tokens += (ballot.completion_tokens or 0) - before
+                self._unwritten.append(ballot)
+                await self._write()
                 self._check_answers()
             else:
                 self.unfinished.append(ballot)
                 await _check_alive(client, ballot)
             if ballot.stopped == "refused":
                 self.refused.append(ballot)
+
+    async def _write(self) -> None:
+        """Write all finished questions at once, in a thread, because a disk may take longer than a sample.
+
+        Whoever is cancelled meanwhile still waits for the thread.
+        """
+        async with self._writing:
+            if not self._unwritten:
+                return  # another call has written them
+            ballots, self._unwritten = self._unwritten, []
+            written = asyncio.ensure_future(asyncio.to_thread(self.journal.append, *ballots))
+            try:
+                await asyncio.shield(written)
+            finally:
+                await asyncio.wait({written})
 
     async def _ask(self, question: Question, client: Client, equivalence: Equivalence, kept: Samples) -> Ballot:
         """Return the ballot of ``question``. Samples in ``kept``, by number, are counted and not requested.

@@ -1,6 +1,8 @@
 import asyncio
 import json
+import os
 import random
+import time
 from collections import Counter
 from operator import itemgetter
 
@@ -395,6 +397,23 @@ def test_a_slow_question_does_not_hold_up_the_others(out):
     script = lambda each: ok(r"\boxed{0}", most=1, delay=0.5 * ("Question 0" in each.prompt))  # noqa: E731
     report_of(script, out, make_questions(12), concurrency=4, wave=1, max_samples=4)
     assert lines(out)[-1]["id"] == "q0"
+
+
+def test_samples_arrive_while_the_disk_is_slow_and_questions_are_written_together(out, monkeypatch):
+    to_disk, calls = os.fsync, []
+
+    def slow(file):
+        calls.append(file)
+        until = time.monotonic() + 20
+        while 0 < len(samples_of(out)) < 24 and time.monotonic() < until:
+            time.sleep(0.05)
+        to_disk(file)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    started = time.monotonic()
+    report = report_of(lambda _: zero, out, make_questions(24), concurrency=24, max_samples=1, rule="fixed")
+    assert report.complete and len(lines(out)) == 24
+    assert len(calls) < 24 and time.monotonic() - started < 20
 
 
 def test_a_vote_within_an_event_loop_is_told_to_await(out):
