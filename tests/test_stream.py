@@ -13,7 +13,7 @@ from apportion import HORA, VIP, Knapsack, Neyman, Prompt, Rollout, Uniform, col
 from apportion.allocators import ALLOCATORS
 from apportion.predictors import MeanLengths
 from apportion.selection import Mixed, ShuffledEpochs
-from apportion.stream import Stream, stream_groups
+from apportion.stream import OfferedStream, Stream, stream_groups
 from tests.builders import make_prompts
 from tests.cases import assert_refused
 from tests.rules import MAKE, small
@@ -273,6 +273,46 @@ def test_saved_and_loaded_at_any_event_the_same_decisions_follow(name, selection
         result = outcome(ticket.prompt, ticket.rollout, ticket.unit)
         result = result and replace(result, completion=str(ticket.number))  # so that it can be reused
         assert whole.arrived(ticket, result) == again.arrived(ticket, result)
+    assert whole.version > 3
+
+
+@pytest.mark.parametrize("most_rows", [None, 4, 12])
+def test_a_stream_of_offered_prompts_that_is_saved_and_loaded_asks_for_as_many(most_rows):
+    prompts = make_prompts(40)
+
+    def make():
+        return OfferedStream(
+            HORA(rollouts_per_prompt=5, pre_rollouts=2, high=12), prompts, prompts_an_update=2, most_rows=most_rows
+        )
+
+    whole, again = make(), make()
+    running, offered = [], 0
+    rng = np.random.default_rng(1)
+    for now in range(500):
+        if now % 7 == 0:
+            state = copy.deepcopy(again.state_dict())
+            again = make()
+            again.load_state_dict(state)
+        decision = whole.decide(16 - len(running), float(now))
+        assert decision == again.decide(16 - len(running), float(now))
+        running += decision.requests
+        if decision.update:
+            lost = make()
+            lost.load_state_dict(copy.deepcopy(again.state_dict()))
+            lost.restarted()
+            assert lost.decide(0, float(now)).update == decision.update and lost.counts["owed"] == whole.counts["owed"]
+            whole.trained(decision.update.version)
+            again.trained(decision.update.version)
+        wanted = whole.wanted()
+        assert wanted == again.wanted()
+        for _ in range(wanted + 2 * bool(decision.update)):
+            for stream in (whole, again):
+                stream.offer(prompts[offered % 40].id)
+            offered += 1
+        if running:
+            ticket = running.pop(int(rng.integers(len(running))))
+            result = outcome(ticket.prompt, ticket.rollout, ticket.unit)
+            assert whole.arrived(ticket, result) == again.arrived(ticket, result)
     assert whole.version > 3
 
 

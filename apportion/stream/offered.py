@@ -66,7 +66,7 @@ class OfferedStream(Stream):
         self._offered: deque[tuple[int, int | None]] = deque()
         self._granted: dict[int, int] = {}
         self._ended: list[int] = []
-        self._most_rows, self._owed = most_rows, 0
+        self._most_rows = most_rows
         self._updates_a_version = updates_a_version
 
     @property
@@ -90,13 +90,13 @@ class OfferedStream(Stream):
 
         They replace those of updates that had more, and prompts that got no rows.
         """
-        wanted = max(self._owed, self.missing)
-        self._owed -= wanted
+        wanted = max(self.counts["owed"], self.missing)
+        self.counts["owed"] -= wanted
         return wanted
 
     def took(self, prompts: int) -> None:
         """Note that the trainer has taken an update of so many ``prompts`` that the stream did not know of."""
-        self._owed += prompts - self.rows_an_update
+        self.counts["owed"] += prompts - self.rows_an_update
         self.version += 1
 
     def offer(self, id: str, granted: int | None = None) -> None:
@@ -155,6 +155,12 @@ class OfferedStream(Stream):
             elif before is not None:
                 granted[number] = before
         return granted
+
+    def restarted(self) -> None:
+        """As in ``Stream``."""
+        if self._training:  # it will be taken, and counted, again
+            self.counts["owed"] -= len(self._training) - self.rows_an_update
+        super().restarted()
 
     def withdraw_offered(self) -> None:
         """Forget the prompts that were offered and have no request yet."""
@@ -235,7 +241,7 @@ class OfferedStream(Stream):
         if self._most_rows is None:
             taken = super()._chosen_units()
         else:
-            due, left, usual = self.version - self.age_bound, max(0, -self._owed), self.rows_an_update
+            due, left, usual = self.version - self.age_bound, max(0, -self.counts["owed"]), self.rows_an_update
             taken = [number for number in self._finished if self._units[number].opened <= due]
             kept = {number: self._units[number].kept for number in self._finished}
             rows, must = sum(kept[number] for number in taken), set(taken)
@@ -245,7 +251,7 @@ class OfferedStream(Stream):
                 if number not in must and fits:
                     taken.append(number)
                     rows, prompts = rows + own, prompts + (own > 0)
-        self._owed += len(taken) - self.rows_an_update
+        self.counts["owed"] += len(taken) - self.rows_an_update
         return taken
 
     def _expected(self, prompts: int) -> float:
