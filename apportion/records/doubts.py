@@ -79,6 +79,18 @@ def _sizes_in_doubt(sizes: Counts) -> list[str]:
     return []
 
 
+def parts_in_doubt(record: RunRecord) -> list[str]:
+    """Return what is said of a run whose lists were read as groups, if prompts have several lists in a step."""
+    sizes = np.unique(np.diff(record.first))
+    lists = np.bincount(numbered_pairs(record.step - record.step.min(), record.prompt)[0])
+    if len(sizes) > 1 or (lists > 1).mean() < USUAL_SHARE:
+        return []
+    return [
+        f"each list of {sizes[0]} values is a group, and prompts have {np.median(lists):g} of them in a step: if the "
+        "values are parts of the reward of one rollout, give each part a column"
+    ]
+
+
 def _copies(record: RunRecord) -> int:
     """Return how often each rollout is there, by its reward, tokens and answer; 1 if too few groups could tell.
 

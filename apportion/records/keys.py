@@ -14,6 +14,11 @@ LEAST_ROWS, LARGER = 16, 1.5
 """The least mean rows between two times that the step goes back in a file of several runs, and how much larger than the
 others a group is that two of them have."""
 
+LEAST_AGAIN = 3
+"""The least mean number of steps that a further run in a file repeats. Rows that came late repeat fewer."""
+
+USUAL_SHARE = 0.9
+"""The share of groups that have the commonest number of pieces, if all are said to have it."""
 
 Named = Mapping[str, tuple[Counts, Sequence[str]]]
 """What names prompts, of "id", "prompt" and "gold", or of "group" alone, and what names the "run": the code of each
@@ -54,7 +59,8 @@ def keys_of(step: Counts, group: Counts, named: Named, files: Counts, column: st
         keys = replace(keys, group=np.zeros_like(keys.group), doubts=[*keys.doubts, said])
     if column == "":
         return keys
-    return _with_runs(step, _by_run(step, keys, named["run"][0]) if "run" in named else keys, files)
+    keys = _with_runs(step, _by_run(step, keys, named["run"][0]) if "run" in named else keys, files)
+    return keys if keys.group.any() else replace(keys, doubts=keys.doubts + _in_pieces(step, keys.prompt))
 
 
 def _by_run(step: Counts, keys: Keys, run: Counts) -> Keys:
@@ -170,10 +176,15 @@ def _with_runs(step: Counts, keys: Keys, files: Counts) -> Keys:
     part, heads = numbered_pairs(of, run)
     whole, parts = np.bincount(of), np.bincount(part)
     again = np.bincount(of[heads]) > 1
-    if not again.any():
-        return keys
     times = f"the step goes back {len(falls)} time{'s' * (len(falls) > 1)}, first from {step[falls[0] - 1]} to "
     times = f"{len(files)} files of one step" if one_step else f"{times}{step[falls[0]]}"
+    if not again.any():
+        own, firsts = numbered_pairs(step - step.min(), run)
+        often = len(firsts) - len(np.unique(step)) >= LEAST_AGAIN * len(falls)
+        if not often or np.median(np.bincount(own[heads])) == 1 or set(falls.tolist()) <= set(files.tolist()):
+            return keys  # rows came late or are sorted by prompt, or files are of processes
+        said = f"{times}, to other prompts: one run, whose steps have all of them; if these are several, split the file"
+        return replace(keys, doubts=[*keys.doubts, said])
     if not again.all():
         if whole[again].mean() < LARGER * whole[~again].mean():
             return keys  # rows came late
@@ -187,6 +198,20 @@ def _with_runs(step: Counts, keys: Keys, files: Counts) -> Keys:
         "--column group= joins them"
     )
     return replace(keys, group=numbered_pairs(keys.group, run)[0], doubts=[*keys.doubts, said])
+
+
+def _in_pieces(step: Counts, prompt: Counts) -> list[str]:
+    """Return what is said if the rows of each prompt at a step come in several pieces of one length, above 1."""
+    of = _numbers(step - step.min(), prompt)
+    heads = np.flatnonzero(np.r_[True, np.diff(of) != 0])
+    lengths, pieces = np.diff(np.r_[heads, len(of)]), np.bincount(of[heads])
+    length, times = int(np.bincount(lengths).argmax()), int(np.bincount(pieces).argmax())
+    if min(length, times) == 1 or len(pieces) < LEAST_ROWS or min(_usual(lengths), _usual(pieces)) < USUAL_SHARE:
+        return []
+    return [
+        f"rows of a prompt come {length} at a time, {times} times in a step: one group of {times * length}; if a "
+        "prompt was drawn several times, --column group=COLUMN tells its groups apart"
+    ]
 
 
 def _usual(sizes: Counts) -> float:

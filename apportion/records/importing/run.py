@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from apportion.records.doubts import doubts_of, gold_answers, two_valued
+from apportion.records.doubts import doubts_of, gold_answers, parts_in_doubt, two_valued
 from apportion.records.importing.assembly import Assembled, RunAssembly
 from apportion.records.importing.blocks import Unsure
 from apportion.records.importing.files import evaluations_in_names, files_of, repeats, steps_in_names
@@ -90,6 +90,7 @@ def import_run(
     files, left = files_of(paths)
     name = paths[0].resolve().name.partition(".")[0] or "run"
     assembly, record, chosen, repeated, stepped = RunAssembly(weights), None, "", 0, False
+    folded = False
     steps = None if renamed.get("step") == "" else steps_in_names(files)
     evaluations = [False] * len(files) if "split" in renamed else evaluations_in_names(files)
     ignored: dict[str, None] = {}
@@ -133,6 +134,7 @@ def import_run(
                 except Unsure as unsure:
                     source = source.without_haste(unsure.columns)
             layouts.append(layout)
+            folded |= source.folded
             named = source.columns if own == "prime-rl" and step_of(path) is None else layout.columns
             stepped |= "step" in named
             ignored |= dict.fromkeys(layout.ignored(source.columns))
@@ -146,6 +148,7 @@ def import_run(
         raise RecordError(f"a run must have at least one row, got none in {files[0]}; check the file")
     else:
         found = assembly.record(name, NAMES[chosen], renamed.get("group"))
+        found.doubts.extend(parts_in_doubt(found.record) if folded else ())
         found.doubts.extend(
             f"{layouts[0].columns['step']} is the step, and {other} differs from it: --column step={other} reads that"
             for other in rivals

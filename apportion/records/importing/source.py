@@ -33,7 +33,8 @@ ANSWERS = {"id", "answer", "votes", "samples", "stopped"}
 class Source:
     """One file: its columns, ``numeric`` ones of them, its first rows, and how its rows are read.
 
-    ``rows`` returns its rows one by one if a quick reader cannot be used.
+    ``rows`` returns its rows one by one if a quick reader cannot be used. Rows of a ``folded`` file held several
+    rollouts each.
     """
 
     path: Path
@@ -41,6 +42,7 @@ class Source:
     numeric: list[str]
     head: list[dict[str, Any]]
     rows: Callable[[], Rows] | None
+    folded: bool = False
 
     @classmethod
     def of(cls, path: Path, renamed: Mapping[str, str], rows: int) -> Source:
@@ -65,7 +67,7 @@ class Source:
                 return unfolded(slow(), renamed, path)
 
             first = [row for _, row in islice(unfold(), rows)]
-            return cls(path, *_columns(first), first, unfold)
+            return cls(path, *_columns(first), first, unfold, folded=True)
         columns, numeric = _columns(head)
         if kind == ".parquet":
             schema = schema_of(path)

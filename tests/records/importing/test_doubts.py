@@ -132,6 +132,11 @@ SPREAD = {
     "files of one step": ([rollouts(steps=1, size=8)] * 2, 3, "2 files of one step: rows of one prompt at one step"),
     "rows that came late": ([late(rollouts(size=8))], 9, ""),
     "sorted by prompt": ([sorted(rollouts(steps=6), key=lambda row: row["prompt"])], 18, ""),
+    "another run, of other prompts": (
+        [rollouts(size=8) + [row | {"prompt": f"{row['prompt']} Again."} for row in rollouts(size=8)]],
+        18,
+        "first from 2 to 0, to other prompts: one run, whose steps have all",
+    ),
     "random": ([[rollouts()[place] for place in np.random.default_rng(0).permutation(36)]], 9, ""),
 }
 
@@ -152,6 +157,20 @@ def test_rows_that_were_logged_twice_are_said(opened):
     assert said(opened(rows), "every rollout of every group is there 2 times")
     even = [{"step": s, "id": q, "reward": k % 2} for s in range(6) for q in range(6) for k in range(8)]
     assert opened(even).doubts == ()
+
+
+def test_prompts_that_all_come_several_times_in_a_step_are_said(opened):
+    rows = [row for step in range(6) for _ in (0, 1) for row in rollouts(steps=1, step=step)]
+    run = opened(rows)
+    assert run.trials.tolist() == [8] * 18 and said(run, "4 at a time, 2 times in a step: one group of 8")
+    apart = opened([row | {"draw": place // 12 % 2} for place, row in enumerate(rows)], columns={"group": "draw"})
+    assert apart.trials.tolist() == [4] * 36 and apart.doubts == ()
+
+
+def test_lists_of_which_a_prompt_has_several_in_a_step_may_be_parts_of_a_reward(opened):
+    rows = [without("reward", [row])[0] | {"rewards": [row["reward"], 1.0]} for row in rollouts()]
+    assert said(opened(rows), "each list of 2 values is a group, and prompts have 4 of them in a step")
+    assert not said(opened(rows[::4]), "each list of")
 
 
 def test_rows_of_several_models_have_groups_of_their_own(tmp_path):
