@@ -149,6 +149,7 @@ def test_wrong_options_and_prompts_of_allocate_are_refused(tmp_path, monkeypatch
         --input empty.csv    => must have at least one row
         --input rate.csv     => must have a column success, got id, rate
         --input many.csv     => got 'many' in many.csv line 3
+        --input many.csv --out ./many.csv => counts go to another file than the prompts, got many.csv for both
     """
     refuse_all(prompts, "allocate", "--budget", "24")
 
@@ -207,6 +208,7 @@ def test_wrong_settings_of_a_vote_are_refused_before_it_starts(tmp_path):
         --limit 0             => limit must be at least 1
         --price-input 1       => prices must be given for prompts and for completions
         --base-url localhost  => base_url must start with http
+        --base-url ftp://a/v1 => base_url must start with http:// or https://, got 'ftp://a/v1'; write http://a/v1
         --out answers.csv     => answers are written as .jsonl
         --questions missing.jsonl => must be readable, got missing.jsonl
     """

@@ -54,6 +54,10 @@ def allocate(
         if table is not None:
             if given:
                 raise ValueError(f"prompts come from --input or from --{next(iter(given))}, got both; leave one out")
+            if out is not None and out.resolve() == table.resolve():
+                raise ValueError(
+                    f"counts go to another file than the prompts, got {out} for both; name another by --out"
+                )
             rows = read_columns(table, ["successes", "trials"] if method == "hora" else ["success"], ["id"])
             given = {column: rows.numbers(column) for column in rows.cells if column != "id"}
             ids = rows.cells.get("id")

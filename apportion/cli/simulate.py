@@ -53,7 +53,9 @@ def simulation(
         ),
     ] = None,
     settings: SettingsOfRules = None,
-    population: Annotated[str, typer.Option(help=f"One of {', '.join(POPULATIONS)}.")] = "like-the-run",
+    population: Annotated[
+        str | None, typer.Option(help=f"One of {', '.join(POPULATIONS)}; by default like-the-run.", show_default=False)
+    ] = None,
     like: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Or success probabilities as in the first groups of this run.")
     ] = None,
@@ -88,8 +90,12 @@ def simulation(
             raise ValueError(f"--like must be the path of a run, got {like}, which does not exist; check it")
         if like is None and (reward or column):
             raise ValueError("--reward and --column are about the run of --like, got none; leave them out")
+        if like is not None and population is not None:
+            raise ValueError(
+                f"a population is one of --population or --like, got {population} and {like}; leave one out"
+            )
         if like is None:
-            drawn = Population(shape=named_shape(population), **people)
+            drawn = Population(shape=named_shape(population or "like-the-run"), **people)
         else:
             drawn = Population.like(read_run(like, reward, column), **people)
         if log is not None:

@@ -204,7 +204,8 @@ def check_url(name: str, url: str, query: bool = True) -> None:
     """
     bare = re.sub(r"^(\w*:?//)[^/]*@", r"\1", re.split(r"[?#]", url)[0])[:200]  # without what may be secret
     if not url.startswith(("http://", "https://")):
-        raise ValueError(f"{name} must start with http:// or https://, got {bare!r}; write http://{bare}")
+        host = re.sub(r"^\w*:?//", "", bare)
+        raise ValueError(f"{name} must start with http:// or https://, got {bare!r}; write http://{host}")
     try:
         parts = urlsplit(url)
         named = parts.hostname and parts.port != 0

@@ -48,6 +48,7 @@ def test_wrong_options_end_with_one_line() -> None:
         --drift 1e308         => drift must be 0 to 100
         --embedding-signal 1e308 => embedding_signal must be 0 to 1e+06
         --trend -1e308        => trend must be -100 to 100
+        --like . --population easy => one of --population or --like, got easy and .
         --like no/such/run    => --like must be the path of a run
         --log folder          => --log writes the run of one rule, got 0
         --false-positive -1   => false_positive must be 0 to 1

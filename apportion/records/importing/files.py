@@ -52,8 +52,10 @@ def files_of(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
             )
         found += sorted(chosen, key=natural)
         left += [each for each in files if each not in set(chosen)]
-    if len({each.resolve() for each in found}) < len(found):
-        raise RecordError("a file must be given once, got one twice; give a folder or its files")
+    once: dict[Path, Path] = {}
+    for each in found:
+        if (before := once.setdefault(each.resolve(), each)) is not each:
+            raise RecordError(f"a file must be given once, got {before} and {each}; give a folder or its files")
     return found, left
 
 
