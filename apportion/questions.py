@@ -107,8 +107,10 @@ def read_questions(path: Path, limit: int | None = None) -> list[Question]:
     return questions[:limit]
 
 
-def read_golds(path: Path) -> dict[str, tuple[str, ...]]:
-    """Return the gold answers in the file at ``path`` by id, or by the id that its prompt has. Columns as above.
+def read_golds(path: Path) -> dict[str, Question]:
+    """Return the questions in the file at ``path`` by id, or by the id that the prompt has. Columns as above.
+
+    The prompt of a row without one is its id.
 
     Raises TableError for an unreadable file, a row without id and prompt, and a repeated id.
     """
@@ -116,7 +118,7 @@ def read_golds(path: Path) -> dict[str, tuple[str, ...]]:
     named = {column for _, row in rows for column in row}
     if "id" in named and not named & {*PROMPT_COLUMNS}:
         rows = [(line, {PROMPT_COLUMNS[0]: str(row.get("id")), **row}) for line, row in rows]
-    return {question.id: question.golds for question in make_questions(path, rows)}
+    return {question.id: question for question in make_questions(path, rows)}
 
 
 def make_questions(source: Path, rows: Sequence[tuple[int, dict[str, Any]]], *columns: str | None) -> list[Question]:

@@ -65,6 +65,7 @@ def vote(
     """Vote on questions until a stopping rule is met."""
     from apportion.answers import AnswerFunctionError, JudgeError  # noqa: PLC0415
     from apportion.endpoint import Endpoint  # noqa: PLC0415
+    from apportion.messages import prompt_hash  # noqa: PLC0415
     from apportion.questions import read_questions  # noqa: PLC0415
     from apportion.toml import load  # noqa: PLC0415 - what voting needs is slow to import
     from apportion.vote.estimate import estimate, estimate_text  # noqa: PLC0415
@@ -83,7 +84,7 @@ def vote(
         asked = read_questions(questions, limit)
         golds = {} if labels is None else read_labels(labels)
         if golds:
-            check_labels(golds, [question.id for question in asked])
+            check_labels(golds, {question.id: prompt_hash(question.prompt) for question in asked})
         check_run(asked, setup, deadline, max_unparsed)
         if dry_run:
             record = VoteRecord() if overwrite else read_finished(out, setup, resume)

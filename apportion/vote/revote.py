@@ -20,7 +20,7 @@ from apportion.vote.ballot import Ballot
 from apportion.vote.count import Count
 from apportion.vote.journal import Samples, VoteRecord, check_path, read_recorded, read_started
 from apportion.vote.lines import JournalError, unwritable
-from apportion.vote.right import RightWinners
+from apportion.vote.right import RightWinners, check_labels
 from apportion.vote.run import check_samples
 from apportion.vote.sample import Sample
 from apportion.vote.setup import ENDPOINT_SETTINGS, READING, VOTING, Setup, make_setup
@@ -198,7 +198,7 @@ async def _no_more(numbers: Sequence[int]) -> AsyncGenerator[Sample, None]:
 def kept_rollouts(
     path: Path,
     questions: Sequence[Question] = (),
-    labels: Mapping[str, Sequence[str]] | None = None,
+    labels: Mapping[str, Question] | None = None,
     **changes: Any,
 ) -> Rollouts:
     """Return the kept samples of the vote at ``path``, with rewards of 0 and 1. Nothing is requested.
@@ -208,10 +208,13 @@ def kept_rollouts(
     JournalError for files that cannot be used, and ValueError for settings that cannot and if no right answer is known.
     """
     setup, record = read_again(path, questions, **changes)
+    if labels is not None:
+        sampled = {id: each.question_hash for id, own in record.samples.items() for each in own.values()}
+        check_labels(labels, sampled)
     known: dict[str, Sequence[str]] = {
         **{id: each.golds for id, each in record.ballots.items() if each.golds},
         **{each.id: each.golds for each in questions if each.golds},
-        **(labels or {}),
+        **{id: each.golds for id, each in (labels or {}).items()},
     }
     arrived = {id: _arrived(record.samples.get(id, {})) for id in record.ids}
     chosen = {id: samples for id, samples in arrived.items() if samples and id in known}

@@ -15,7 +15,7 @@ Reference: Clopper and Pearson 1934, Biometrika 26(4), for the binomial; the fin
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,8 +23,10 @@ from scipy.stats import beta, hypergeom
 
 from apportion.answers import Equivalence, is_correct
 from apportion.answers.equivalence import run_coroutine
-from apportion.questions import read_golds
+from apportion.messages import prompt_hash
+from apportion.questions import Question, read_golds
 from apportion.rows import TableError
+from apportion.untrusted import shown
 from apportion.vote.ballot import Ballot
 from apportion.vote.setup import Setup
 
@@ -68,40 +70,50 @@ def exact_interval(right: int, labelled: int, confidence: float = CONFIDENCE) ->
     return float(low), float(high)
 
 
-def read_labels(path: Path) -> dict[str, tuple[str, ...]]:
-    """Return the right answers by the id of a question, from a file with id or prompt, and answer.
+def read_labels(path: Path) -> dict[str, Question]:
+    """Return the questions with right answers by their ids, from a file with id or prompt, and answer.
 
     Raises TableError for a file that cannot be read, or in which a question has no answer.
     """
     labels = read_golds(path)
-    without = [id for id, golds in labels.items() if not golds]
+    without = [id for id, label in labels.items() if not label.golds]
     if without or not labels:
         raise TableError(f"{path} must have an answer for each question, got none for {without[:1] or 'any'}; add it")
     return labels
 
 
-def check_labels(labels: Mapping[str, Sequence[str]], ids: Collection[str]) -> None:
-    """Raise ValueError if no label is of a question with one of ``ids``."""
-    if labels.keys().isdisjoint(ids):
+def check_labels(labels: Mapping[str, Question], asked: Mapping[str, str]) -> None:
+    """Raise ValueError if no label is of a question that was ``asked``, or one with its id is of another text.
+
+    ``asked`` has the hash of each question's prompt by its id.
+    """
+    known = [label for id, label in labels.items() if id in asked]
+    if not known:
         raise ValueError(
             f"labels must be of questions that are finished, got none of {len(labels)}; give the ids of the questions"
         )
+    for label in known:
+        if label.prompt != label.id and prompt_hash(label.prompt) != asked[label.id]:
+            raise ValueError(
+                f"a label must be of the question with its id, got another text for {shown(label.id)}; correct the "
+                "ids, or leave the texts out if the ids are right"
+            )
 
 
 async def right_winners(
-    ballots: Sequence[Ballot], labels: Mapping[str, Sequence[str]], equivalence: Equivalence
+    ballots: Sequence[Ballot], labels: Mapping[str, Question], equivalence: Equivalence
 ) -> RightWinners:
     """Return how many winners are right, by the ``labels`` of a random draw of the questions.
 
-    Raises ValueError if no labelled question is among those that are finished.
+    Raises ValueError as ``check_labels`` does, of those that are finished.
     """
+    check_labels(labels, {ballot.id: ballot.question_hash for ballot in ballots})
     known = [ballot for ballot in ballots if ballot.id in labels]
-    check_labels(labels, [ballot.id for ballot in known])
-    right = sum([await is_correct(ballot.answer, labels[ballot.id], equivalence) for ballot in known])
+    right = sum([await is_correct(ballot.answer, labels[ballot.id].golds, equivalence) for ballot in known])
     return RightWinners(len(known), right, len(ballots), least_share(right, len(known), len(ballots)))
 
 
-def count_right(ballots: Sequence[Ballot], labels: Mapping[str, Sequence[str]], setup: Setup) -> RightWinners:
+def count_right(ballots: Sequence[Ballot], labels: Mapping[str, Question], setup: Setup) -> RightWinners:
     """Run ``right_winners`` with the equivalence of ``setup``, for callers without an event loop."""
 
     async def count() -> RightWinners:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -10,6 +11,7 @@ from scipy.stats import beta
 
 from apportion.answers import ExactMatch
 from apportion.messages import prompt_hash
+from apportion.questions import Question
 from apportion.rows import TableError
 from apportion.vote.right import RightWinners, exact_interval, least_share, read_labels, right_winners
 from tests.vote.builders import make_ballot
@@ -44,12 +46,16 @@ def test_the_interval_of_no_and_of_all_right_ones_is_no_point():
     assert exact_interval(20, 20) == pytest.approx((0.83157, 1.0), abs=1e-4)
 
 
+def golds_of(path):
+    return {id: label.golds for id, label in read_labels(path).items()}
+
+
 def test_labels_are_read_by_id_and_by_prompt(tmp_path):
     by_id, by_prompt = tmp_path / "id.csv", tmp_path / "prompt.jsonl"
     by_id.write_text("id,answer\n7,18\nb,\\boxed{4}\n", encoding="utf-8")
     by_prompt.write_text(json.dumps({"prompt": "1 + 1?", "answer": ["2", "two"]}) + "\n", encoding="utf-8")
-    assert read_labels(by_id) == {"7": ("18",), "b": ("4",)}
-    assert read_labels(by_prompt) == {prompt_hash("1 + 1?"): ("2", "two")}
+    assert golds_of(by_id) == {"7": ("18",), "b": ("4",)}
+    assert golds_of(by_prompt) == {prompt_hash("1 + 1?"): ("2", "two")}
     by_id.write_text("id,answer\n7,\n", encoding="utf-8")
     with pytest.raises(TableError, match=r"must have an answer for each question, got none for \['7'\]; add it"):
         read_labels(by_id)
@@ -57,7 +63,15 @@ def test_labels_are_read_by_id_and_by_prompt(tmp_path):
 
 def test_winners_are_compared_with_labels_and_questions_without_an_answer_are_not_right():
     ballots = [make_ballot("a", answer="7"), make_ballot("b", answer="8"), make_ballot("c", answer=None, votes={})]
-    found = asyncio.run(right_winners(ballots, {"a": ("7",), "c": ("7",), "z": ("1",)}, ExactMatch()))
+    labels = {id: Question(id, id, golds=golds) for id, golds in {"a": ("7",), "c": ("7",), "z": ("1",)}.items()}
+    found = asyncio.run(right_winners(ballots, labels, ExactMatch()))
     assert found == RightWinners(2, 1, 3, least_share(1, 2, 3))
     with pytest.raises(ValueError, match="labels must be of questions that are finished, got none of 1; give the ids"):
-        asyncio.run(right_winners(ballots, {"z": ("1",)}, ExactMatch()))
+        asyncio.run(right_winners(ballots, {"z": labels["z"]}, ExactMatch()))
+
+
+def test_a_label_with_the_id_of_another_question_is_refused():
+    label, ballot = Question("a", "1 + 1?", "2"), make_ballot("a", question_hash=prompt_hash("2 + 2?"))
+    with pytest.raises(ValueError, match="of the question with its id, got another text for 'a'; correct"):
+        asyncio.run(right_winners([ballot], {"a": label}, ExactMatch()))
+    asyncio.run(right_winners([replace(ballot, question_hash=prompt_hash("1 + 1?"))], {"a": label}, ExactMatch()))
