@@ -32,11 +32,6 @@ def test_token_weights_let_every_token_count_the_same(reduction, lengths):
     np.testing.assert_allclose(np.ptp(shares(weights, lengths, reduction)), 0, atol=1e-12)
 
 
-@pytest.mark.parametrize("reduction", ["sum", "mean"])
-def test_rollout_weights_are_1(reduction):
-    assert rollout_weights([0, 0, 1], "rollout", [3, 4, 5], reduction=reduction).tolist() == [1, 1, 1]
-
-
 @pytest.mark.parametrize("tokens", [None, [1.0], [0, 0], [1, -1], [1, np.nan]])
 def test_token_means_need_the_lengths(tokens):
     with pytest.raises(ValueError, match=r"tokens must be \[2\], at least 0 and not all 0"):

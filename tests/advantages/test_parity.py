@@ -99,14 +99,6 @@ def test_reinforce_plus_plus_baseline_is_verls_less_one_number_where_they_are_no
     np.testing.assert_allclose(difference, difference[0], atol=1e-6)
 
 
-def test_single_rollouts_get_0_where_verl_gives_their_raw_reward(verl, batch):
-    rewards, _, _, at_end, mask = batch
-    alone = np.arange(len(rewards))
-    theirs = verl.compute_rloo_outcome_advantage(at_end, mask, alone)[0][:, 0].numpy()
-    np.testing.assert_allclose(theirs, rewards)
-    assert (rloo(rewards, alone) == 0).all()
-
-
 @pytest.mark.parametrize(("gamma", "lam"), [(1.0, 1.0), (0.99, 0.95)])
 def test_gae_whitened_as_in_verl_around_the_tokens_of_others(verl, batch, torch, gamma, lam):
     _, _, _, _, mask = batch

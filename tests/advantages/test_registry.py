@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from apportion import Group, Prompt, Rollout
-from apportion.advantages import advantages_of, needs, reinforce, reinforce_plus_plus, rloo, sequential
+from apportion.advantages import advantages_of, reinforce, reinforce_plus_plus, rloo, sequential
 
 
 @pytest.fixture
@@ -30,17 +30,6 @@ def test_every_rollout_of_the_groups_gets_its_advantage_with_the_columns_that_th
     np.testing.assert_array_equal(advantages_of(groups, "reinforce", baseline=[0.1, 0.2, 0.3, 0.4]), expected)
 
 
-def test_optional_settings_are_not_needed():
-    assert needs("grpo") == ()
-    assert needs("reinforce_plus_plus_baseline") == ("tokens",)
-    assert needs("sequential") == ("rounds",)
-
-
-@pytest.mark.parametrize("estimator", ["rloo", "sequential", "reinforce_plus_plus", "maxrl"])
-def test_no_groups_no_advantages(estimator):
-    assert advantages_of([], estimator).shape == (0,)
-
-
 def test_a_missing_length_is_told_with_its_rollout():
     groups = [Group(Prompt("what?"), (Rollout(True, tokens=3), Rollout(False)))]
     with pytest.raises(
@@ -56,6 +45,7 @@ def test_a_missing_length_is_told_with_its_rollout():
         ("rloo", [0.1, 0.2, 0.3, 0.4], "estimator 'rloo' takes no baseline"),
         ("reinforce", [0.5] * 6, r"baseline must be \[4\], one number a group, got \(6,\)"),
         ("reinforce", [0.5, 0.5, 0.5, np.nan], r"baseline must be \[6\] and finite"),
+        ("batch_optimal", None, "score_norm for batch_optimal, got None for prompt 'a'"),
         ("rlo", None, "estimator must be one of grpo, dr_grpo, rloo.* got 'rlo'"),
     ],
 )

@@ -7,8 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from apportion import Group, Prompt, Rollout
-from apportion.advantages import advantages_of, batch_optimal, dr_grpo, group_optimal, opo, reinforce, rloo
+from apportion.advantages import batch_optimal, dr_grpo, group_optimal, opo, rloo
 from tests.advantages.bernoulli import until_correct
 
 SOLVED, MEDIUM, HARD = [18, 1, 1], [5, 3, 2], [1, 4, 5]
@@ -58,40 +57,19 @@ def test_within_the_group_and_the_batch_the_estimate_is_unbiased_for_groups_of_a
         np.testing.assert_allclose(own, count * policy.gradient, atol=1e-12)
 
 
-@pytest.mark.parametrize("p", [0.1, 0.3, 0.7])
-def test_the_batch_s_baseline_stays_unbiased_if_a_prompt_s_own_outcomes_stop_its_sampling(p):
-    """The other prompt's rollouts are fixed here, so its norms make a constant baseline of .25."""
-    stopped = until_correct(p, [2, 3])
-    advantages = np.concatenate(
-        [
-            batch_optimal(
-                np.concatenate([[1.0, 0.0], own := stopped.rewards[stopped.group_ids == q]]),
-                [0, 0, *[1] * len(own)],
-                score_norms=[1.0, 3.0, *own + 0.5],
-            )[2:]
-            for q in range(len(stopped.probability))
-        ]
-    )
-    assert stopped.expect(advantages, "rollout") == pytest.approx(stopped.expected_count * stopped.slope, rel=1e-12)
-
-
-def relative_variance(policies, count, estimator):
-    """Return the variance over that of RLOO, with ``count`` rollouts for each of the policies."""
-    counts = [count] * len(policies)
-    plain = moments(policies, counts, lambda rewards, ids, _: rloo(rewards, ids))[1]
-    return moments(policies, counts, of_norms(estimator))[1] / plain
-
-
-def test_score_norms_of_the_batch_lower_the_variance():
-    policies = [Answers(weights) for weights in (SOLVED, MEDIUM, HARD)]
-    assert relative_variance(policies, 2, batch_optimal) < 0.5
-
-
 @pytest.mark.parametrize(
-    ("weights", "ratio"), [(SOLVED, 1.062), (MEDIUM, 0.875), (HARD, 1.198)], ids=["solved", "medium", "hard"]
+    ("weights", "count", "estimator", "ratio"),
+    [
+        ([SOLVED], 4, group_optimal, 1.062),
+        ([MEDIUM], 4, group_optimal, 0.875),
+        ([HARD], 4, group_optimal, 1.198),
+        ([SOLVED, MEDIUM, HARD], 2, batch_optimal, 0.446),
+    ],
 )
-def test_score_norms_of_few_others_in_the_group_help_medium_prompts_alone(weights, ratio):
-    assert relative_variance([Answers(weights)], 4, group_optimal) == pytest.approx(ratio, abs=5e-4)
+def test_the_variance_over_that_of_rloo_is_that_of_the_docstring(weights, count, estimator, ratio):
+    policies, counts = [Answers(each) for each in weights], [count] * len(weights)
+    plain = moments(policies, counts, lambda rewards, ids, _: rloo(rewards, ids))[1]
+    assert moments(policies, counts, of_norms(estimator))[1] / plain == pytest.approx(ratio, abs=5e-4)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
@@ -131,15 +109,3 @@ def test_without_any_norm_the_plain_mean_counts():
 def test_weights_below_0_are_refused(estimator, name):
     with pytest.raises(ValueError, match=rf"{name} must be at least 0, got -1\.0; they weigh rewards"):
         estimator([1, 0], [0, 0], **{name: [1, -1]})
-
-
-def test_groups_give_their_score_norms_and_one_without_is_told():
-    first, second = Prompt("a"), Prompt("b")
-    groups = [
-        Group(first, (Rollout(True, score_norm=1.0), Rollout(False, score_norm=3.0))),
-        Group(second, (Rollout(True, score_norm=2.0),)),
-    ]
-    expected = reinforce([1, 0, 1], [0, 0, 1], baseline=[1.0, 1.0, 0.25])
-    np.testing.assert_allclose(advantages_of(groups, "batch_optimal"), expected)
-    with pytest.raises(ValueError, match="score_norm for batch_optimal, got None for prompt 'b'"):
-        advantages_of([groups[0], Group(second, (Rollout(True),))], "batch_optimal")

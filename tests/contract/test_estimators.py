@@ -80,6 +80,11 @@ def test_an_estimator_takes_groups_failures_and_nothing_and_documents_itself(nam
     assert advantages_of([group], name, baseline=baseline).shape == (2,)
     assert np.isfinite(estimate(name, np.zeros(5), np.array([0, 0, 1, 1, 2]))(np.arange(5))).all()
     assert ESTIMATORS[name]([], [], **{key: [] for key in needs(name)}).shape == (0,)
+    assert advantages_of([], name, baseline=[] if baseline else None).shape == (0,)
     with pytest.raises(ValueError, match=r"must be \[N\] each"):
         ESTIMATORS[name]([1.0, 0.0], [0], **{key: [1, 1] for key in needs(name)})
+    for key in needs(name):
+        for wrong in ([1.0], [[1.0, 1.0]], [1.0, np.nan]):
+            with pytest.raises(ValueError, match=rf"{key} must be \[2\] and finite"):
+                ESTIMATORS[name]([1.0, 0.0], [0, 0], **{key: [1, 1] for key in needs(name)} | {key: wrong})
     assert ESTIMATORS[name].__name__ == name and ">>>" in (ESTIMATORS[name].__doc__ or "")
