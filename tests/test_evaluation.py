@@ -23,11 +23,6 @@ def test_pass_at_k_does_not_overflow():
     assert pass_at_k([3], [10_000], 5_000)[0] == pytest.approx(exact, rel=1e-10)
 
 
-def test_pass_at_k_of_ragged_prompts_and_of_none():
-    assert pass_at_k([1, 5, 0], [2, 5, 9], 2).tolist() == [1.0, 1.0, 0.0]
-    assert pass_at_k([], [], 1).shape == (0,)
-
-
 def test_pass_at_k_refuses_what_it_cannot_estimate_and_cuts_no_number():
     wrong = [
         ([1, 1], [8, 4], 5, "k must be at least 1 and at most the trials of every prompt, got 5"),
@@ -80,13 +75,6 @@ def test_the_interval_is_that_of_the_normal_approximation_on_many_prompts():
     low, high = bootstrap_interval(values, level=0.9)
     half = 1.645 * values.std() / np.sqrt(len(values))
     assert [low, high] == pytest.approx([values.mean() - half, values.mean() + half], abs=0.03 * half)
-
-
-def test_the_interval_covers_the_truth_as_often_as_it_says():
-    rng = np.random.default_rng(1)
-    samples = rng.random((200, 50)) < 0.3
-    covered = [low <= 0.3 <= high for low, high in (bootstrap_interval(row, resamples=300) for row in samples)]
-    assert 0.90 <= np.mean(covered) <= 0.98
 
 
 def test_the_same_seed_gives_the_same_interval():

@@ -7,16 +7,14 @@ import numpy as np
 import pytest
 
 from apportion import VIP, Prompt, Rollout, collect
-from apportion.advantages import dr_grpo, rloo
+from apportion.advantages import rloo
 from apportion.allocators import Allocator
 from apportion.allocators.vip import minimise_noise
 from apportion.lab.policy.network import new_policy
 from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.world.task import training_problems
 from apportion.predictors import (
-    DiscountedCounts,
     GradedGaussianProcess,
-    MovingAverage,
     PrecomputedEmbeddings,
     RunningVariance,
     Shuffled,
@@ -89,25 +87,6 @@ def test_one_that_takes_graded_rewards_trains_on_them(allocator):
         advantages = rloo(rewards, [q for q, group in enumerate(groups) for _ in group.rollouts])
         assert len(rewards) > 6 and np.abs(advantages).max() > 0
         allocator.observe(batch)
-
-
-@pytest.mark.parametrize("predictor", [DiscountedCounts(), MovingAverage(), Shuffled(DiscountedCounts())])
-def test_vip_with_a_predictor_of_success_refuses_graded_rewards(predictor):
-    sample = GradedSampler()
-    with pytest.raises(ValueError, match="use an allocator or predictor for graded rewards"):
-        collect(VIP(rollouts_per_prompt=4, predictor=predictor), make_prompts(3), sample)
-    assert sample.calls == 1
-
-
-@pytest.mark.parametrize(("estimator", "factor"), [(rloo, lambda n: 1 / (n - 1)), (dr_grpo, lambda n: (n - 1) / n**2)])
-@pytest.mark.parametrize("n", [2, 6])
-def test_the_gradient_variance_of_graded_rewards_is_that_of_the_propositions(estimator, factor, n):
-    """Propositions E.1 and E.2 by Monte Carlo: Var(mean of A_j Z_j), with Z of mean 0 and variance 1 apart from R."""
-    rng, draws = np.random.default_rng(n), 50_000
-    rewards, z = rng.beta(2.0, 1.0, (draws, n)), rng.normal(size=(draws, n))
-    advantages = estimator(rewards.ravel(), np.repeat(np.arange(draws), n)).reshape(draws, n)
-    found = (advantages * z).mean(axis=1).var()
-    assert found == pytest.approx(factor(n) * 2 / (3**2 * 4), rel=0.05)
 
 
 class Population:

@@ -5,11 +5,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from apportion import DARS, Plan, Rollout
-from apportion.advantages import rloo
 from apportion.allocators.dars import extra_rollouts
+from tests.allocators.builders import expected_gradient
 from tests.builders import make_batch, make_prompts
 
 
@@ -50,12 +49,7 @@ def test_p_is_the_share_of_those_that_arrived():
 
 @pytest.mark.parametrize(("p", "ratio"), [(0.1, 1.17), (0.3, 1.08), (0.9, 1.00)])
 def test_the_bias_is_as_documented(p, ratio):
-    """All outcomes of a Bernoulli policy: the score of a rollout is y - p, the true gradient p (1 - p)."""
-    expected = 0.0
-    for first in range(9):
-        extra = int(extra_rollouts(np.array([first]), np.array([8]), 8, 32)[0])
-        for second in range(extra + 1):
-            outcomes = np.repeat([1.0, 0.0], [first + second, 8 + extra - first - second])
-            gradient = (rloo(outcomes, [0] * len(outcomes)) * (outcomes - p)).mean()
-            expected += stats.binom.pmf(first, 8, p) * stats.binom.pmf(second, extra, p) * gradient
-    assert expected / (p * (1 - p)) == pytest.approx(ratio, abs=0.006)
+    def extra(right):
+        return int(extra_rollouts(np.array([right]), np.array([8]), 8, 32)[0])
+
+    assert expected_gradient(p, 8, extra) == pytest.approx((ratio, 1.0), abs=0.006)

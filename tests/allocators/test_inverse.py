@@ -37,14 +37,6 @@ def test_no_integer_counts_within_budget_and_bounds_are_nearer_to_the_shares(rul
     assert ((counts - shares) ** 2).sum() == pytest.approx(best, abs=1e-9)
 
 
-def test_shares_that_are_integers_within_the_bounds_are_met_exactly():
-    """Weights 1 - p + .1 are as 3 : 2 : 1. A certain prompt has six times the share of one with p = 1/2."""
-    accuracy = InverseAccuracy(budget=36, low=1, epsilon=0.1)
-    assert planned(accuracy, Belief.from_mean([0.2, 0.5, 0.8])).tolist() == [18, 12, 6]
-    variance = InverseVariance(rollouts_per_prompt=13, low=1)
-    assert planned(variance, Belief.from_mean([0.0, 1.0, 0.5])).tolist() == [18, 18, 3]
-
-
 def test_a_prompt_without_history_gets_the_share_of_the_average_prompt():
     """Success rates of 1 and 0 were seen, so that the new prompt gets .5."""
     allocator = InverseAccuracy(rollouts_per_prompt=8, low=1)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion import VIP, Neyman, collect
-from apportion.allocators.neyman import LEAST_LOW, drops
+from apportion.allocators.neyman import LEAST_LOW
 from apportion.predictors import DiscountedCounts
 from apportion.types import Batch, Belief
 from tests.builders import bernoulli_sampler, make_prompts, splits
@@ -19,14 +19,6 @@ FORMULA = {
 def start(variance):
     size = len(variance)
     return Batch.start(make_prompts(size), Belief(np.ones(size), np.ones(size), np.array(variance)))
-
-
-@pytest.mark.parametrize("estimator", FORMULA)
-def test_drops_are_differences_of_the_variance_and_never_increase_from_the_least_low_on(estimator):
-    n = np.arange(LEAST_LOW[estimator] + 1, 200)
-    f = FORMULA[estimator]
-    assert drops(estimator, n) == pytest.approx(f(n - 1.0) - f(n.astype(float)))
-    assert (np.diff(drops(estimator, n)) < 0).all()
 
 
 @given(

@@ -1,37 +1,22 @@
-"""OptPO, the allocator, against its stopping rule on the same streams, and against the paper's settings."""
+"""OptPO, the allocator: its stopping rule has its settings, and its labels and groups are those of the paper."""
 
 import numpy as np
 import pytest
 
 from apportion import OptPO
 from apportion.allocators.votes import PseudoLabel
-from apportion.stopping import decide
+from apportion.stopping import Curtailed, make_rule
 from tests.allocators.votes.builders import replayed
 
-M = 24
-STREAMS = [
-    [None if code < 0 else "abcde"[code] for code in row]
-    for share in (0.2, 0.5, 0.8)
-    for row in np.random.default_rng(0).choice(
-        [-1, 0, 1, 2, 3, 4], (20, M), p=[0.1, share * 0.9, *[(0.9 - share * 0.9) / 4] * 4]
-    )
-]
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("wave", "curtail"), [(1, False), (5, True), ("free", False)])
-@pytest.mark.parametrize("low_accuracy", ["continue", "literal"])
 @pytest.mark.parametrize(
-    "settings", [{}, {"alpha": 0.2, "beta": 0.1, "p0_factor": 0.8, "exceedances": 2}, {"choices": 4}]
+    "own",
+    [{}, {"alpha": 0.2, "beta": 0.1, "p0_factor": 0.8, "exceedances": 2}, {"choices": 4, "low_accuracy": "literal"}],
 )
-def test_it_stops_where_its_rule_does_on_the_same_stream(settings, low_accuracy, wave, curtail):
-    settings = settings | {"min_samples": 6, "low_accuracy": low_accuracy}
-    allocator = OptPO(max_samples=M, wave=wave, curtail=curtail, **settings)
-    batch = replayed(allocator, STREAMS)
-    decided = decide(STREAMS, "optpo", M, wave=wave, curtail=curtail, **settings)
-    assert batch.asked.tolist() == decided.samples.tolist()
-    assert len(set(batch.asked.tolist())) > 2
-    assert [allocator.winner(batch, q) for q in range(len(STREAMS))] == list(decided.answer)
+def test_its_stopping_rule_has_its_settings(own):
+    rule = make_rule("optpo", min_samples=6, **own)
+    assert OptPO(min_samples=6, curtail=False, **own).stopping == rule
+    assert OptPO(min_samples=6, curtail=True, **own).stopping == Curtailed(rule)
 
 
 def test_at_low_accuracy_the_literal_test_chooses_the_runner_up():

@@ -56,13 +56,6 @@ def test_expected_rollouts_by_enumeration_of_every_outcome(allocator, success):
     assert (probability * batch.asked).sum() == pytest.approx(expected_rollouts(allocator, success), rel=1e-12)
 
 
-def test_only_active_prompts_are_asked_again():
-    batch = make_batch([[0, 0, 0], [1, 0, 0], [1, 1, 0], [1, 1, 1]])
-    assert ReinforceAda(exit="positive", rollouts_per_round=3).plan(batch).counts.tolist() == [3, 0, 0, 0]
-    assert ReinforceAda(exit="balanced", rollouts_per_round=3, keep=2).plan(batch).counts.tolist() == [3, 0, 0, 3]
-    assert ReinforceAda(exit="balanced", rollouts_per_round=3, keep=3).plan(batch).counts.tolist() == [3, 0, 3, 3]
-
-
 def test_resuming_in_the_middle_of_a_round_asks_for_the_rest_of_it():
     batch = make_batch([[0, 0, 0, 0, 0], [0], [1]])
     assert ReinforceAda(exit="positive", rollouts_per_round=4).plan(batch).counts.tolist() == [3, 3, 0]

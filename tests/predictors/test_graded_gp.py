@@ -81,22 +81,6 @@ def test_without_a_scale_it_is_appendix_e2_of_rewards_over_their_running_spread(
         np.testing.assert_allclose(predictor.predict(prompts).variance, scale * reference.v, rtol=1e-6)
 
 
-def test_an_unfamiliar_prompt_has_the_mean_variance_over_prompts():
-    """The mean is over prompts, so ten times the rollouts for one of them do not change it."""
-    prompts = make_prompts(3)
-    predictor = GradedGaussianProcess(embedder_of(prompts, [[0.0], [50.0], [1000.0]]), bandwidth=1.0)
-    predictor.update(graded_batch(prompts[:2], [[0.0, 1.0] * 20, [0.4, 0.6]]))
-    observed = [np.var([0.0, 1.0] * 20, ddof=1), 0.02]
-    np.testing.assert_allclose(predictor.predict(prompts).variance, [*observed, np.mean(observed)])
-
-
-def test_equal_rewards_give_the_floor_and_a_single_reward_is_ignored():
-    x, prompts = np.arange(4.0)[:, None] * 100, make_prompts(4)
-    predictor = GradedGaussianProcess(embedder_of(prompts, x), bandwidth=1.0, floor=0.1)
-    predictor.update(graded_batch(prompts[:3], [[0.0, 1.0], [0.7, 0.7, 0.7], [0.3]]))
-    np.testing.assert_allclose(predictor.predict(prompts).variance, [0.5, 0.025, 0.25, 0.25])
-
-
 def test_all_predictions_are_at_the_floor_until_a_variance_is_observed():
     x, prompts = np.arange(3.0)[:, None] * 100, make_prompts(3)
     predictor = GradedGaussianProcess(embedder_of(prompts, x), bandwidth=1.0, discount=1.0)

@@ -53,9 +53,3 @@ def test_a_prompt_outside_the_batch_keeps_its_spread():
     pooled = (2.25 / 1.5 + 0.5) / 2
     expected = [(2 * pooled + 2.25) / 3.5, (2 * pooled + 0.5) / 3]
     np.testing.assert_allclose(predictor.predict(prompts).variance, expected)
-
-
-def test_equal_rewards_are_shrunk_upwards_and_a_single_reward_is_ignored():
-    predictor, prompts = RunningVariance(strength=1.0), make_prompts(4)
-    predictor.update(graded_batch(prompts[:3], [[0.7] * 3, [0.0, 1.0], [5.0]]))
-    np.testing.assert_allclose(predictor.predict(prompts).variance, [0.25 / 3, 0.375, 0.25, 0.25])

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import copy
-import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from apportion import VIP, Uniform, collect
-from apportion.config import build, dump
 from apportion.predictors import DiscountedCounts, EmpiricalBayes
 from apportion.selection import (
-    GRESO,
     SELECTORS,
     LargestVariance,
     Mixed,
-    Selector,
     ShuffledEpochs,
-    SPOWeights,
     check_selector,
 )
 from apportion.types import Batch, Belief, Needs, Plan, Prompt, Rollout
@@ -169,13 +162,6 @@ def test_prompts_of_another_data_set_and_failed_ones_are_no_outcome(name):
     assert len(selector.choose(12)) == 12
 
 
-@pytest.mark.parametrize("name", sorted(SELECTORS))
-def test_it_is_configured_from_toml(name):
-    assert build(Selector, name) == SELECTORS[name]()
-    table = dump(SELECTORS[name]())
-    assert build(Selector, json.loads(json.dumps(table))) == SELECTORS[name]()
-
-
 def test_beliefs_are_shared_with_the_allocator_or_learned_alone():
     allocator = VIP(rollouts_per_prompt=4, predictor=DiscountedCounts(discount=1.0))
     shared, own = Mixed(), Mixed(predictor=DiscountedCounts(discount=1.0))
@@ -212,27 +198,6 @@ def test_rules_that_learn_need_labels_and_rewards_that_they_can_read():
     check_selector(counting, Needs())
     with pytest.raises(ValueError, match="must take graded rewards, got one that counts right rollouts"):
         check_selector(counting, Needs(), graded=True)
-
-
-@pytest.mark.parametrize("make", [SPOWeights, GRESO])
-def test_importance_weights_are_off_unless_asked_for(make):
-    selector = make()
-    selector.prepare(PROMPTS)
-    assert selector.weights([PROMPTS[row] for row in selector.choose(5)]) is None
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.permutations(range(12)))
-def test_a_ranking_does_not_depend_on_the_order_of_the_rows(order):
-    prompts = make_prompts(12)
-    sets = []
-    for rows in (list(range(12)), order):
-        selector = LargestVariance(explore=0.0, predictor=DiscountedCounts())
-        selector.prepare([prompts[q] for q in rows])
-        outcomes = [[Rollout(i < q) for i in range(12)] for q in range(12)]
-        selector.observe(Batch.start(prompts, Belief.uniform(12)).add(Plan([12] * 12), outcomes))
-        sets.append({rows[row] for row in selector.choose(5)})
-    assert sets[0] == sets[1]
 
 
 def test_wrong_counts_are_refused():

@@ -5,14 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion.stopping import Calibrated, PosteriorPredictive, decide
+from apportion.stopping import Calibrated, decide
 from apportion.stopping.calibrated import PRIOR, risk_score
-from apportion.stopping.overtaking import FEW, LOG_PRIOR, OPEN, log_prior
 from apportion.stopping.posterior_predictive import overtaking_risk
 from benchmarks.recorded import Question as Recorded
 from benchmarks.recorded import Streams, read_vendored
 
-STREAMS = st.lists(st.sampled_from(["a", "a", "b", "c", None]), min_size=1, max_size=24)
 COUNTS = st.lists(st.integers(1, 12), min_size=1, max_size=6)
 
 
@@ -48,15 +46,6 @@ def test_a_threshold_of_0_never_disagrees():
     streams = [rng.choice(list("abc"), 15, p=[0.5, 0.3, 0.2]).tolist() for _ in range(300)]
     found, full = decide(streams, "calibrated", threshold=0.0), decide(streams, "fixed")
     assert found.answer == full.answer and found.samples.mean() < 15
-
-
-def test_the_prior_is_that_of_the_posterior_predictive_rule_but_for_its_weights():
-    assert np.exp(LOG_PRIOR).sum() == pytest.approx(1) and np.exp(PRIOR).sum() == pytest.approx(1)
-    assert np.exp(log_prior(0.2))[len(OPEN) :].sum() == pytest.approx(0.2)
-    assert len(LOG_PRIOR) == len(OPEN) + len(FEW)
-    votes, samples = np.array([[5, 2, 1], [3, 0, 0]]), np.array([9, 3])
-    both = PosteriorPredictive().risk(votes, samples, 32), overtaking_risk(votes, samples, 32)
-    assert np.array_equal(*both)
 
 
 def test_eps_bounds_the_disagreement_on_the_game_of_24_which_decided_the_scale():

@@ -36,8 +36,3 @@ def test_the_earliest_end_can_be_reached():
 def test_impossible_windows_are_refused(window, max_samples):
     with pytest.raises(ValueError, match=rf"window must be at .* got {window}"):
         ESC(window).check(max_samples)
-
-
-@pytest.mark.parametrize(("wave", "samples"), [(1, 5), (6, 6), ("free", 5)])
-def test_a_wave_that_the_window_does_not_divide_stops_at_its_end(wave, samples):
-    assert decide(["7"] * 40, "esc", max_samples=40, window=5, wave=wave).samples == samples

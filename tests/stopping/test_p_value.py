@@ -17,9 +17,3 @@ def test_the_p_value_is_of_the_one_sided_binomial_test():
 def test_without_votes_nothing_is_significant():
     assert PValue.p_value(np.array(0), np.array(0)) == 1
     assert decide([None] * 8, "p_value", 8).samples == 8
-
-
-@pytest.mark.parametrize(("stream", "samples"), [("aaaaaa", 5), ("abaaaaaaa", 8), ("abababab", 8)])
-def test_streams_stop_at_the_binomial_threshold(stream, samples):
-    """5 of 5: 1/32; 7 of 8: 9/256; and 6 of 7: 8/128, which is not enough."""
-    assert decide(list(stream), "p_value", len(stream)).samples == samples

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from apportion.stopping import PosteriorPredictive, decide
 from apportion.stopping.overtaking import ANSWERS, EXTRA, HYPOTHESES, LOG_PRIOR, TOTAL, overtaking
-from apportion.stopping.posterior_predictive import overtaking_risk
 from tests.soak import case
 
 COUNTS = st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(any)
@@ -32,14 +31,6 @@ def sampled(rng, hypothesis, length, votes=()):
 def risk(votes, max_samples, samples=None):
     votes = np.array(votes)
     return float(PosteriorPredictive().risk(votes, np.array(sum(votes) if samples is None else samples), max_samples))
-
-
-@pytest.mark.parametrize("hypothesis", np.flatnonzero(ANSWERS == 0))
-def test_an_answer_that_nobody_gave_yet_may_tie_a_single_vote(hypothesis):
-    """The second of two samples is a new answer with the probability that an open hypothesis gives to one."""
-    alone = np.where(np.arange(HYPOTHESES) == hypothesis, 0.0, -np.inf)
-    found = overtaking_risk(np.array([[1]]), np.array([1]), 2, prior=alone)
-    assert found[0] == pytest.approx(TOTAL[hypothesis] / (1 + TOTAL[hypothesis]))
 
 
 @pytest.mark.slow
@@ -94,12 +85,6 @@ def test_the_early_exit_decides_the_same(votes, missing, more, eps):
 def test_a_smaller_eps_never_takes_fewer_samples(stream):
     samples = [decide(stream, "posterior_predictive", eps=eps).samples for eps in (0.2, 0.05, 0.01, 0.001)]
     assert samples == sorted(samples)
-
-
-def test_unanimity_stops_early_and_ties_and_missing_answers_never_do():
-    assert decide(["a"] * 64, "posterior_predictive").samples == 6
-    assert decide(["a", "b"] * 32, "posterior_predictive").samples == 64
-    assert decide([None] * 8, "posterior_predictive") == decide([None] * 8, "fixed")
 
 
 def test_the_risk_is_1_before_the_first_vote():

@@ -47,12 +47,6 @@ def test_total_gain_equals_dynamic_programming(rows, data):
     assert total == pytest.approx(best_by_dynamic_programming(gains, extra), abs=1e-9)
 
 
-def test_equal_gains_go_round_in_prompt_order():
-    gains = np.full((4, 3), 0.5)
-    assert spend(gains, 4 + 6, np.ones(4, int)).tolist() == [3, 3, 2, 2]
-    assert spend(np.zeros((3, 5)), 3 + 4, np.ones(3, int)).tolist() == [3, 2, 2]
-
-
 def test_a_prompt_that_may_not_have_more_gets_none():
     gains = np.array([[0.9, -np.inf], [0.1, 0.1]])
     assert spend(gains, 3, np.array([0, 0])).tolist() == [1, 2]

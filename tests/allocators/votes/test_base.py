@@ -10,32 +10,17 @@ from hypothesis import strategies as st
 
 from apportion.allocators import TTRL, Voting
 from apportion.allocators.votes import PseudoLabel
-from apportion.stopping import Curtailed, Fixed, PosteriorPredictive, count_votes, encode_answers, make_rule
+from apportion.stopping import Fixed, PosteriorPredictive, count_votes, encode_answers
 from apportion.stopping.votes import first_true
 from tests.allocators.votes.builders import replayed
+from tests.stopping.test_rules import INNER, each_rule
 
 M = 8
-RULES = [  # with settings under which each may stop before M
-    make_rule("fixed"),
-    make_rule("fixed", samples=3),
-    make_rule("optpo", min_samples=2, exceedances=2),
-    make_rule("optpo", min_samples=3, exceedances=1, low_accuracy="literal"),
-    make_rule("adaptive_consistency_beta", confidence=0.8),
-    make_rule("adaptive_consistency_dirichlet", confidence=0.7),
-    make_rule("esc", window=2),
-    make_rule("esc", window=3),
-    make_rule("sprt", p1=0.9, alpha=0.3, beta=0.4),
-    make_rule("msprt", alpha=0.2, beta=0.4),
-    make_rule("p_value", threshold=0.15),
-    make_rule("curtailment"),
-    make_rule("posterior_predictive", eps=0.1),
-]
-each_rule = pytest.mark.parametrize("rule", RULES + [Curtailed(rule) for rule in RULES], ids=repr)
 
 streams = st.lists(st.sampled_from(["a", "a", "a", "b", "b", "c", None]), min_size=M, max_size=M)
 votings = st.builds(
     Voting,
-    st.sampled_from(RULES),
+    st.sampled_from(INNER),
     max_samples=st.just(M),
     min_samples=st.integers(1, M),
     wave=st.integers(1, M + 2) | st.just("free"),

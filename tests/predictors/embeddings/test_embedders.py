@@ -63,12 +63,6 @@ def test_a_missing_package_says_how_to_install_it(tmp_path):
     assert "pip install 'apportion[embed]'" in without.stderr
 
 
-def test_importing_the_package_loads_no_model_library():
-    heavy = "{'torch', 'transformers', 'sentence_transformers', 'sklearn'}"
-    loaded = in_a_process(f"import sys, apportion.predictors; print({heavy} & set(sys.modules))")
-    assert loaded.stdout == "set()\n", loaded.stderr
-
-
 def test_models_do_not_share_a_cache_and_a_changed_folder_is_another_model(tmp_path):
     def file(model):
         return SentenceTransformerEmbedder(model, cache_dir=tmp_path)._cache().path

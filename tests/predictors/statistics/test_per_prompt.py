@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion.baselines import Optimal
-from apportion.predictors import GradedGaussianProcess, PrecomputedEmbeddings, RunningVariance
+from apportion.predictors import EmpiricalBayes, GradedGaussianProcess, PrecomputedEmbeddings, RunningVariance
 from apportion.predictors.statistics.per_prompt import Range, observations, spreads
 from apportion.types import Rollout
 from tests.builders import finished
@@ -49,7 +49,7 @@ def test_observations_pool_a_repeated_prompt_and_leave_out_those_without_trials(
 
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("outlier", [1e9, -1e9])
-@pytest.mark.parametrize("make", [RunningVariance, GradedGaussianProcess, Optimal])
+@pytest.mark.parametrize("make", [RunningVariance, GradedGaussianProcess, EmpiricalBayes, Optimal])
 def test_one_reward_far_out_of_range_counts_as_the_end_of_the_range(make, outlier, first):
     """Of rewards in [0, 1], and one of 1e9: the same is learned as if it had been 2, and as if it had been -1."""
     prompts = make_prompts(4)
