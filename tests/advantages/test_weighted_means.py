@@ -9,20 +9,10 @@ import pytest
 
 from apportion.advantages import batch_optimal, dr_grpo, group_optimal, opo, rloo
 from tests.advantages.bernoulli import until_correct
+from tests.test_baselines import Bandit
 
 SOLVED, MEDIUM, HARD = [18, 1, 1], [5, 3, 2], [1, 4, 5]
 """Weights of three answers, of which the first is right: success .9, .5 and .1."""
-
-
-class Answers:
-    """A softmax policy over answers: probabilities [K], rewards [K], scores [K, K] and their squared norms [K]."""
-
-    def __init__(self, weights):
-        self.pi = np.array(weights) / sum(weights)
-        self.rewards = np.eye(len(weights))[0]
-        self.scores = np.eye(len(weights)) - self.pi
-        self.norms = (self.scores**2).sum(1)
-        self.gradient = self.pi @ (self.rewards[:, None] * self.scores)
 
 
 def moments(policies, counts, estimate):
@@ -49,12 +39,12 @@ def of_norms(estimator):
 
 
 def test_within_the_group_and_the_batch_the_estimate_is_unbiased_for_groups_of_any_size():
-    policies, counts = [Answers(weights) for weights in (SOLVED, MEDIUM, HARD)], [1, 2, 3]
+    policies, counts = [Bandit(weights, [1, 0, 0]) for weights in (SOLVED, MEDIUM, HARD)], [1, 2, 3]
     within = moments(policies[1:2], [4], of_norms(group_optimal))[0]
-    np.testing.assert_allclose(within[0], 4 * policies[1].gradient, atol=1e-12)
+    np.testing.assert_allclose(within[0], 4 * (policies[1].pi @ policies[1].gradients(0.0)), atol=1e-12)
     mean, _ = moments(policies, counts, of_norms(batch_optimal))
     for own, policy, count in zip(mean, policies, counts, strict=True):
-        np.testing.assert_allclose(own, count * policy.gradient, atol=1e-12)
+        np.testing.assert_allclose(own, count * (policy.pi @ policy.gradients(0.0)), atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +57,7 @@ def test_within_the_group_and_the_batch_the_estimate_is_unbiased_for_groups_of_a
     ],
 )
 def test_the_variance_over_that_of_rloo_is_that_of_the_docstring(weights, count, estimator, ratio):
-    policies, counts = [Answers(each) for each in weights], [count] * len(weights)
+    policies, counts = [Bandit(each, [1, 0, 0]) for each in weights], [count] * len(weights)
     plain = moments(policies, counts, lambda rewards, ids, _: rloo(rewards, ids))[1]
     assert moments(policies, counts, of_norms(estimator))[1] / plain == pytest.approx(ratio, abs=5e-4)
 

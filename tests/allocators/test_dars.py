@@ -29,17 +29,6 @@ def test_the_second_round_is_the_papers_formula(N, room, data):
     assert found.tolist() == [written_out(successes, trials, N, N + room)]
 
 
-def test_there_are_two_rounds_and_the_second_ends_it_whatever_it_brings():
-    allocator = DARS(pre_rollouts=4, high=10)
-    batch = allocator.start(make_prompts(3))
-    wrong, right = Rollout(False), Rollout(True)
-    assert allocator.plan(batch) == Plan([4, 4, 4])
-    batch = batch.add(Plan([4, 4, 4]), [[wrong] * 4, [right, wrong, wrong, wrong], [right] * 4])
-    assert allocator.plan(batch) == Plan([6, 2, 0])
-    batch = batch.add(Plan([6, 2, 0]), [[wrong] * 6, [wrong] * 2, []])
-    assert not allocator.plan(batch)
-
-
 def test_p_is_the_share_of_those_that_arrived():
     """Of eight asked, four arrived: one right of them is p = 1/4, for which (4 - 3) / (3/8) rounds up to 3."""
     rollouts = [[Rollout(True), *[Rollout(False)] * 3], [], [Rollout(False)] * 8]

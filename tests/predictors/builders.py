@@ -1,6 +1,7 @@
 """Small builders shared by the predictor tests."""
 
 import numpy as np
+from scipy.spatial.distance import pdist, squareform
 
 from apportion.predictors import PrecomputedEmbeddings
 from apportion.types import Prompt, Rollout
@@ -37,3 +38,19 @@ def embedder_of(prompts, array):
 def embeddings(count, dimensions):
     """Return normal embeddings [count, dimensions], the same at each call."""
     return np.random.default_rng(0).normal(size=(count, dimensions)).astype(np.float32)
+
+
+class LatentReference:
+    """The Gaussian process of VIP's paper as printed, with Sigma over all prompts, the batch and its complement."""
+
+    def __init__(self, x, bandwidth=None, noise=0.0):
+        distances = pdist(x.astype(np.float64))
+        self.h = bandwidth or np.median(distances)
+        self.sigma = np.exp(-(squareform(distances) ** 2) / (2 * self.h**2))
+        self.m, self.noise = np.zeros(len(x)), noise
+
+    def condition(self, b, observed):
+        rest = np.setdiff1d(np.arange(len(self.m)), b)
+        sigma_bb = self.sigma[np.ix_(b, b)] + self.noise * np.eye(len(b))
+        self.m[rest] += self.sigma[np.ix_(rest, b)] @ np.linalg.inv(sigma_bb) @ (np.array(observed) - self.m[b])
+        self.m[b] = observed

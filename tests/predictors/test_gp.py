@@ -5,35 +5,28 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from scipy.spatial.distance import pdist, squareform
+from scipy.spatial.distance import pdist
 
 from apportion.predictors import GaussianProcess, PrecomputedEmbeddings
 from apportion.types import Prompt
-from tests.predictors.builders import embedder_of, embeddings, make_batch, make_prompts, random_batch
+from tests.predictors.builders import LatentReference, embedder_of, embeddings, make_batch, make_prompts, random_batch
 from tests.soak import case
 
 
-class AlgorithmOne:
-    """Lines 1 to 13, literally: Sigma over all prompts, rewards in {-1, 1}, the batch and its complement."""
+class AlgorithmOne(LatentReference):
+    """Lines 1 to 13, literally: rewards in {-1, 1}, clipped log-odds."""
 
-    def __init__(self, x, clip=0.05, bandwidth=None, noise=0.0):
-        distances = squareform(pdist(x.astype(np.float64)))
-        self.h = bandwidth or np.median(pdist(x.astype(np.float64)))
-        self.sigma = np.exp(-(distances**2) / (2 * self.h**2))
-        self.m, self.clip, self.noise = np.zeros(len(x)), clip, noise
+    def __init__(self, x, clip=0.05, **settings):
+        super().__init__(x, **settings)
+        self.clip = clip
 
     def step(self, batch, where):
-        b = [where[prompt] for prompt in batch.prompts]
         observed = []
         for rollouts in batch.rollouts:
             mean_reward = np.mean([1 if rollout.correct else -1 for rollout in rollouts])
             p = np.clip((mean_reward + 1) / 2, self.clip, 1 - self.clip)
             observed.append(np.log(p / (1 - p)))
-        rest = np.setdiff1d(np.arange(len(self.m)), b)
-        sigma_bb = self.sigma[np.ix_(b, b)] + self.noise * np.eye(len(b))
-        update = self.sigma[np.ix_(rest, b)] @ np.linalg.inv(sigma_bb) @ (np.array(observed) - self.m[b])
-        self.m[rest] = self.m[rest] + update
-        self.m[b] = observed
+        self.condition([where[prompt] for prompt in batch.prompts], observed)
 
     @property
     def p(self):

@@ -6,28 +6,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.spatial.distance import pdist, squareform
 
 from apportion.predictors import GradedGaussianProcess
 from apportion.predictors.gp import inverse_softplus, softplus
-from tests.predictors.builders import embedder_of, embeddings, graded_batch, make_prompts
+from tests.predictors.builders import LatentReference, embedder_of, embeddings, graded_batch, make_prompts
 
 
-class AppendixE2:
-    """Algorithm 1 with the softplus link, literally; observed variances below ``floor`` log 2 count as that."""
-
-    def __init__(self, x, noise=0.1, floor=0.05):
-        distances = squareform(pdist(x.astype(np.float64)))
-        self.sigma = np.exp(-(distances**2) / (2 * np.median(pdist(x.astype(np.float64))) ** 2))
-        self.m, self.noise, self.floor = np.zeros(len(x)), noise, floor * math.log(2)
+class AppendixE2(LatentReference):
+    """Algorithm 1 with the softplus link, literally; observed variances below .05 log 2 count as that."""
 
     def step(self, b, rewards):
-        variances = np.maximum([np.var(group, ddof=1) for group in rewards], self.floor)
-        observed = np.log(np.exp(variances) - 1)
-        sigma_bb = self.sigma[np.ix_(b, b)] + self.noise * np.eye(len(b))
-        m = self.m + self.sigma[:, b] @ np.linalg.inv(sigma_bb) @ (observed - self.m[b])
-        m[b] = observed
-        self.m = m
+        variances = np.maximum([np.var(group, ddof=1) for group in rewards], 0.05 * math.log(2))
+        self.condition(b, np.log(np.exp(variances) - 1))
 
     @property
     def v(self):
@@ -55,7 +45,7 @@ def test_the_links_are_inverse_to_each_other_and_the_papers_formula(v):
 @pytest.mark.parametrize(("count", "dimensions", "size", "noise"), [(40, 3, 5, 1e-6), (50, 20, 50, 0.1)])
 def test_with_the_papers_scale_it_is_appendix_e2(count, dimensions, size, noise):
     x, prompts, rng = embeddings(count, dimensions), make_prompts(count), np.random.default_rng(1)
-    reference = AppendixE2(x, noise)
+    reference = AppendixE2(x, noise=noise)
     predictor = GradedGaussianProcess(embedder_of(prompts, x), scale=1.0, noise=noise)
     predictor.prepare(prompts)
     np.testing.assert_allclose(predictor.predict(prompts).variance, math.log(2))
@@ -68,7 +58,7 @@ def test_with_the_papers_scale_it_is_appendix_e2(count, dimensions, size, noise)
 
 def test_without_a_scale_it_is_appendix_e2_of_rewards_over_their_running_spread():
     x, prompts, rng = embeddings(60, 4), make_prompts(60), np.random.default_rng(2)
-    reference, predictor = AppendixE2(x), GradedGaussianProcess(embedder_of(prompts, x), discount=0.5)
+    reference, predictor = AppendixE2(x, noise=0.1), GradedGaussianProcess(embedder_of(prompts, x), discount=0.5)
     predictor.prepare(prompts)
     total = number = 0.0
     for _ in range(5):

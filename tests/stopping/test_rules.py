@@ -80,16 +80,6 @@ def test_rules_only_look_back(rule, codes):
 
 
 @each_rule
-def test_many_streams_are_decided_as_one_by_one(rule):
-    votes = count_votes(np.random.default_rng(0).integers(-1, 4, (3, 5, M)), 4)
-    many, winners = rule.stops(votes, M), rule.winner(votes, M)
-    assert many.shape == winners.shape == (3, 5, M)
-    for place in np.ndindex(3, 5):
-        assert np.array_equal(many[place], rule.stops(votes[place], M))
-        assert np.array_equal(winners[place], rule.winner(votes[place], M))
-
-
-@each_rule
 @pytest.mark.parametrize("max_samples", [5, M])
 def test_no_continuation_stops_before_the_earliest(rule, max_samples):
     for history in histories(4):

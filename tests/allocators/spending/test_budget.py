@@ -99,18 +99,3 @@ def test_a_checkpoint_is_refused_under_the_other_kind_of_budget():
         tokens.load_state_dict(rollouts.state_dict())
     with pytest.raises(ValueError, match=r"under a budget in rollouts is needed, got counts, lengths"):
         rollouts.load_state_dict(tokens.state_dict())
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"lengths": MeanLengths(initial=9)}, "go together, got None and MeanLengths"),
-        (
-            {"tokens_per_prompt": 900, "lengths": MeanLengths(initial=9), "budget": 64},
-            "give one of rollouts_per_prompt, budget and tokens_per_prompt, got None, 64 and 900",
-        ),
-    ],
-)
-def test_budgets_that_exclude_each_other_are_refused_at_construction(settings, message):
-    with pytest.raises(ValueError, match=message):
-        VIP(**settings)

@@ -4,47 +4,11 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion.allocators.spending.knapsack import spend_costs
 from apportion.allocators.spending.solver import even_split, most_extra, spend, spend_widening
-
-
-def best_by_dynamic_programming(gains, extra):
-    """The largest total gain of ``extra`` rollouts, prompt by prompt: no use is made of diminishing returns."""
-    best = np.full(extra + 1, -np.inf)
-    best[0] = 0.0
-    for row in gains:
-        value = np.concatenate([[0.0], np.cumsum(row)])
-        best = np.array([max(best[c - n] + value[n] for n in range(min(c, len(row)) + 1)) for c in range(extra + 1)])
-    return float(best[extra])
-
-
-diminishing = st.integers(1, 6).flatmap(
-    lambda width: st.lists(
-        st.lists(
-            st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.7, 1.0]) | st.floats(0, 1), min_size=width, max_size=width
-        ).map(lambda row: sorted(row, reverse=True)),
-        min_size=1,
-        max_size=6,
-    )
-)
-
-
-@pytest.mark.slow
-@settings(max_examples=100, deadline=None)
-@given(diminishing, st.data())
-def test_total_gain_equals_dynamic_programming(rows, data):
-    gains = np.array(rows)
-    low = np.array(data.draw(st.lists(st.integers(0, 4), min_size=len(rows), max_size=len(rows))))
-    extra = data.draw(st.integers(0, gains.size))
-    counts = spend(gains, int(low.sum()) + extra, low)
-    bought = counts - low
-    assert counts.sum() == low.sum() + extra
-    assert ((bought >= 0) & (bought <= gains.shape[1])).all()
-    total = sum(row[:n].sum() for row, n in zip(gains, bought, strict=True))
-    assert total == pytest.approx(best_by_dynamic_programming(gains, extra), abs=1e-9)
 
 
 def test_a_prompt_that_may_not_have_more_gets_none():
