@@ -4,7 +4,6 @@
 imports in the source, so a test can compare the file with the code.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
 from xml.sax.saxutils import escape
 
 from tests.test_house import MODULES, ORDER, ROOT, own, part, rank
@@ -46,7 +45,7 @@ DARK = {
 }  # fmt: skip
 
 
-def picture() -> str:
+def picture():
     """Return the SVG: the step above, and the rooms below."""
     step, top = _step(58)
     rooms, bottom = _rooms(top + 64)
@@ -67,38 +66,38 @@ def picture() -> str:
     )
 
 
-def write() -> None:
+def write():
     """Write the picture where the documents show it."""
     PICTURE.write_text(picture(), encoding="utf-8")
 
 
-def imports_by_layer() -> dict[tuple[int, int], int]:
+def imports_by_layer():
     """Return how many pairs of rooms import one another, by the layers of the importing and the imported room."""
     pairs = {(part(module), part(name)) for module in MODULES for name in own(module) if name in MODULES}
-    found: dict[tuple[int, int], int] = {}
+    found = {}
     for layers in ((_layer(rank_of(one)), _layer(rank_of(other))) for one, other in sorted(pairs)):
         if layers[0] != layers[1]:
             found[layers] = found.get(layers, 0) + 1
     return found
 
 
-def rank_of(room: str) -> int:
+def rank_of(room):
     """Return the place of a room in ``ORDER``."""
     return rank(f"apportion.{room}" if room else "apportion")
 
 
-def rooms_of(layer: int) -> list[str]:
+def rooms_of(layer):
     """Return the rooms of a layer, the last in ``ORDER`` first."""
     places = [place for place in range(len(ORDER)) if _layer(place) == layer]
     return [room for place in reversed(places) for room in sorted(ORDER[place]) if room != "__main__"]
 
 
-def _layer(place: int) -> int:
+def _layer(place):
     """Return the layer of a place in ``ORDER``."""
     return next(layer for layer, (_, first) in enumerate(LAYERS) if place >= rank_of(first))
 
 
-def _step(top: int) -> tuple[list[str], int]:
+def _step(top):
     """Return the picture of a step from ``top``, and where it ends."""
     left, right, middle = 64, WIDTH - EDGE, 342
     third = 172
@@ -145,7 +144,7 @@ def _step(top: int) -> tuple[list[str], int]:
     return parts, y[5] + 66
 
 
-def _rooms(top: int) -> tuple[list[str], int]:
+def _rooms(top):
     """Return the picture of the rooms from ``top``, and where it ends."""
     right = WIDTH - 140
     parts = [
@@ -163,7 +162,7 @@ def _rooms(top: int) -> tuple[list[str], int]:
     return [*parts, *_imports(right, spans)], y - 12
 
 
-def _imports(x: int, spans: Sequence[tuple[int, int]]) -> Iterator[str]:
+def _imports(x, spans):
     """Yield a line with an arrow for each layer that is imported, and a dot for each layer that imports it."""
     found = imports_by_layer()
     columns = {below: x + 18 + 15 * (below - 1) for below in range(1, len(LAYERS))}
@@ -179,7 +178,7 @@ def _imports(x: int, spans: Sequence[tuple[int, int]]) -> Iterator[str]:
         yield f'<circle class="head" cx="{columns[below]}" cy="{leaves[above]}" r="{3 + min(pairs // 6, 3)}"/>'
 
 
-def _tags(left: int, top: int, right: int, rooms: Sequence[str]) -> tuple[list[str], int]:
+def _tags(left, top, right, rooms):
     """Return small boxes in as many lines as they need, and the height of them all."""
     parts, x, y = list[str](), left, top
     for room in rooms:
@@ -192,7 +191,7 @@ def _tags(left: int, top: int, right: int, rooms: Sequence[str]) -> tuple[list[s
     return parts, y + 30 - top
 
 
-def _tag(x: int, y: int, width: int, room: str) -> list[str]:
+def _tag(x, y, width, room):
     kind = next((kind for kind, rooms in KINDS.items() if room in rooms), "plain")
     return [
         f'<rect class="{kind} edge" x="{x}" y="{y}" width="{width}" height="30" rx="6"/>',
@@ -200,7 +199,7 @@ def _tag(x: int, y: int, width: int, room: str) -> list[str]:
     ]
 
 
-def _box(x: int, y: int, width: int, height: int, name: str, note: str, kind: str) -> list[str]:
+def _box(x, y, width, height, name, note, kind):
     return [
         f'<rect class="{kind} edge" x="{x}" y="{y}" width="{width}" height="{height}" rx="8"/>',
         _text(x + 14, y + 27, name, "name"),
@@ -208,16 +207,16 @@ def _box(x: int, y: int, width: int, height: int, name: str, note: str, kind: st
     ]
 
 
-def _text(x: int, y: int, text: str, kind: str) -> str:
+def _text(x, y, text, kind):
     return f'<text class="{kind}" x="{x}" y="{y}">{escape(text)}</text>'
 
 
-def _arrow(path: str) -> str:
+def _arrow(path):
     return f'<path class="arrow" d="{path}" marker-end="url(#head)"/>'
 
 
-def _style() -> str:
-    def colours(theme: Mapping[str, str]) -> str:
+def _style():
+    def colours(theme):
         return f"svg{{{''.join(f'--{name}:{value};' for name, value in theme.items())}}}"
 
     fills = "".join(f".{name}{{fill:var(--{name})}}" for name in ("ground", "band", "plain", *KINDS))

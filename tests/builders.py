@@ -1,17 +1,12 @@
 """Small builders shared by the tests."""
 
-from __future__ import annotations
-
 import itertools
 import json
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
 from apportion import ALLOCATORS, Batch, Belief, Plan, Prompt, Rollout
-from apportion.types import Counts
 
 LABEL_FREE = {name: rule for name, rule in ALLOCATORS.items() if not rule().needs.labels}
 LABELLED = {name: rule for name, rule in ALLOCATORS.items() if name not in LABEL_FREE}
@@ -21,41 +16,37 @@ GROUP_RELATIVE = frozenset(
 """Estimators that give exactly 0 to every rollout of a group of one and of a group of equal rewards."""
 
 
-def make_prompts(count: int) -> list[Prompt]:
+def make_prompts(count):
     return [Prompt(f"prompt {q}") for q in range(count)]
 
 
-def make_batch(outcomes: Sequence[Sequence[int]], belief: Belief | None = None) -> Batch:
+def make_batch(outcomes, belief=None):
     """Return a batch of one round with these 0/1 outcomes: ``make_batch([[1, 0], [1]])``."""
     batch = Batch.start(make_prompts(len(outcomes)), belief or Belief.uniform(len(outcomes)))
     plan = Plan([len(group) for group in outcomes])
     return batch.add(plan, [[Rollout(bool(outcome)) for outcome in group] for group in outcomes])
 
 
-def finished(
-    prompts: Sequence[Prompt], rollouts: Sequence[Sequence[Rollout]], asked: Sequence[int] | None = None
-) -> Batch:
+def finished(prompts, rollouts, asked=None):
     """Return a batch of one round with these ``rollouts``. As many were ``asked`` for, unless more are given."""
     plan = Plan(asked or [len(group) for group in rollouts])
     return Batch.start(prompts, Belief.uniform(len(prompts))).add(plan, rollouts)
 
 
-def write_jsonl(path: Path, rows: Iterable[object]) -> Path:
+def write_jsonl(path, rows):
     """Write a line of JSON for each of ``rows``, and return the file."""
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return path
 
 
-def bernoulli_sampler(
-    success: Sequence[float], seed: int = 0, failing: float = 0.0, completions: bool = False
-) -> Callable[[Sequence[Prompt], Counts], list[list[Rollout]]]:
+def bernoulli_sampler(success, seed=0, failing=0.0, completions=False):
     """Return a sampler whose rollout number i of prompt q of ``make_prompts`` is the same in any order of requests.
 
     A share ``failing`` of the rollouts fails. With ``completions``, each has one of its own.
     """
     drawn = [0] * len(success)
 
-    def sample(prompts: Sequence[Prompt], counts: Counts) -> list[list[Rollout]]:
+    def sample(prompts, counts):
         rollouts = []
         for prompt, count in zip(prompts, counts, strict=True):
             q = int(prompt.text.split()[1])
@@ -69,13 +60,13 @@ def bernoulli_sampler(
     return sample
 
 
-def splits(budget: int, low: int, high: int, prompts: int) -> list[Counts]:
+def splits(budget, low, high, prompts):
     """Return every split of ``budget`` among ``prompts``, from ``low`` to ``high`` each."""
     every = itertools.product(range(low, high + 1), repeat=prompts)
     return [np.array(counts) for counts in every if sum(counts) == budget]
 
 
-def _rollout(seed: int, q: int, i: int, success: float, failing: float) -> Rollout | None:
+def _rollout(seed, q, i, success, failing):
     fails, correct, length = np.random.default_rng([seed, q, i]).random(3)
     tokens = 1 + int((20 + 10 * q) * 2 * length)
     answer = "yes" if correct < success else "no"

@@ -1,40 +1,37 @@
 """Commands of the command line, run in this process, and what they print."""
 
-from __future__ import annotations
-
 import json
 import shlex
-from typing import Any
 
 import pytest
 
 pytest.importorskip("typer")
 
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from apportion.cli import app
 from tests.cases import check_all, lines
 
 
-def invoke(*words: object) -> Result:
+def invoke(*words):
     return CliRunner().invoke(app, list(map(str, words)))
 
 
-def printed(*words: object) -> str:
+def printed(*words):
     done = invoke(*words)
     assert done.exit_code == 0, done.output
     return done.stdout
 
 
-def parsed(*words: object) -> dict[str, Any]:
+def parsed(*words):
     """Return what is printed with ``--json``: one object in one line, and nothing else."""
     done = invoke(*words, "--json")
     assert done.exit_code == 0 and done.stderr == "" and done.stdout.count("\n") == 1, done.output
-    found: dict[str, Any] = json.loads(done.stdout)
+    found = json.loads(done.stdout)
     return found
 
 
-def refused(*words: object) -> str:
+def refused(*words):
     """Return the line with which a command ends: a problem and a remedy."""
     done = invoke(*words)
     assert done.exit_code == 2 and done.stdout == "", done.stdout
@@ -42,10 +39,10 @@ def refused(*words: object) -> str:
     return done.stderr
 
 
-def refuse_all(table: str, *before: object) -> None:
+def refuse_all(table, *before):
     """Check each line of ``table``: options that are refused after those ``before``, and the problem that is said."""
 
-    def check(options: str, problem: str) -> None:
+    def check(options, problem):
         assert problem in refused(*before, *shlex.split(options))
 
     check_all(check, lines(table))

@@ -1,14 +1,9 @@
 """Files that a stranger may put where the package reads a file of its own."""
 
-from __future__ import annotations
-
 import io
 import os
 import pickle
 import zipfile
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import safetensors.torch
 import torch
@@ -19,33 +14,33 @@ MARKER = "code-ran"
 class Command:
     """Unpickling it makes the file ``marker``."""
 
-    def __init__(self, marker: Path) -> None:
+    def __init__(self, marker):
         self.marker = marker
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return os.system, (f"touch {self.marker}",)
 
 
-def _archive(name: str, content: bytes, compression: int = zipfile.ZIP_STORED) -> bytes:
+def _archive(name, content, compression=zipfile.ZIP_STORED):
     whole = io.BytesIO()
     with zipfile.ZipFile(whole, "w", compression) as archive:
         archive.writestr(name, content)
     return whole.getvalue()
 
 
-def _torch_file(value: Any) -> bytes:
+def _torch_file(value):
     whole = io.BytesIO()
     torch.save(value, whole)
     return whole.getvalue()
 
 
-def _declares(shape: list[int], size: int) -> bytes:
+def _declares(shape, size):
     """Return a safetensors file that says it has a tensor of this ``shape``, and has four bytes."""
     header = b'{"apportion":{"dtype":"F32","shape":%s,"data_offsets":[0,%d]}}' % (str(shape).encode(), size)
     return len(header).to_bytes(8, "little") + header + bytes(4)
 
 
-FILES: dict[str, Callable[[Path], bytes]] = {
+FILES = {
     "nothing": lambda marker: b"",
     "text": lambda marker: b"step,reward\n1,0.5\n",
     "random bytes": lambda marker: bytes((37 * i * i + 11 * i) % 251 for i in range(4096)),

@@ -1,10 +1,6 @@
 """The small base policy of the lab's tests: trained once for all processes of a test run, on one thread."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from filelock import FileLock
@@ -14,7 +10,7 @@ from benchmarks.small_study import RECIPE as SMALL
 
 
 @pytest.fixture(scope="session")
-def lab_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def lab_cache(tmp_path_factory):
     """Put the lab's cache into a folder of this test run, which the workers of xdist share."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "lab-cache"
@@ -29,7 +25,7 @@ def lab_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def small_base_folder(lab_cache: Path) -> str:
+def small_base_folder(lab_cache):
     """Return the small base's folder, as a user names a saved policy."""
     with FileLock(lab_cache / "small.lock"):  # the second worker waits, and does not train it again
         trained_policy(SMALL)

@@ -5,12 +5,9 @@ With ``--write`` it adds the new ones to ``golden/public_names.txt``, from which
 it reads the packages of other checkouts.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -18,7 +15,7 @@ RECORD = ROOT / "tests" / "golden" / "public_names.txt"
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-def public_names(root: Path = ROOT) -> set[str]:
+def public_names(root=ROOT):
     """Return the public names of the package in ``root``, read from its source."""
     trees = trees_of(root)
     names = {*listed(trees), *shown(trees)}
@@ -29,7 +26,7 @@ def public_names(root: Path = ROOT) -> set[str]:
     return found
 
 
-def class_of(module: str, name: str, trees: dict[str, ast.Module]) -> ast.ClassDef | None:
+def class_of(module, name, trees):
     """Return the class that ``name`` is in ``module``, where it may be imported; None if it is something else."""
     for node in trees[module].body if module in trees else ():
         if isinstance(node, ast.ClassDef) and node.name == name:
@@ -41,11 +38,11 @@ def class_of(module: str, name: str, trees: dict[str, ast.Module]) -> ast.ClassD
     return None
 
 
-def recorded_names() -> set[str]:
+def recorded_names():
     return set(RECORD.read_text(encoding="utf-8").split()) if RECORD.exists() else set()
 
 
-def trees_of(root: Path) -> dict[str, ast.Module]:
+def trees_of(root):
     """Return the source of each module of the package in ``root``."""
     paths = {path.relative_to(root).with_suffix(""): path for path in (root / "apportion").rglob("*.py")}
     return {
@@ -54,7 +51,7 @@ def trees_of(root: Path) -> dict[str, ast.Module]:
     }
 
 
-def listed(trees: dict[str, ast.Module]) -> Iterator[str]:
+def listed(trees):
     """Yield every name of an ``__all__``."""
     for module, tree in trees.items():
         for node in tree.body:
@@ -62,7 +59,7 @@ def listed(trees: dict[str, ast.Module]) -> Iterator[str]:
                 yield from (f"{module}:{name}" for name in ast.literal_eval(node.value))
 
 
-def shown(trees: dict[str, ast.Module]) -> Iterator[str]:
+def shown(trees):
     """Yield every name on a page of today's reference that ``trees`` define. A page may show a whole module."""
     for page in (ROOT / "docs" / "reference").glob("*.md"):
         for path in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
@@ -73,7 +70,7 @@ def shown(trees: dict[str, ast.Module]) -> Iterator[str]:
                 yield f"{module}:{own}"
 
 
-def defined(body: list[ast.stmt]) -> list[str]:
+def defined(body):
     """Return the names of functions, classes and annotated or plain variables."""
     found = [node.name for node in body if isinstance(node, DEFINITIONS)]
     found += [node.target.id for node in body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)]
@@ -81,11 +78,11 @@ def defined(body: list[ast.stmt]) -> list[str]:
     return found + [each.id for each in plain if isinstance(each, ast.Name)]
 
 
-def members_of(node: ast.ClassDef) -> Iterator[str]:
+def members_of(node):
     return (name for name in defined(node.body) if name[0] != "_")
 
 
-def main(arguments: list[str]) -> None:
+def main(arguments):
     """Print the names of the folders that are given, or write them into the record."""
     folders = [Path(each) for each in arguments if not each.startswith("--")] or [ROOT]
     names = set().union(*map(public_names, folders))

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion.evaluation import answer_scores, bootstrap_interval, evaluate, majority_at_k, pass_at_k
-from tests.cases import check_refused
 
 
 @given(st.integers(1, 7).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
@@ -23,20 +22,9 @@ def test_pass_at_k_does_not_overflow():
     assert pass_at_k([3], [10_000], 5_000)[0] == pytest.approx(exact, rel=1e-10)
 
 
-def test_pass_at_k_refuses_what_it_cannot_estimate_and_cuts_no_number():
-    wrong = [
-        ([1, 1], [8, 4], 5, "k must be at least 1 and at most the trials of every prompt, got 5"),
-        ([1], [8], 0, "k must be at least 1"),
-        ([9], [8], 1, "successes must be"),
-        ([-1], [8], 1, "successes must be"),
-        ([1.5], [4], 2, r"successes must be integers, got 1\.5"),
-        ([float("nan")], [4], 2, "successes must be integers, got nan"),
-        ([1], [float("inf")], 2, "trials must be integers, got inf"),
-        ([1], [4], 2.0, "k must be an integer, got 2.0"),
-        ([1], [4], True, "k must be an integer, got True"),
-        (["1"], [4], 2, "successes must be numbers"),
-    ]
-    check_refused(ValueError, pass_at_k, wrong)
+def test_pass_at_k_of_ragged_prompts_and_of_none():
+    assert pass_at_k([1, 5, 0], [2, 5, 9], 2).tolist() == [1.0, 1.0, 0.0]
+    assert pass_at_k([], [], 1).shape == (0,)
 
 
 ANSWERS = st.lists(st.lists(st.sampled_from(["1", "2", "3", None]), min_size=1, max_size=9), min_size=1, max_size=6)
@@ -57,17 +45,6 @@ def test_answer_scores_by_brute_force(case):
                 leader, most = answer, own.count(answer)
         majority += (leader in known) / len(answers)
     assert answer_scores(answers, gold) == pytest.approx((mean, passed, majority))
-
-
-def test_answer_scores_want_answers_and_gold_of_every_prompt():
-    wrong = [
-        ([["1"]], [{"1"}, {"2"}], r"answers must be \[2\]\[k\].*, got \[1\] of 1 prompts; leave out"),
-        ([["1"], []], [{"1"}, {"2"}], r"answers must be \[2\]\[k\].*, got \[1, 0\] of 2 prompts; leave out"),
-        ([], [], r"answers must be \[0\]\[k\].*, got \[\] of 0 prompts; leave out"),
-        (["77"], [{"7"}], "answers must hold one list of texts a prompt, got the text '77'"),
-        ([["7", "7"]], ["7"], "gold must hold one list of texts a prompt, got the text '7'"),
-    ]
-    check_refused(ValueError, answer_scores, wrong)
 
 
 def test_the_interval_is_that_of_the_normal_approximation_on_many_prompts():
@@ -104,15 +81,6 @@ def test_resamples_in_blocks_are_as_many_as_asked_for(monkeypatch):
     assert sizes == [(3, 10), (3, 10), (3, 10), (1, 10)]
 
 
-def test_values_are_one_finite_number_a_prompt_and_settings_possible():
-    for values in ([], [[1.0]], [1.0, np.nan]):
-        with pytest.raises(ValueError, match=r"values must be \[P\]"):
-            bootstrap_interval(values)
-    for settings in ({"level": 1.0}, {"level": 0}, {"resamples": 0}):
-        with pytest.raises(ValueError, match="level must be above 0"):
-            bootstrap_interval([1.0, 2.0], **settings)
-
-
 OWN = st.lists(st.sampled_from(["1", "2", "3", None]), min_size=1, max_size=7)
 
 
@@ -138,12 +106,6 @@ def test_random_subsets_are_near_all_of_them_and_the_same_for_a_seed(monkeypatch
     assert found.tolist() != majority_at_k([own] * 20, [{"1"}] * 20, 6, draws=400, seed=1).tolist()
 
 
-def test_majority_at_k_refuses_what_it_cannot_estimate():
-    told = "k must be at most the answers of every prompt, got 3 for 2; lower k"
-    wrong = [([["1"] * 3, ["1"] * 2], [{"1"}] * 2, 3, told), ([], [], 1, "answers must be")]
-    check_refused(ValueError, majority_at_k, wrong)
-
-
 def test_an_evaluation_covers_at_each_k_the_problems_that_have_it():
     found = evaluate([[1, 0, 0, 1], [0, 0], [1, 1]], [["7", "8", "8", "7"], ["8", None], ["1", "1"]], ks=[2, 1, 4, 2])
     assert (found.problems, found.rollouts, found.least, found.most) == (3, 8, 2, 4)
@@ -163,14 +125,3 @@ def test_usual_ks_are_powers_of_two_up_to_what_nine_tenths_have():
 def test_a_graded_evaluation_has_a_mean_only():
     found = evaluate([[0.25, 0.75], [0, 0]])
     assert found.mean.mean == 0.25 and found.at == ()
-
-
-def test_an_evaluation_refuses_what_it_cannot_estimate():
-    wrong = [
-        ([[1, 0]], None, [3], "k must be at most 2, the rollouts of the problem with the most, got 3; lower k"),
-        ([[1, 0]], None, [0], "k must be an integer of at least 1, got 0"),
-        ([[1], []], r"rewards must be \[P\]\[n\], at least one a problem, got \[1, 0\]"),
-        ([], r"rewards must be \[P\]\[n\]"),
-        ([[1, 0]], [["7"]], "answers must be as many as the rewards"),
-    ]
-    check_refused(ValueError, evaluate, wrong)

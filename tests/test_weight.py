@@ -5,15 +5,12 @@ A room is a folder or a top-level file of the package; the tests, the benchmarks
 Who must raise a bound edits ``weight.toml`` by hand, and says in the commit what the weight buys.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import re
 import sys
 import tokenize
 import tomllib
-from collections.abc import Iterable
 from itertools import accumulate
 from pathlib import Path
 
@@ -34,7 +31,7 @@ PART = re.compile(
 """A token of Python 3.11: what weighs nothing, a text, a number, a name or an operator. An f-string is one."""
 
 
-def tokens(source: str) -> int:
+def tokens(source):
     """Return the number of tokens of ``source`` without comments, docstrings and the shape of lines."""
     starts = [0, *accumulate(len(line) + 1 for line in source.split("\n"))]
     docstrings = {
@@ -46,22 +43,22 @@ def tokens(source: str) -> int:
     return sum(part.lastgroup != "text" or part.start() not in docstrings for part in counted)
 
 
-def code(paths: Iterable[Path]) -> int:
+def code(paths):
     return sum(tokens(path.read_text(encoding="utf-8")) for path in paths)
 
 
-def words(paths: Iterable[Path]) -> int:
+def words(paths):
     return sum(len(path.read_text(encoding="utf-8").split()) for path in paths)
 
 
-def rooms() -> list[Path]:
+def rooms():
     """Return the folders and the top-level files of the package."""
     package = ROOT / "apportion"
     found = [path for path in package.iterdir() if path.suffix == ".py" or any(path.rglob("*.py"))]
     return sorted(found, key=lambda path: path.name)
 
 
-def weights() -> dict[str, dict[str, int]]:
+def weights():
     """Return the weight of every room: tokens of ``[code]``, words of ``[words]``."""
     package = {room.name: code([room] if room.is_file() else room.rglob("*.py")) for room in rooms()}
     results = ROOT / "benchmarks" / "results"
@@ -72,11 +69,11 @@ def weights() -> dict[str, dict[str, int]]:
     }
 
 
-def bounds() -> dict[str, dict[str, int]]:
+def bounds():
     return tomllib.loads(BOUNDS.read_text(encoding="utf-8"))
 
 
-def judged(weights: dict[str, int], bounds: dict[str, int]) -> list[str]:
+def judged(weights, bounds):
     """Return a line for each room without a bound, each bound without a room, and each room too heavy or too light."""
     found = [f"{room} has no bound; write its weight into tests/weight.toml" for room in weights.keys() - bounds.keys()]
     found += [f"{room} is gone; delete its line in tests/weight.toml" for room in bounds.keys() - weights.keys()]
@@ -89,18 +86,18 @@ def judged(weights: dict[str, int], bounds: dict[str, int]) -> list[str]:
     return found
 
 
-def test_no_room_is_heavier_than_its_bound() -> None:
+def test_no_room_is_heavier_than_its_bound():
     now, limits = weights(), bounds()
     assert not [line for kind in now for line in judged(now[kind], limits[kind])]
 
 
-def test_a_room_that_is_heavier_lighter_new_or_gone_is_named() -> None:
+def test_a_room_that_is_heavier_lighter_new_or_gone_is_named():
     assert not judged({"kept": 100}, {"kept": 100})
     found = judged({"heavy": 101, "light": 97, "new": 1}, {"heavy": 100, "light": 100, "gone": 1})
     assert [line.split()[0] for line in found] == ["new", "gone", "heavy", "light"]
 
 
-def test_comments_docstrings_and_the_shape_of_lines_weigh_nothing() -> None:
+def test_comments_docstrings_and_the_shape_of_lines_weigh_nothing():
     bare = "def double(x):\n    return 2 * x\n"
     dressed = 'def double(\n    x,\n):  # twice\n    """Return the double."""\n\n    return 2 * x\n'
     assert tokens(bare) == 10 and tokens(dressed) == 11  # a trailing comma is one
@@ -113,7 +110,7 @@ def test_comments_docstrings_and_the_shape_of_lines_weigh_nothing() -> None:
             assert tokens(source) == sum(listed), path
 
 
-def main(arguments: list[str]) -> None:
+def main(arguments):
     """Print every room, its weight and its bound. With ``--lower``, write the bounds that are lower now."""
     now, before = weights(), bounds()
     lines = []

@@ -3,8 +3,6 @@
 ``python tests/versions.py`` prints a line ``NAME==VERSION`` for each of them, and needs only the standard library.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path
@@ -13,12 +11,12 @@ PACKAGES = ("numpy", "scipy", "torch", "transformers", "trl")
 REQUIREMENT = re.compile(r"(?P<name>[\w-]+)(\[[^]]*\])?>=(?P<lowest>[\d.]+)")
 
 
-def lowest() -> dict[str, str]:
+def lowest():
     """Return the highest lower bound of each package, over the core and the extras that fit into one environment."""
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     requirements = [*project["dependencies"], *extras["lab"], *extras["trl"], *extras["vote"], *extras["serve"]]
-    found: dict[str, str] = {}
+    found = {}
     for each in filter(None, map(REQUIREMENT.match, requirements)):
         name, version = each["name"], each["lowest"]
         if name in PACKAGES:

@@ -443,17 +443,3 @@ def test_importing_the_answers_imports_no_mathematics():
     )
     script.communicate()
     assert heavy == []
-
-
-def test_without_math_verify_the_extra_is_named_at_construction(monkeypatch):
-    monkeypatch.setitem(sys.modules, "math_verify", None)
-    with pytest.raises(
-        ImportError, match=r"needs math-verify, which is not installed; pip install 'apportion\[vote\]'"
-    ):
-        MathVerify()
-
-
-@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
-def test_an_invalid_timeout_is_refused(seconds):
-    with pytest.raises(ValueError, match=r"timeout_seconds must be positive and finite, got .*; 5 is usual"):
-        MathVerify(timeout_seconds=seconds)

@@ -162,10 +162,8 @@ def test_answers_stand_in_the_prompt_as_data():
     assert ask.pairs == [(hostile, "Paris")]
 
 
-def test_without_a_question_or_a_model_the_judge_says_so():
+def test_without_a_question_the_judge_says_so():
     with pytest.raises(RuntimeError, match=r"a judge must know the question, got none; compare with for_question"):
         asyncio.run(JudgeEquivalence(Scripted()).find_equal("a", ["b"]))
-    with pytest.raises(ValueError, match="a judge must have a model to ask, got none; vote with a server"):
-        make_equivalence("judge")
     with pytest.raises(ValueError, match="timeout_seconds must be positive and finite, got 0; 60 is usual"):
         JudgeEquivalence(Scripted(), timeout_seconds=0)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +8,7 @@ from benchmarks.evidence.vip_tools_measured import FOUND, SEPARATOR, retrieval
 passages = st.lists(st.sampled_from("abcdefghij"), min_size=FOUND, max_size=FOUND, unique=True)
 
 
-def test_known_figures() -> None:
+def test_known_figures():
     relevant = ["a", "b", "c", "d"]
     assert precision_at_k([list("axybz")], relevant, 5) == 0.4
     assert precision_at_k([list("axybz")], relevant, 2) == 0.5
@@ -23,14 +21,14 @@ def test_known_figures() -> None:
 
 
 @given(st.lists(passages, max_size=4), st.sets(st.sampled_from("abcdefghij"), min_size=1))
-def test_they_are_the_measures_of_the_retrieval_study(searches: list[list[str]], relevant: set[str]) -> None:
+def test_they_are_the_measures_of_the_retrieval_study(searches, relevant):
     messages = [{"role": "tool", "content": SEPARATOR.join(found)} for found in searches]
     precision, f1 = retrieval(messages, sorted(relevant))
     assert precision_at_k(searches, relevant, FOUND) == pytest.approx(precision)
     assert f1_at_k(searches, relevant, FOUND) == pytest.approx(f1)
 
 
-def test_what_is_no_list_and_no_k_is_refused() -> None:
+def test_what_is_no_list_and_no_k_is_refused():
     with pytest.raises(ValueError, match="golds must hold at least one text, got 'Seine'; put texts in a list"):
         exact_match("Seine", "Seine")
     for measure in (precision_at_k, f1_at_k):

@@ -14,14 +14,20 @@ from typing import Any, get_args, get_type_hints
 import numpy as np
 
 from apportion.allocators import ALLOCATORS, VIP, printed_counts
+from apportion.answers import make_equivalence
 from apportion.baselines import BASELINES
 from apportion.config import build as configured
 from apportion.config import dump, to_toml
+from apportion.data import Data, Template
+from apportion.evaluation import answer_scores, bootstrap_interval, evaluate, majority_at_k, pass_at_k
 from apportion.predictors import EMBEDDERS, PREDICTORS, MeanLengths, UniformPrior
+from apportion.replay import replay
 from apportion.selection import SELECTORS
+from apportion.simulation import Population, Slots, simulate
 from apportion.solve import solve
 from apportion.stopping import RULES, decide
 from apportion.types import Belief, Plan, Prompt, Rollout
+from tests.replay.runs import made_run
 
 SUBJECTS: dict[str, type] = {
     f"{kind} {name}": cls
@@ -158,6 +164,18 @@ MADE: dict[str, Callable[..., Any]] = {
     "decide": decide,
     "token budget": partial(VIP, lengths=MeanLengths(initial=1)),
     "printed counts": printed_counts,
+    "data": lambda **given: configured(Data, given, "data"),
+    "template": Template,
+    "equivalence": make_equivalence,
+    "pass at k": pass_at_k,
+    "answer scores": answer_scores,
+    "majority at k": majority_at_k,
+    "evaluation": evaluate,
+    "interval": bootstrap_interval,
+    "replay": partial(replay, made_run(), rules={"vip": VIP()}),
+    "population": Population,
+    "simulation": partial(simulate, Population(prompts=2_000_000), rules=["vip"]),
+    "slots": partial(Slots, slots=1, prompts=1),
 }
 
 

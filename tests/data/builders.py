@@ -1,27 +1,20 @@
 """Files in the layouts of their publishers, with made-up problems."""
 
-from __future__ import annotations
-
 import csv
 import json
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from apportion.data.templates import REMINDER, STEPS
 from tests.builders import write_jsonl
 
-Row = dict[str, Any]
 
-
-def wrapped(question: str) -> list[dict[str, str]]:
+def wrapped(question):
     """Return a prompt in the form of DAPO's file."""
     return [{"role": "user", "content": f"{STEPS}\n\n{question}\n\n{REMINDER}"}]
 
 
-def dapo(question: str, answer: str) -> Row:
+def dapo(question, answer):
     """Return a row of DAPO's file."""
     return {
         "data_source": "math_dapo",
@@ -32,7 +25,7 @@ def dapo(question: str, answer: str) -> Row:
     }
 
 
-def gpqa(question: str, right: str, *wrong: str) -> Row:
+def gpqa(question, right, *wrong):
     """Return a row of GPQA's file, with some of its other columns."""
     return {
         "Pre-Revision Question": "Which, then?",
@@ -44,7 +37,7 @@ def gpqa(question: str, right: str, *wrong: str) -> Row:
     }
 
 
-def write(path: Path, rows: Sequence[Row]) -> Path:
+def write(path, rows):
     """Write ``rows`` in the format of the suffix, in a CSV with lists and objects as JSON."""
     if path.suffix == ".parquet":
         arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")

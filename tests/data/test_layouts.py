@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import re
 from collections import Counter
 from itertools import permutations
@@ -16,38 +14,38 @@ from tests.data.builders import dapo, gpqa, wrapped
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0"), min_size=1).map(str.strip).filter(bool)
 
 
-def asked(row: dict[str, object]) -> tuple[str, str]:
+def asked(row):
     return options(row, "Question", "Correct Answer")
 
 
 @given(texts, st.lists(texts, min_size=4, max_size=4, unique=True))
-def test_the_letter_is_that_of_the_right_option_and_every_option_is_listed(question: str, four: list[str]) -> None:
+def test_the_letter_is_that_of_the_right_option_and_every_option_is_listed(question, four):
     prompt, letter = asked(gpqa(question, *four))
     lines = prompt.split("\n")[-4:]
     assert prompt.startswith(f"{question}\n\n") and f"{letter}) {four[0]}" in lines
     assert sorted(line[3:] for line in lines) == sorted(four) and [line[0] for line in lines] == list(LETTERS)
 
 
-def test_the_order_of_options_does_not_depend_on_which_is_right() -> None:
+def test_the_order_of_options_does_not_depend_on_which_is_right():
     prompts = {asked(gpqa("Which?", *four)) for four in permutations(["w", "x", "y", "z"])}
     assert len({prompt for prompt, _ in prompts}) == 1
     assert {letter for _, letter in prompts} == set(LETTERS)
 
 
-def test_every_order_of_options_is_equally_likely() -> None:
+def test_every_order_of_options_is_equally_likely():
     orders = Counter(asked(gpqa(f"Which of {n}?", "w", "x", "y", "z"))[0].split("\n\n")[1] for n in range(6000))
     assert len(orders) == factorial(4)
     assert chisquare(list(orders.values())).pvalue > 1e-3
 
 
 @given(texts, texts)
-def test_the_template_around_a_prompt_of_dapo_is_removed(question: str, answer: str) -> None:
+def test_the_template_around_a_prompt_of_dapo_is_removed(question, answer):
     assert conversation(dapo(question, answer), "prompt", "reward_model") == (question, answer)
     bare = dapo(question, answer) | {"prompt": [{"role": "user", "content": question}]}
     assert conversation(bare, "prompt", "reward_model") == (question, answer)
 
 
-def test_whole_numbers_are_written_without_decimals() -> None:
+def test_whole_numbers_are_written_without_decimals():
     golds = [142.0, 0.5, "142.0", 7, -3.0, float("inf")]
     assert [plain({"p": "?", "a": gold}, "p", "a")[1] for gold in golds] == [142, 0.5, "142.0", 7, -3, float("inf")]
 
@@ -67,9 +65,7 @@ def test_whole_numbers_are_written_without_decimals() -> None:
         ({"question": None, "final_answer": "1", "context": "Let it be."}, None, "1"),
     ],
 )
-def test_the_context_goes_before_the_question_and_all_answers_are_wanted(
-    row: dict[str, object], prompt: str | None, gold: str | None
-) -> None:
+def test_the_context_goes_before_the_question_and_all_answers_are_wanted(row, prompt, gold):
     assert context(row, "question", "final_answer") == (prompt, gold)
 
 
@@ -85,7 +81,7 @@ def test_the_context_goes_before_the_question_and_all_answers_are_wanted(
         ({"reward_model": {"style": "rule"}}, "reward_model must be an object with ground_truth"),
     ],
 )
-def test_a_row_that_is_not_laid_out_as_dapo_is_refused(change: dict[str, object], problem: str) -> None:
+def test_a_row_that_is_not_laid_out_as_dapo_is_refused(change, problem):
     with pytest.raises(ValueError, match=re.escape(problem)):
         conversation(dapo("1 + 1?", "2") | change, "prompt", "reward_model")
 
@@ -101,18 +97,18 @@ def test_a_row_that_is_not_laid_out_as_dapo_is_refused(change: dict[str, object]
         ("", ["a"]),
     ],
 )
-def test_aliases_are_right_answers_and_may_be_missing(others: object, golds: list[str]) -> None:
+def test_aliases_are_right_answers_and_may_be_missing(others, golds):
     assert aliases({"question": "q", "answer": "a", "answer_aliases": others}, "question", "answer") == ("q", golds)
     assert aliases({"question": "q", "answer": "a"}, "question", "answer") == ("q", ["a"])
 
 
-def test_aliases_that_are_no_list_are_refused() -> None:
+def test_aliases_that_are_no_list_are_refused():
     with pytest.raises(ValueError, match="answer_aliases must be a list of texts, got 'b'; put the text in a list"):
         aliases({"question": "q", "answer": "a", "answer_aliases": "b"}, "question", "answer")
 
 
 @pytest.mark.parametrize("column", ["Question", "Correct Answer", *WRONG_OPTIONS])
-def test_a_question_without_all_of_its_options_is_refused(column: str) -> None:
+def test_a_question_without_all_of_its_options_is_refused(column):
     row = gpqa("Which?", "w", "x", "y", "z")
     for without in (row | {column: None}, row | {column: " "}, {key: row[key] for key in row if key != column}):
         with pytest.raises(ValueError, match=f"must have four options, got nothing in {column}; fill it in"):

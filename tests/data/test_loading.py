@@ -1,9 +1,5 @@
-from __future__ import annotations
-
 import re
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,12 +7,12 @@ from apportion.data import NAMED, Data, Loaded, describe, load, load_questions
 from apportion.questions import Question
 from apportion.rows import TableError
 from apportion.types import prompt_id
-from tests.data.builders import Row, dapo, gpqa, write
+from tests.data.builders import dapo, gpqa, write
 from tests.soak import case
 
 SUFFIXES = (".jsonl", ".csv", ".parquet")
 
-PUBLISHED: dict[str, tuple[list[Row], list[tuple[str, str | list[str]]]]] = {
+PUBLISHED = {
     "math500": (
         [
             {
@@ -97,7 +93,7 @@ PUBLISHED: dict[str, tuple[list[Row], list[tuple[str, str | list[str]]]]] = {
     ("name", "suffix"),
     [case(name, suffix, suite=suffix != ".csv" or name == "amc") for name in NAMED for suffix in SUFFIXES],
 )
-def test_a_local_file_of_every_named_set(name: str, suffix: str, tmp_path: Path) -> None:
+def test_a_local_file_of_every_named_set(name, suffix, tmp_path):
     rows, expected = PUBLISHED[name]
     if suffix == ".csv":
         rows = [dict.fromkeys(rows[0]) | row for row in rows]
@@ -110,7 +106,7 @@ def test_a_local_file_of_every_named_set(name: str, suffix: str, tmp_path: Path)
     ]
 
 
-def test_rows_that_repeat_a_prompt_are_merged_and_counted_and_contradictions_left_out(tmp_path: Path) -> None:
+def test_rows_that_repeat_a_prompt_are_merged_and_counted_and_contradictions_left_out(tmp_path):
     rows = [dapo(f"{n % 7}?", str(n % 7)) for n in range(70)] + [dapo("3?", "4"), dapo(" 5?", " 5")]
     loaded = load(Data(name="dapo_math_17k", path=write(tmp_path / "dapo.jsonl", rows)))
     assert [(q.prompt, q.gold) for q in loaded.questions] == [(f"{n}?", str(n)) for n in (0, 1, 2, 4, 5, 6)]
@@ -118,14 +114,14 @@ def test_rows_that_repeat_a_prompt_are_merged_and_counted_and_contradictions_lef
     assert loaded.questions[0].id == prompt_id("0?")
 
 
-def test_repeated_prompts_are_refused_in_other_sets(tmp_path: Path) -> None:
+def test_repeated_prompts_are_refused_in_other_sets(tmp_path):
     path = write(tmp_path / "file.jsonl", [{"problem": "p", "answer": "1"}] * 2)
     for data in (Data(name="aime24", path=path), Data(path=path)):
         with pytest.raises(TableError, match=r"an id must be there once, got .* in .*line 1 and .*line 2"):
             load_questions(data)
 
 
-def test_the_columns_of_any_file_can_be_named(tmp_path: Path) -> None:
+def test_the_columns_of_any_file_can_be_named(tmp_path):
     path = write(tmp_path / "file.csv", [{"prompt": "no", "text": "What?", "result": "7", "answer": "no", "id": "x"}])
     assert load_questions(Data(path=path)) == [Question("x", "no", "no")]
     assert load_questions(Data(path=path, prompt_column="text", answer_column="result")) == [
@@ -134,7 +130,7 @@ def test_the_columns_of_any_file_can_be_named(tmp_path: Path) -> None:
     assert load_questions(Data(name="aime24", path=path, prompt_column="text")) == [Question("", "What?", "no")]
 
 
-def test_known_rates_are_read_from_their_column_and_may_be_missing(tmp_path: Path) -> None:
+def test_known_rates_are_read_from_their_column_and_may_be_missing(tmp_path):
     rows = [{"problem": "a?", "answer": "1", "rate": 0.25}, {"problem": "b?", "answer": "2", "rate": None}]
     for suffix in SUFFIXES:
         path = write(tmp_path / f"file{suffix}", rows)
@@ -145,7 +141,7 @@ def test_known_rates_are_read_from_their_column_and_may_be_missing(tmp_path: Pat
 
 @pytest.mark.parametrize("name", [None, "math500"])
 @pytest.mark.parametrize(("rate", "shown"), [(1.5, "1.5"), (-0.1, "-0.1"), ("often", "'often'"), (True, "True")])
-def test_a_rate_that_is_none_is_refused(tmp_path: Path, name: str | None, rate: object, shown: str) -> None:
+def test_a_rate_that_is_none_is_refused(tmp_path, name, rate, shown):
     rows = [{"problem": "a?", "answer": "1", "rate": 0}, {"problem": "b?", "answer": "2", "rate": rate}]
     path = write(tmp_path / "file.jsonl", rows)
     message = f"file.jsonl line 2: a known rate must be a number between 0 and 1, got {shown}; divide"
@@ -155,7 +151,7 @@ def test_a_rate_that_is_none_is_refused(tmp_path: Path, name: str | None, rate: 
         load_questions(Data(name=name, path=path, rate_column="rates"))
 
 
-def test_a_seed_gives_the_same_order_for_every_order_of_the_rows(tmp_path: Path) -> None:
+def test_a_seed_gives_the_same_order_for_every_order_of_the_rows(tmp_path):
     rows = [{"prompt": f"{n}?"} for n in range(40)]
     forth, back = write(tmp_path / "forth.jsonl", rows), write(tmp_path / "back.jsonl", rows[::-1])
     orders = {seed: load_questions(Data(path=forth, seed=seed)) for seed in (0, 1)}
@@ -184,13 +180,13 @@ def test_a_seed_gives_the_same_order_for_every_order_of_the_rows(tmp_path: Path)
         ([{"text": "p"}], None, "must have a column prompt, question or problem; add one"),
     ],
 )
-def test_errors_say_what_a_file_lacks(rows: list[Row], name: str | None, problem: str, tmp_path: Path) -> None:
+def test_errors_say_what_a_file_lacks(rows, name, problem, tmp_path):
     with pytest.raises(TableError, match=re.escape(problem)) as caught:
         load_questions(Data(name=name, path=write(tmp_path / "file.jsonl", rows)))
     assert "\n" not in str(caught.value) and "file.jsonl" in str(caught.value)
 
 
-def test_a_missing_column_and_a_missing_file_are_refused(tmp_path: Path) -> None:
+def test_a_missing_column_and_a_missing_file_are_refused(tmp_path):
     path = write(tmp_path / "file.jsonl", [{"prompt": "p", "answer": "1"}])
     with pytest.raises(TableError, match="must have a column gold, got prompt, answer; name another"):
         load_questions(Data(path=path, answer_column="gold"))
@@ -199,7 +195,7 @@ def test_a_missing_column_and_a_missing_file_are_refused(tmp_path: Path) -> None
             load_questions(Data(name=name, path=tmp_path / "none.jsonl"))
 
 
-def test_the_description_is_one_paragraph(tmp_path: Path) -> None:
+def test_the_description_is_one_paragraph(tmp_path):
     data = Data(hub="a/b", limit=2, seed=7, template="Q: {question}")
     loaded = Loaded((Question("", "12345", "1"), Question("", "1234567", "1")), "a/b (train)", 1_791_700, 1_791_600, 3)
     assert describe(data, loaded) == (
@@ -218,7 +214,7 @@ def test_the_description_is_one_paragraph(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def hub(tmp_path, monkeypatch):
     """A folder that ``datasets`` loads as it would a repository of the hub, and no network."""
     datasets = pytest.importorskip("datasets")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
@@ -228,11 +224,11 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_the_real_loader_gives_the_rows_of_a_repository(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_real_loader_gives_the_rows_of_a_repository(hub, monkeypatch):
     rows = [dapo(f"{n}?", str(n)) for n in range(3)] * 70
     write(hub / "train.parquet", rows)
     write(hub / "test.parquet", rows[:2])
-    named: Any = NAMED["dapo_math_17k"]
+    named = NAMED["dapo_math_17k"]
     monkeypatch.setitem(NAMED, named.name, type(named)(**{**vars(named), "hub": str(hub)}))
     loaded = load(Data(name=named.name))
     assert [(q.prompt, q.gold) for q in loaded.questions] == [("0?", "0"), ("1?", "1"), ("2?", "2")]
@@ -244,7 +240,7 @@ def test_the_real_loader_gives_the_rows_of_a_repository(hub: Path, monkeypatch: 
         load_questions(Data(hub=str(hub), split="no"))
 
 
-def test_any_repository_is_read_by_the_same_columns_as_a_file(hub: Path) -> None:
+def test_any_repository_is_read_by_the_same_columns_as_a_file(hub):
     write(hub / "data.jsonl", [{"question": "q", "answer": "a", "title": "t", "id": 5}])
     assert load_questions(Data(hub=str(hub))) == [Question("5", "q", "a")]
     assert load_questions(Data(hub=str(hub), prompt_column="title", answer_column="question")) == [
@@ -254,7 +250,7 @@ def test_any_repository_is_read_by_the_same_columns_as_a_file(hub: Path) -> None
         load_questions(Data(hub=str(hub), prompt_column="body"))
 
 
-def test_a_data_set_that_cannot_be_reached_is_refused_in_one_line(hub: Path) -> None:
+def test_a_data_set_that_cannot_be_reached_is_refused_in_one_line(hub):
     for data in (Data(name="gpqa"), Data(hub="nobody/nothing")):
         with pytest.raises(
             TableError, match=r"must be a data set that can be loaded, got .*; check its name, the"
@@ -263,7 +259,7 @@ def test_a_data_set_that_cannot_be_reached_is_refused_in_one_line(hub: Path) -> 
         assert "\n" not in str(caught.value) and "give a file with the same columns as path" in str(caught.value)
 
 
-def test_without_datasets_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_datasets_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(
         TableError, match=r"loading HuggingFaceH4/MATH-500 needs datasets, .*pip install 'apportion\[trl\]'"

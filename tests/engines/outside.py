@@ -9,7 +9,7 @@ import pytest
 TREE = Path(__file__).parents[2]
 
 
-def engine(variable: str, module: str):
+def engine(variable, module):
     """Return ``module`` of an engine. Skip unless the environment ``variable`` is set, to 1 or to its checkout.
 
     The engine must lie outside this tree: what is driven is its own code.

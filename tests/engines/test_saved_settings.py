@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from apportion import Allocator, Plan, Prompt, Uniform
+from apportion import Allocator, Plan, Uniform
 from apportion.engines.saved_settings import check_same_settings, settings_of
 
 
 class Client:
     """An object whose repr is Python's own, with its address."""
 
-    def ask(self, prompt: Prompt) -> int:
+    def ask(self, prompt):
         return 4
 
 

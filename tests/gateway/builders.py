@@ -1,7 +1,5 @@
 """A gateway on loopback before a scripted upstream server, and an openai client for it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import asynccontextmanager

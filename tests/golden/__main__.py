@@ -3,8 +3,6 @@
 ``--write PART`` replaces the record of a part. Do that in the commit that changes it, whose message says why.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import sys
@@ -14,7 +12,7 @@ from tests.golden.compare import report
 from tests.golden.parts import PARTS, keep, kept, now
 
 
-def main() -> int:
+def main():
     """Print the differences of each part. Return 1 if there are any."""
     parser = argparse.ArgumentParser(prog="python -m tests.golden", description="Compare with the golden record.")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"one of {', '.join(PARTS)}; all by default")

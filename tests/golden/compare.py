@@ -5,13 +5,9 @@ both depend on the number of threads and on the processor (four kernels of OpenB
 follow from them must still be equal.
 """
 
-from __future__ import annotations
-
 import difflib
 import math
 import re
-from collections.abc import Iterator
-from typing import Any
 
 RELATIVE, ABSOLUTE = 1e-9, 1e-12
 FITTED = re.compile(r"(predictors / (gp|empirical_bayes)|allocators / (vip|knapsack)|selectors / \w+ / state) / ")
@@ -22,7 +18,7 @@ SHOWN = 20
 """Differences of a part that are shown; the others are counted."""
 
 
-def differences(kept: Any, now: Any, path: str = "") -> Iterator[str]:
+def differences(kept, now, path=""):
     """Yield a line or a few for each place at which ``now`` differs from the ``kept`` record."""
     if isinstance(kept, dict) and isinstance(now, dict):
         for key in kept.keys() | now.keys():
@@ -45,7 +41,7 @@ def differences(kept: Any, now: Any, path: str = "") -> Iterator[str]:
         yield f"{path}: was {kept!r}, is {now!r}"
 
 
-def equal(kept: Any, now: Any, *, fitted: bool = False) -> bool:
+def equal(kept, now, *, fitted=False):
     """Return whether two values are equal: floats to the tolerance, NaN to NaN, all else exactly and of one type."""
     if isinstance(kept, float) and isinstance(now, float):
         relative, absolute = (FITTED_RELATIVE, FITTED_ABSOLUTE) if fitted else (RELATIVE, ABSOLUTE)
@@ -54,7 +50,7 @@ def equal(kept: Any, now: Any, *, fitted: bool = False) -> bool:
     return type(kept) is type(now) and kept == now
 
 
-def changed(kept: str, now: str) -> str:
+def changed(kept, now):
     """Return both texts, or of long ones the lines that differ."""
     if "\n" not in kept + now:
         return f"was {kept!r}, is {now!r}"
@@ -62,7 +58,7 @@ def changed(kept: str, now: str) -> str:
     return "\n".join(f"    {line}" for line in [*lines][2:])
 
 
-def report(part: str, kept: Any, now: Any) -> str:
+def report(part, kept, now):
     """Return the differences of a part as text, at most ``SHOWN`` of them; "" if there are none."""
     found = sorted(differences(kept, now))
     if not found:

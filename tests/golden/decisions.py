@@ -3,16 +3,12 @@
 The names come from the registries, so that a rule without a record, and a record without a rule, are differences.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import numpy as np
 
@@ -21,11 +17,11 @@ from apportion.advantages import ESTIMATORS, advantages_of, gae, loss_weights, w
 from apportion.allocators import ALLOCATORS, Allocator, equal_counts_because
 from apportion.baselines import BASELINES
 from apportion.config import build
-from apportion.predictors import PREDICTORS, PrecomputedEmbeddings, Predictor
+from apportion.predictors import PREDICTORS, PrecomputedEmbeddings
 from apportion.selection import SELECTORS
 from apportion.solve import METHODS, solve
 from apportion.stopping import RULES, decide
-from apportion.types import Batch, Group, Plan, Prompt, Rollout
+from apportion.types import Group, Plan, Prompt, Rollout
 from tests.rules import IN_TOKENS, in_tokens, small_settings
 
 ROOT = Path(__file__).parents[2]
@@ -42,24 +38,24 @@ LARGE = 2_000
 """Arrays of a state with more numbers are kept as their shape, their norm and a hundred of their numbers."""
 
 
-def rate(q: int) -> float:
+def rate(q):
     return GIVEN.get(q, Random(f"rate {q}").random())
 
 
 @cache
-def pool() -> tuple[Prompt, ...]:
+def pool():
     """Return the prompts of the stream. Every third one has a known rate."""
     return tuple(Prompt(f"prompt {q}", rate=rate(q) if q % 3 == 0 else None) for q in range(POOL))
 
 
 @cache
-def embeddings() -> PrecomputedEmbeddings:
+def embeddings():
     """Return embeddings whose first dimension tells the rate, and whose others tell nothing."""
     rows = [[2 * rate(q) - 1, *(Random(f"embedding {q} {d}").gauss(0, 1) for d in range(3))] for q in range(POOL)]
     return PrecomputedEmbeddings.from_array(list(pool()), rows)
 
 
-def rollout(name: str, success: float, graded: bool, failing: float = 0.1) -> Rollout | None:
+def rollout(name, success, graded, failing=0.1):
     """Return the rollout of this name, the same whenever it is drawn; None if it failed."""
     draw = Random(name)
     failed, correct = draw.random() < failing, draw.random() < success
@@ -70,11 +66,11 @@ def rollout(name: str, success: float, graded: bool, failing: float = 0.1) -> Ro
     return None if failed else Rollout(verdict, answer=answer, reward=reward, tokens=tokens, score_norm=norm)
 
 
-def sampler(success: Callable[[Prompt], float], graded: bool, word: str) -> Callable[..., list[list[Rollout]]]:
+def sampler(success, graded, word):
     """Return a sampler whose i-th rollout of a prompt is the same in any order of requests."""
-    drawn: dict[str, int] = {}
+    drawn = {}
 
-    def sample(prompts: Sequence[Prompt], counts: Sequence[int]) -> list[list[Rollout]]:
+    def sample(prompts, counts):
         groups = []
         for prompt, count in zip(prompts, counts, strict=True):
             first = drawn.get(prompt.id, 0)
@@ -88,7 +84,7 @@ def sampler(success: Callable[[Prompt], float], graded: bool, word: str) -> Call
 
 
 @cache
-def recorded() -> tuple[tuple[Prompt, ...], tuple[tuple[int, ...], ...]]:
+def recorded():
     """Return the first prompts of the recorded run with their known rates, and how many of 8 were right a visit."""
     with gzip.open(ROOT / "examples" / "data" / "grpo_run.jsonl.gz", "rt", encoding="utf-8") as file:
         rows = [json.loads(line) for line, _ in zip(file, range(RECORDED_PROMPTS), strict=False)]
@@ -96,11 +92,8 @@ def recorded() -> tuple[tuple[Prompt, ...], tuple[tuple[int, ...], ...]]:
     return prompts, tuple(tuple(row["correct_of_8"][:RECORDED_VISITS]) for row in rows)
 
 
-Step = tuple[list[Prompt], Callable[..., list[list[Rollout]]], Iterator[Prompt]]
-"""Prompts of a step, their sampler, and fresh prompts."""
-
-
-def stream(graded: bool) -> Iterator[Step]:
+def stream(graded):
+    """Yield the prompts of each step, their sampler, and fresh prompts."""
     prompts, order = pool(), Random("order")
     for step, size in enumerate(SIZES):
         chosen = sorted(order.sample(range(POOL), size)) if size > 4 else list(range(step, step + size))
@@ -109,7 +102,7 @@ def stream(graded: bool) -> Iterator[Step]:
         yield [prompts[q] for q in chosen], sample, iter(others)
 
 
-def recorded_run() -> Iterator[Step]:
+def recorded_run():
     prompts, right = recorded()
     for visit in range(RECORDED_VISITS):
         rates = {prompt.id: right[q][visit] / 8 for q, prompt in enumerate(prompts)}
@@ -117,7 +110,7 @@ def recorded_run() -> Iterator[Step]:
         yield list(prompts[:RECORDED_STARTED]), sample, iter(prompts[RECORDED_STARTED:])
 
 
-def plain(value: Any) -> Any:
+def plain(value):
     """Return JSON data: arrays as lists, dataclasses as their fields, keys as text, floats with 12 digits."""
     if isinstance(value, dict):
         return {str(key): plain(each) for key, each in value.items()}
@@ -136,7 +129,7 @@ def plain(value: Any) -> Any:
     return value.hex() if isinstance(value, bytes) else value
 
 
-def course(allocator: Allocator, steps: Iterator[Step]) -> dict[str, Any]:
+def course(allocator, steps):
     """Return the counts of each round, the fresh prompts, the groups, the beliefs and the last state."""
     found = []
     for prompts, sample, others in steps:
@@ -165,11 +158,11 @@ def course(allocator: Allocator, steps: Iterator[Step]) -> dict[str, Any]:
     return {"steps": found, "state": plain(allocator.state_dict())}
 
 
-def allocators() -> dict[str, Any]:
+def allocators():
     """Each rule with small settings and at its defaults; with the belief for graded rewards, and in tokens."""
-    found: dict[str, Any] = {}
+    found = {}
     for name, rule in ALLOCATORS.items():
-        small: Callable[..., Any] = partial(lambda name, **own: build(Allocator, small_settings(name, **own)), name)
+        small = partial(lambda name, **own: build(Allocator, small_settings(name, **own)), name)
         found[name] = {"small, stream": course(small(), stream(False)), "recorded": course(small(), recorded_run())}
         found[name]["default, recorded"] = course(build(Allocator, name).with_budget(8), recorded_run())
         found[name]["sizes"] = {str(size): plain(small().size(size)) for size in (1, 2, 4, 16, 128)}
@@ -182,7 +175,7 @@ def allocators() -> dict[str, Any]:
     return found
 
 
-def fed(graded: bool) -> Iterator[Batch]:
+def fed(graded):
     """Yield the batches of an even split along the stream: what learners are shown."""
     for prompts, sample, _ in stream(graded):
         batch = build(Allocator, {"name": "uniform", "rollouts_per_prompt": 6}).start(prompts)
@@ -190,9 +183,9 @@ def fed(graded: bool) -> Iterator[Batch]:
         yield batch.add(plan, sample(batch.prompts, plan.counts))
 
 
-def made(cls: type) -> Any:
+def made(cls):
     """Return a learner at its defaults, with the embeddings and the predictor that it cannot do without."""
-    given: dict[str, Any] = {}
+    given = {}
     for each in fields(cls):
         if each.name == "embedder":
             given["embedder"] = embeddings()
@@ -201,7 +194,7 @@ def made(cls: type) -> Any:
     return cls(**given)
 
 
-def predicted(predictor: Predictor, graded: bool) -> dict[str, Any]:
+def predicted(predictor, graded):
     found = []
     predictor.prepare(list(pool()))
     for batch in fed(graded):
@@ -212,8 +205,8 @@ def predicted(predictor: Predictor, graded: bool) -> dict[str, Any]:
     return {"beliefs": plain(found), "state": plain(predictor.state_dict())}
 
 
-def predictors() -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def predictors():
+    found = {}
     for name, cls in PREDICTORS.items():
         found[name] = {"binary": predicted(made(cls), False)}
         if not made(cls).needs.binary:
@@ -223,8 +216,8 @@ def predictors() -> dict[str, Any]:
     return found
 
 
-def baselines() -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def baselines():
+    found = {}
     for name, cls in BASELINES.items():
         for kind in ("binary", "graded"):
             baseline = made(cls)
@@ -239,9 +232,9 @@ def baselines() -> dict[str, Any]:
     return found
 
 
-def selectors() -> dict[str, Any]:
+def selectors():
     """Each rule chooses at every size, with prompts in flight, on data that holds a prompt twice."""
-    found: dict[str, Any] = {}
+    found = {}
     for name, cls in SELECTORS.items():
         selector, prompts = cls(), [*pool(), pool()[7]]
         selector.prepare(prompts, 3)
@@ -261,7 +254,7 @@ def selectors() -> dict[str, Any]:
 
 
 @cache
-def votes() -> list[list[str | None]]:
+def votes():
     """Return streams of recorded answers to the Game of 24, and made ones: all equal, none, a tie, a late turn."""
     with gzip.open(ROOT / "benchmarks" / "data" / "game24_votes.jsonl.gz", "rt", encoding="utf-8") as file:
         rows = [json.loads(line) for line, _ in zip(file, range(VOTE_STREAMS), strict=False)]
@@ -270,20 +263,20 @@ def votes() -> list[list[str | None]]:
     return [*kept, ["a"] * VOTES, [None] * VOTES, ["a", "b"] * half, ["a"] * (half - 1) + ["b"] * (half + 1), ["a"]]
 
 
-def stopping() -> dict[str, Any]:
-    own: dict[str, list[dict[str, Any]]] = {
+def stopping():
+    own = {
         "optpo": [{"min_samples": 8}, {"min_samples": 4, "exceedances": 1}],
         "calibrated": [{"eps": 0.05}],
         "posterior_predictive": [{"eps": 0.1}],
         "esc": [{"window": 4}],
         "adaptive_consistency_beta": [{"confidence": 0.8}],
     }
-    found: dict[str, Any] = {}
+    found = {}
     for name in RULES:
         for settings in ({}, *own.get(name, [])):
             for wave in (1, 6, "free"):
                 for curtail in (False, True):
-                    ended = decide(votes(), name, VOTES, wave=wave, curtail=curtail, **settings)  # type: ignore[arg-type]
+                    ended = decide(votes(), name, VOTES, wave=wave, curtail=curtail, **settings)
                     key = f"{name} {settings} wave {wave}{', curtailed' * curtail}"
                     found[key] = {
                         "samples": ended.samples.tolist(),
@@ -293,9 +286,9 @@ def stopping() -> dict[str, Any]:
     return found
 
 
-def estimators() -> dict[str, Any]:
+def estimators():
     """Advantages of ragged groups of all sizes, with equal rewards, single rollouts and several rounds among them."""
-    found: dict[str, Any] = {}
+    found = {}
     for kind in ("binary", "graded"):
         groups = []
         for step, (prompts, sample, _) in enumerate(stream(kind == "graded")):
@@ -312,7 +305,7 @@ def estimators() -> dict[str, Any]:
         tokens = np.array([float(r.tokens or 0) for group in groups for r in group.rollouts])
         for weighting in ("prompt", "rollout", "token"):
             for reduction in ("sum", "mean"):
-                weights = loss_weights(groups, weighting, tokens=tokens, reduction=reduction)  # type: ignore[arg-type]
+                weights = loss_weights(groups, weighting, tokens=tokens, reduction=reduction)
                 found[f"weights by {weighting} and {reduction}, {kind}"] = plain(weights)
         rewards = np.concatenate([group.rewards for group in groups])
         found[f"whitened, {kind}"] = plain(whiten(rewards, 1.0 + np.arange(len(rewards)) % 3))
@@ -324,9 +317,9 @@ def estimators() -> dict[str, Any]:
     return found
 
 
-def single_calls() -> dict[str, Any]:
+def single_calls():
     """``solve`` by every method, at sizes from one prompt to 128, and the presets."""
-    found: dict[str, Any] = {}
+    found = {}
     for size in (1, 2, 4, 16, 128):
         rates = [rate(q) for q in range(size)]
         for method in METHODS:
@@ -334,10 +327,10 @@ def single_calls() -> dict[str, Any]:
                 if method == "hora":
                     trials = [2 + q % 3 for q in range(size)]
                     right = [round(p * n) for p, n in zip(rates, trials, strict=True)]
-                    given: dict[str, Any] = {"success": None, "successes": right, "trials": trials}
+                    given = {"success": None, "successes": right, "trials": trials}
                 else:
                     given = {"success": rates}
-                solved = solve(**given, budget=8 * size, method=method, estimator=estimator, high=20)  # type: ignore[arg-type]
+                solved = solve(**given, budget=8 * size, method=method, estimator=estimator, high=20)
                 found[f"{method} {estimator} {size}"] = plain(solved)
     for name in ("vip_as_printed", "spo", "mopps_with_refill"):
         arguments = getattr(presets, name)().arguments()
@@ -345,7 +338,7 @@ def single_calls() -> dict[str, Any]:
     return found
 
 
-def record() -> dict[str, Any]:
+def record():
     """Return every decision, as JSON data."""
     parts = (allocators, predictors, baselines, selectors, stopping, estimators, single_calls)
     return {part.__name__: plain(part()) for part in parts}

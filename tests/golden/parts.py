@@ -1,33 +1,29 @@
 """The parts of the golden record, and their files."""
 
-from __future__ import annotations
-
 import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from tests.golden import decisions, words
 
-PARTS: dict[str, Callable[[], dict[str, Any]]] = {"decisions": decisions.record, "words": words.record}
+PARTS = {"decisions": decisions.record, "words": words.record}
 
 
-def file_of(part: str) -> Path:
+def file_of(part):
     return Path(__file__).with_name(f"{part}.json.gz")
 
 
-def kept(part: str) -> dict[str, Any]:
+def kept(part):
     """Return the committed record of a part."""
     return json.loads(gzip.decompress(file_of(part).read_bytes()))
 
 
-def now(part: str) -> dict[str, Any]:
+def now(part):
     """Return what the code does now, as it would be read from a file."""
     return json.loads(json.dumps(PARTS[part]()))
 
 
-def keep(part: str) -> None:
+def keep(part):
     """Replace the record of a part by what the code does now. Equal content gives equal bytes."""
     text = json.dumps(PARTS[part](), sort_keys=True, separators=(",", ":"))
     file_of(part).write_bytes(gzip.compress(text.encode(), 9, mtime=0))

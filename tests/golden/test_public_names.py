@@ -19,7 +19,7 @@ Nothing is added from 0.3.0 on. A name that leaves then warns with DeprecationWa
 listed in ``WARNED``.
 """
 
-WARNED: dict[str, tuple[str, str]] = {}
+WARNED = {}
 """Names that left after they had warned: the words of CHANGELOG.md that say since when, and what replaces each."""
 
 GONE = REMOVED | WARNED

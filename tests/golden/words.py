@@ -4,8 +4,6 @@ Commands run in this process, in an empty folder, at a width of 100 columns. Tim
 are replaced by words.
 """
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io
@@ -15,13 +13,12 @@ import re
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
 from random import Random
-from typing import Any, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 import numpy as np
 from typer.main import get_command
@@ -95,24 +92,24 @@ VARYING = re.compile("second|time|per_hour|written|version")
 """Keys of JSON whose values differ from run to run."""
 
 
-def hidden(text: str) -> str:
+def hidden(text):
     """Return ``text`` without what differs from run to run."""
     for pattern, word in HIDDEN:
         text = pattern.sub(word, text)
     return text
 
 
-def write_inputs() -> None:
+def write_inputs():
     """Write small logs of every form into the present folder, with seeded outcomes."""
     draw = Random("logs")
     rates = [draw.random() ** 2 for _ in range(24)]
     rates[:2] = [0.0, 1.0]
 
-    def lines(path: str, rows: list[dict[str, Any]]) -> None:
+    def lines(path, rows):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
-    def right(q: int, n: int = 8) -> int:
+    def right(q, n=8):
         return sum(draw.random() < rates[q] for _ in range(n))
 
     texts = [f"What is {q} + {q}?" for q in range(24)]
@@ -158,7 +155,7 @@ def write_inputs() -> None:
 
 
 @contextlib.contextmanager
-def empty_folder() -> Iterator[None]:
+def empty_folder():
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -168,17 +165,17 @@ def empty_folder() -> Iterator[None]:
             os.chdir(before)
 
 
-def invoked(arguments: list[str]) -> dict[str, Any]:
+def invoked(arguments):
     """Return what a command says, JSON as data, and its exit code."""
     run = CliRunner().invoke(app, arguments, env={"COLUMNS": WIDTH, "TERMINAL_WIDTH": WIDTH, "NO_COLOR": "1"})
-    said: Any = hidden(run.stdout)
+    said = hidden(run.stdout)
     if "--json" in arguments and not run.exit_code:
         lines = run.stdout.splitlines() if "watch" in arguments else [run.stdout]
         said = [json.loads(line) for line in lines]
     return {"exit": run.exit_code, "said": timeless(said), "errors": hidden(run.stderr)}
 
 
-def timeless(value: Any) -> Any:
+def timeless(value):
     """Return JSON data without the times and paces in it."""
     if isinstance(value, dict):
         return {key: None if VARYING.search(key) else timeless(each) for key, each in value.items()}
@@ -187,15 +184,15 @@ def timeless(value: Any) -> Any:
     return hidden(value) if isinstance(value, str) else value
 
 
-def commands() -> dict[str, Any]:
+def commands():
     with empty_folder():
         write_inputs()
         return {command: invoked(command.split()) for command in COMMANDS}
 
 
-def helps() -> dict[str, Any]:
+def helps():
     """The help of the program and of every command but verl's, which Hydra prints and whose import changes torch."""
-    names = [name for name in get_command(app).list_commands(None) if name != "verl"]  # type: ignore[attr-defined, arg-type]
+    names = [name for name in get_command(app).list_commands(None) if name != "verl"]
     return {name or "apportion": invoked([*filter(None, [name]), "--help"])["said"] for name in ("", *names)}
 
 
@@ -203,9 +200,9 @@ ELSEWHERE = ("apportion.verl.", "apportion.trl.axolotl", "apportion.inspect_ai",
 """Modules that are not imported here: importing verl changes torch for the whole process."""
 
 
-def settings_classes() -> list[type]:
+def settings_classes():
     """Return every public dataclass of the package with a setting that is a number, a flag or a text."""
-    found: dict[str, type] = {}
+    found = {}
     for module in walk_packages(apportion.__path__, "apportion."):
         if module.name.startswith(ELSEWHERE) and not module.name.startswith("apportion.verl.coordinator"):
             continue
@@ -217,13 +214,13 @@ def settings_classes() -> list[type]:
     return [found[name] for name in sorted(found)]
 
 
-BAD: dict[type, tuple[Any, ...]] = {bool: ("yes",), int: (-1, "x"), float: (-1.0, float("nan")), str: ("?",)}
+BAD = {bool: ("yes",), int: (-1, "x"), float: (-1.0, float("nan")), str: ("?",)}
 """Values that no field of a kind takes, the first of which is refused counts."""
 
 
-def messages() -> dict[str, Any]:
+def messages():
     """What each class says of a bad value of each field, for classes that need no other settings."""
-    found: dict[str, Any] = {}
+    found = {}
     for cls in settings_classes():
         try:
             cls()
@@ -244,7 +241,7 @@ def messages() -> dict[str, Any]:
     return found
 
 
-def shape(value: Any) -> Any:
+def shape(value):
     """Return the names and kinds in a state: dictionaries by key, lists by the kind of their first entry."""
     if isinstance(value, dict):
         numbered = value and all(re.fullmatch(r"[0-9a-f]{32}|\d+", str(key)) for key in value)
@@ -258,9 +255,9 @@ def shape(value: Any) -> Any:
     return type(value).__name__
 
 
-def states() -> dict[str, Any]:
+def states():
     """The names and kinds in the state of every learner after two batches."""
-    found: dict[str, Any] = {}
+    found = {}
     batches = list(fed(False))[2:4]
     for kind, registry in (("predictor", PREDICTORS), ("baseline", BASELINES), ("selector", SELECTORS)):
         for name, cls in registry.items():
@@ -270,14 +267,14 @@ def states() -> dict[str, Any]:
                 getattr(learner, "update" if hasattr(learner, "update") else "observe")(batch)
             found[f"{kind} {name}"] = shape(learner.state_dict())
     for name in ALLOCATORS:
-        allocator = build(Allocator, small_settings(name))  # type: ignore[type-abstract]
+        allocator = build(Allocator, small_settings(name))
         for batch in batches:
             allocator.observe(batch)
         found[f"allocator {name}"] = shape(allocator.state_dict())
     return found
 
 
-def record() -> dict[str, Any]:
+def record():
     """Return every word, as JSON data."""
     with contextlib.redirect_stderr(io.StringIO()):
         return {part.__name__: part() for part in (helps, commands, messages, states)}

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,11 +11,11 @@ from tests.commands import printed, refuse_all
 SMALL = ["simulate", "--prompts", "64", "--steps", "3", "--prompts-per-step", "16"]
 
 
-def test_the_help_names_every_population() -> None:
+def test_the_help_names_every_population():
     assert tuple(sorted(SHAPES)) == POPULATIONS
 
 
-def test_rules_are_named_by_spaces_or_commas() -> None:
+def test_rules_are_named_by_spaces_or_commas():
     found = json.loads(printed(*SMALL, "--rules", "vip", "uniform+mixed", "hora,even", "--json"))
     assert list(found["rules"]) == ["uniform", "vip:oracle", "vip", "uniform+mixed", "hora", "even"]
     assert found["rules"]["uniform"]["variance_over_uniform"] == {"mean": 1.0, "half_width": 0.0}
@@ -26,19 +23,19 @@ def test_rules_are_named_by_spaces_or_commas() -> None:
     assert len(found["rules"]["vip"]["by_step"]["mixed"]) == 3
 
 
-def test_the_table_has_a_line_a_rule() -> None:
+def test_the_table_has_a_line_a_rule():
     said = printed(*SMALL, "--rules", "vip", "--embedding-size", "4", "--rate-correlation", "0.8")
     assert [line.split()[0] for line in said.splitlines()[3:6]] == ["uniform", "vip:oracle", "vip"]
     assert "embeddings correlate" in said and "known rates correlate" in said
 
 
-def test_a_simulated_run_is_written_as_a_rollout_log(tmp_path: Path) -> None:
+def test_a_simulated_run_is_written_as_a_rollout_log(tmp_path):
     printed(*SMALL, "--rules", "hora", "--drift", "0.1", "--log", tmp_path / "log")
     read, made = open_run(tmp_path / "log"), simulated_record(Population(prompts=64, drift=0.1), "hora", 3, 16)
     assert np.array_equal(read.reward, made.reward) and np.array_equal(read.asked, made.asked)
 
 
-def test_wrong_options_end_with_one_line() -> None:
+def test_wrong_options_end_with_one_line():
     wrong = """
         --population x        => the population must be one of
         --seeds 1001          => seeds must be 1 to 1,000
@@ -58,6 +55,6 @@ def test_wrong_options_end_with_one_line() -> None:
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("options", [["--false-positive", "1"], ["--trend", "100"]])
-def test_success_without_variance_leaves_ratios_open(options: list[str]) -> None:
+def test_success_without_variance_leaves_ratios_open(options):
     found = json.loads(printed(*SMALL, "--rules", "vip", *options, "--json"))
     assert found["rules"]["vip"]["noise_over_uniform"]["mean"] is None

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,7 @@ RULES = [*ALLOCATORS, *(f"uniform+{name}" for name in SELECTORS), "vip:oracle", 
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_every_rule_of_the_registries_runs_unchanged(rule: str) -> None:
+def test_every_rule_of_the_registries_runs_unchanged(rule):
     population = Population(prompts=80, drift=0.1, embedding_size=4, failures=0.1, false_positive=0.1)
     record = simulated_record(population, rule, steps=4, prompts_per_step=8)
     assert set(record.step) == {0, 1, 2, 3}
@@ -20,7 +18,7 @@ def test_every_rule_of_the_registries_runs_unchanged(rule: str) -> None:
     assert record.binary and len(record.kept) == record.trials.sum() and record.kept.any()
 
 
-def test_the_truth_of_a_record_is_that_of_its_population() -> None:
+def test_the_truth_of_a_record_is_that_of_its_population():
     population = Population(prompts=300, shape=SHAPES["uniform"], drift=0.3, seed=4)
     record = simulated_record(population, steps=30, prompts_per_step=100, rollouts_per_prompt=16)
     truth = true_success(population, record)
@@ -29,7 +27,7 @@ def test_the_truth_of_a_record_is_that_of_its_population() -> None:
     assert abs(excess.mean() - 1) < 0.1  # a binomial variance, so no other truth fits
 
 
-def test_equal_seeds_give_equal_records() -> None:
+def test_equal_seeds_give_equal_records():
     population = Population(prompts=60, drift=0.2, seed=3)
     one, two, other = (
         simulated_record(each, "vip+mixed", steps=5, prompts_per_step=10)

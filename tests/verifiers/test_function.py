@@ -1,7 +1,3 @@
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -54,7 +50,7 @@ number = 7
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     path = tmp_path / "my reward.py"
     path.write_text(SOURCE)
     return path
@@ -64,28 +60,28 @@ def file(tmp_path: Path) -> Path:
     ("name", "score"),
     [("right", 1.0), ("share", 0.25), ("unscorable", None), ("array", 0.0), ("small", 0.25), ("golden", 0.0)],
 )
-def test_the_verdict_is_the_score_of_the_function(file: Path, name: str, score: float | None) -> None:
+def test_the_verdict_is_the_score_of_the_function(file, name, score):
     verdict = Function(f"{file}:{name}").verdict("ab", "b")
     assert verdict == score and type(verdict) is (float if score is not None else type(None))
 
 
-def test_a_function_of_an_installed_module_is_found() -> None:
+def test_a_function_of_an_installed_module_is_found():
     assert Function("operator:eq").verdict("7", "7") == 1.0
     assert Function("os.path:join", needs_gold=False).function == "os.path:join"
 
 
-def test_errors_of_the_function_are_raised(file: Path) -> None:
+def test_errors_of_the_function_are_raised(file):
     with pytest.raises(ZeroDivisionError, match="in the user's own code"):
         Function(f"{file}:raises").verdict("a", "b")
 
 
 @pytest.mark.parametrize(("name", "shown"), [("word", "'yes'"), ("nan", "nan")])
-def test_an_invalid_score_is_an_error(file: Path, name: str, shown: str) -> None:
+def test_an_invalid_score_is_an_error(file, name, shown):
     with pytest.raises(TypeError, match=f"must return a bool, a finite number or None, got {shown}; correct it"):
         Function(f"{file}:{name}").verdict("a", "b")
 
 
-def test_gold_is_needed_unless_the_settings_say_otherwise(file: Path) -> None:
+def test_gold_is_needed_unless_the_settings_say_otherwise(file):
     questions = [Question("a", "What?", "1"), Question("b", "Why?")]
     with pytest.raises(TableError, match="each gold answer must be there, got None for 'b'; add it, or set needs_gold"):
         Function(f"{file}:golden").check(questions)
@@ -109,13 +105,13 @@ def test_gold_is_needed_unless_the_settings_say_otherwise(file: Path) -> None:
         ("operator.no_such:right", "must be in a module that can be imported, got 'operator.no_such'"),
     ],
 )
-def test_an_invalid_function_is_refused_at_construction(file: Path, function: str, problem: str) -> None:
+def test_an_invalid_function_is_refused_at_construction(file, function, problem):
     with pytest.raises(ValueError, match=f"function {problem}" if problem.startswith("must") else problem) as caught:
         Function(function.format(file=file))
     assert "\n" not in str(caught.value)
 
 
-def test_errors_of_the_import_are_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_the_import_are_raised(tmp_path, monkeypatch):
     (tmp_path / "needs_more.py").write_text("import no_such_requirement\n")
     (tmp_path / "breaks.py").write_text("1 / 0\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -126,7 +122,7 @@ def test_errors_of_the_import_are_raised(tmp_path: Path, monkeypatch: pytest.Mon
         Function(f"{tmp_path}/breaks.py:right")
 
 
-def test_an_array_is_not_a_score(tmp_path: Path) -> None:
+def test_an_array_is_not_a_score(tmp_path):
     (tmp_path / "many.py").write_text("import numpy as np\ndef many(text, gold):\n    return np.ones(2)\n")
     with pytest.raises(TypeError, match="must return a bool, a finite number or None"):
         Function(f"{tmp_path}/many.py:many").verdict("a", "b")

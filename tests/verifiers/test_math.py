@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import os
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,7 +9,7 @@ pytest.importorskip("math_verify")
 
 
 @pytest.fixture(scope="module")
-def math() -> Iterator[Math]:
+def math():
     with Math() as math:
         yield math
 
@@ -31,11 +28,11 @@ def math() -> Iterator[Math]:
         (r"It is \boxed{0.5}.", None, None),
     ],
 )
-def test_mathematics_decides(math: Math, text: str, gold: str | None, verdict: float | None) -> None:
+def test_mathematics_decides(math, text, gold, verdict):
     assert math.verdict(text, gold) == verdict
 
 
-def test_a_closed_verifier_ends_its_process_and_starts_another_when_needed() -> None:
+def test_a_closed_verifier_ends_its_process_and_starts_another_when_needed():
     math = Math()
     assert math.verdict(r"\boxed{x + x}", "2x") == 1.0
     pid = math._equivalence._quick.process.pid
@@ -48,7 +45,7 @@ def test_a_closed_verifier_ends_its_process_and_starts_another_when_needed() -> 
     math.close()
 
 
-def test_a_wrong_timeout_and_a_missing_package_are_refused_at_construction(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_timeout_and_a_missing_package_are_refused_at_construction(monkeypatch):
     with pytest.raises(ValueError, match="timeout_seconds must be positive and finite, got 0"):
         Math(timeout_seconds=0)
     monkeypatch.setitem(sys.modules, "math_verify", None)

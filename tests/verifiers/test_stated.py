@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from apportion.verifiers import EM, Choice, Exact
@@ -16,7 +14,7 @@ from apportion.verifiers import EM, Choice, Exact
         ("Answer: B", "a dog", None),
     ],
 )
-def test_letters_are_compared(text: str, gold: str | None, verdict: float | None) -> None:
+def test_letters_are_compared(text, gold, verdict):
     assert Choice().verdict(text, gold) == verdict
 
 
@@ -32,11 +30,11 @@ def test_letters_are_compared(text: str, gold: str | None, verdict: float | None
         ("1.5", "15", 1.0),  # so it is in SQuAD's evaluation
     ],
 )
-def test_words_are_compared_as_squad_does(answer: str, gold: str, verdict: float) -> None:
+def test_words_are_compared_as_squad_does(answer, gold, verdict):
     assert EM().verdict(rf"So it is \boxed{{{answer}}}.", gold) == verdict
 
 
-def test_any_alias_is_right_and_no_answer_is_wrong() -> None:
+def test_any_alias_is_right_and_no_answer_is_wrong():
     em = EM(extract="boxed")
     for text, golds, verdict in (
         (r"\boxed{River Seine}", ["Seine", "River Seine"], 1.0),
@@ -48,12 +46,12 @@ def test_any_alias_is_right_and_no_answer_is_wrong() -> None:
         assert em.best_verdict(text, golds) == verdict
 
 
-def test_texts_are_compared() -> None:
+def test_texts_are_compared():
     verdicts = [Exact().verdict(rf"\boxed{{ {answer}}}", "1/2") for answer in ("1/2", "0.5", "")]
     assert verdicts == [1.0, 0.0, 0.0] and Exact().verdict(r"\boxed{1}", None) is None
 
 
-def test_an_extractor_reads_only_its_own_form_of_answer() -> None:
+def test_an_extractor_reads_only_its_own_form_of_answer():
     both = "Answer: 1\n\n" + r"\boxed{2}"
     assert [Exact(extract=how).verdict(both, "1") for how in ("boxed", "answer_line")] == [0.0, 1.0]
     assert Exact().with_extractor("answer_line").verdict(both, "1") == 1.0

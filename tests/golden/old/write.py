@@ -1,7 +1,5 @@
 """How the files here were written, once, by version 0.2.0. Do not run it again: the files show what must still load."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path
@@ -10,7 +8,7 @@ from tests.golden.decisions import fed, made, pool
 from tests.golden.old import HERE
 
 
-def write_vote() -> None:
+def write_vote():
     """A vote on three questions, each with 24 samples, on the scripted server of the tests."""
     from tests.vote.builders import answering, make_questions  # noqa: PLC0415
     from tests.vote.test_run import report_of  # noqa: PLC0415
@@ -20,7 +18,7 @@ def write_vote() -> None:
     report_of(lambda request: answering(), out, make_questions(3), rule="fixed", max_samples=24, curtail=False)
 
 
-def write_states() -> None:
+def write_states():
     """The state of every learner after three batches, as checkpoints hold it."""
     from apportion.allocators import ALLOCATORS, Allocator  # noqa: PLC0415
     from apportion.baselines import BASELINES  # noqa: PLC0415
@@ -46,7 +44,7 @@ def write_states() -> None:
     save_state(HERE / "states.pt", "golden", states)
 
 
-def write_log() -> None:
+def write_log():
     """Two steps of HORA as a rollout log."""
     from apportion import HORA, collect  # noqa: PLC0415
     from apportion.advantages import advantages_of  # noqa: PLC0415
@@ -62,7 +60,7 @@ def write_log() -> None:
         allocator.observe(batch)
 
 
-def write_trl() -> None:
+def write_trl():
     """Our files in a checkpoint of TRL in the middle of a generation batch."""
     import tempfile  # noqa: PLC0415
 
@@ -90,7 +88,7 @@ def write_trl() -> None:
             shutil.copy(path, HERE / "trl")
 
 
-def write_verl() -> None:
+def write_verl():
     """Our file in a checkpoint of verl after two rounds, in which a tenth of the rollouts failed."""
     import numpy as np  # noqa: PLC0415
 
@@ -111,7 +109,7 @@ def write_verl() -> None:
         SharedParts(is_reusable).save(HERE / "verl" / kind / FILE, KIND, state)
 
 
-def write_lab() -> None:
+def write_lab():
     """A run that was told to stop at its third step, from a policy of 2,700 random weights."""
     from transformers import Qwen2ForCausalLM  # noqa: PLC0415
 
