@@ -20,6 +20,7 @@ from apportion.answers import (
     read_answer,
     user_code,
 )
+from tests.cases import check_all, check_refused, lines
 
 OWN = """
 import asyncio, time
@@ -80,19 +81,23 @@ def test_an_extractor_of_the_user_is_called_by_its_name(own):
     assert make_extractor(str.upper)("x") == "X"
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("no_such", r"extract must be in its module, got '.*own\.py:no_such'; define it there"),
-        ("two", r"extract must take one argument, the text, got .*own\.py:two; give it that one"),
-        ("later", r"extract must be a plain function from text to answer or None, got .*:later; write one"),
-        ("number", r"extract must be a plain function from text to answer or None, got .*:number; write one"),
-        ("Own", r"extract must be a plain function from text to answer or None, got .*:Own; write one"),
-    ],
-)
-def test_an_extractor_that_cannot_be_used_is_refused_when_it_is_made(own, name, message):
-    with pytest.raises(ValueError, match=message):
-        make_extractor(own(name))
+UNUSABLE = """
+    make_extractor    => no_such => extract must be in its module, got '.*own.py:no_such'; define it there
+    make_extractor    => two     => extract must take one argument, the text, got .*own.py:two; give it that one
+    make_extractor    => later   => extract must be a plain function from text to answer or None, got .*:later; write
+    make_extractor    => number  => extract must be a plain function from text to answer or None, got .*:number; write
+    make_extractor    => Own     => extract must be a plain function from text to answer or None, got .*:Own; write
+    check_equivalence => three   => equivalence must take two answers, or nothing and return an Equivalence, got .*three
+    check_equivalence => number  => must be a function of two answers or have async find_equal and aclose, got .*number
+    check_equivalence => no_such => equivalence must be in its module
+    make_equivalence  => wrong_factory => must have async find_equal and aclose, got 'no equivalence' from
+"""
+
+
+def test_what_cannot_be_used_is_refused_when_it_is_made(own):
+    makers = {each.__name__: each for each in (make_extractor, check_equivalence, make_equivalence)}
+    check_refused(ValueError, lambda make, name: makers[make](own(name)), lines(UNUSABLE))
+    check_equivalence(own("wrong_factory"))  # it is not called yet
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():
@@ -106,20 +111,26 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
         check_equivalence("no_such_module:function")
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("no_text", r"no_text must return a text or None, got 7 for 'Answer: 1'; correct it"),
-        ("broken", r"broken must return an answer or None for 'Answer: 1', raised KeyError: 'gone'; correct it"),
-        ("exits", r"exits must return an answer or None for 'Answer: 1', raised SystemExit: 3; correct it"),
-    ],
-)
-def test_an_extractor_that_fails_is_named_with_the_text(own, name, message):
-    extractor = make_extractor(own(name))
-    with pytest.raises(AnswerFunctionError, match=message):
-        extractor("Answer: 1")
-    with pytest.raises(AnswerFunctionError, match=message):
-        asyncio.run(read_answer(extractor, "Answer: 1"))
+FAILS = """
+    no_text => must return a text or None, got 7 for 'Answer: 1'; correct it
+    broken  => must return an answer or None for 'Answer: 1', raised KeyError: 'gone'; correct it
+    exits   => must return an answer or None for 'Answer: 1', raised SystemExit: 3; correct it
+    maybe   => must return True or False for 'b' and 'a', got 'maybe'; correct it
+    raises  => must return True or False for 'b' and 'a', raised ZeroDivisionError: .*; correct it
+"""
+
+
+def test_a_function_that_fails_is_named_with_what_it_was_given(own):
+    def check(name, message):
+        extractor = make_extractor(own(name)) if name not in ("maybe", "raises") else None
+        for call in (
+            lambda: extractor("Answer: 1") if extractor else merged(own(name), ["a", "a", "b"]),
+            lambda: asyncio.run(read_answer(extractor, "Answer: 1")) if extractor else merged(own(name), ["a", "b"]),
+        ):
+            with pytest.raises(AnswerFunctionError, match=f"{name} {message}"):
+                call()
+
+    check_all(check, lines(FAILS))
 
 
 def test_an_equivalence_of_the_user_may_be_a_function_a_class_a_factory_or_an_object(own):
@@ -144,39 +155,6 @@ def test_settings_reach_the_equivalence(own):
         check_equivalence("math", timeout_seconds=0)
     with pytest.raises(ValueError, match="max_requests must be"):
         check_equivalence("judge", max_requests=0)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("three", "equivalence must take two answers, or nothing and return an Equivalence, got .*three; correct it"),
-        ("number", "equivalence must be a function of two answers or have async find_equal and aclose, got .*number"),
-        ("no_such", "equivalence must be in its module"),
-    ],
-)
-def test_an_equivalence_that_cannot_be_used_is_refused_before_it_is_made(own, name, message):
-    with pytest.raises(ValueError, match=message):
-        check_equivalence(own(name))
-
-
-def test_a_factory_that_returns_something_else_is_refused(own):
-    check_equivalence(own("wrong_factory"))
-    with pytest.raises(
-        ValueError, match=r"equivalence must have async find_equal and aclose, got 'no equivalence' from"
-    ):
-        make_equivalence(own("wrong_factory"))
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("maybe", "maybe must return True or False for 'b' and 'a', got 'maybe'; correct it"),
-        ("raises", "raises must return True or False for 'b' and 'a', raised ZeroDivisionError: .*; correct it"),
-    ],
-)
-def test_an_equivalence_that_fails_is_named_with_the_answers(own, name, message):
-    with pytest.raises(AnswerFunctionError, match=message):
-        merged(own(name), ["a", "a", "b"])
 
 
 def test_a_function_that_takes_too_long_ends_the_run_and_blocks_nobody(own, monkeypatch):

@@ -1,3 +1,4 @@
+import json
 import re
 from collections import Counter
 from itertools import permutations
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from apportion.data.layouts import LETTERS, WRONG_OPTIONS, aliases, context, conversation, options, plain
+from tests.cases import lines
 from tests.data.builders import dapo, gpqa, wrapped
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0"), min_size=1).map(str.strip).filter(bool)
@@ -50,23 +52,19 @@ def test_whole_numbers_are_written_without_decimals():
     assert [plain({"p": "?", "a": gold}, "p", "a")[1] for gold in golds] == [142, 0.5, "142.0", 7, -3, float("inf")]
 
 
-@pytest.mark.parametrize(
-    ("row", "prompt", "gold"),
-    [
-        ({"question": "Find x.", "final_answer": ["$1$"], "context": None}, "Find x.", "$1$"),
-        ({"question": "Find x.", "final_answer": ["1", "2"], "context": ""}, "Find x.", "1, 2"),
-        (
-            {"question": "Find x.", "final_answer": '["1", "2"]', "context": "Let it be."},
-            "Let it be.\n\nFind x.",
-            "1, 2",
-        ),
-        ({"question": "Find x.", "final_answer": "[1, 2]"}, "Find x.", "[1, 2]"),
-        ({"question": "Find x.", "final_answer": None}, "Find x.", None),
-        ({"question": None, "final_answer": "1", "context": "Let it be."}, None, "1"),
-    ],
-)
-def test_the_context_goes_before_the_question_and_all_answers_are_wanted(row, prompt, gold):
-    assert context(row, "question", "final_answer") == (prompt, gold)
+CONTEXTS = """
+    {"question": "Find x.", "final_answer": ["$1$"], "context": null}        => ["Find x.", "$1$"]
+    {"question": "Find x.", "final_answer": ["1", "2"], "context": ""}       => ["Find x.", "1, 2"]
+    {"question": "Find x.", "final_answer": "[\\"1\\", \\"2\\"]", "context": "Let."} => ["Let.\\n\\nFind x.", "1, 2"]
+    {"question": "Find x.", "final_answer": "[1, 2]"}                        => ["Find x.", "[1, 2]"]
+    {"question": "Find x.", "final_answer": null}                            => ["Find x.", null]
+    {"question": null, "final_answer": "1", "context": "Let it be."}         => [null, "1"]
+"""
+
+
+def test_the_context_goes_before_the_question_and_all_answers_are_wanted():
+    for row, expected in lines(CONTEXTS):
+        assert [*context(json.loads(row), "question", "final_answer")] == json.loads(expected), row
 
 
 @pytest.mark.parametrize(
@@ -86,19 +84,10 @@ def test_a_row_that_is_not_laid_out_as_dapo_is_refused(change, problem):
         conversation(dapo("1 + 1?", "2") | change, "prompt", "reward_model")
 
 
-@pytest.mark.parametrize(
-    ("others", "golds"),
-    [
-        (["b", "c"], ["a", "b", "c"]),
-        ('["b", "c"]', ["a", "b", "c"]),
-        ("[]", ["a"]),
-        ([], ["a"]),
-        (None, ["a"]),
-        ("", ["a"]),
-    ],
-)
-def test_aliases_are_right_answers_and_may_be_missing(others, golds):
-    assert aliases({"question": "q", "answer": "a", "answer_aliases": others}, "question", "answer") == ("q", golds)
+def test_aliases_are_right_answers_and_may_be_missing():
+    for others in (["b", "c"], '["b", "c"]', "[]", [], None, ""):
+        row = {"question": "q", "answer": "a", "answer_aliases": others}
+        assert aliases(row, "question", "answer") == ("q", ["a", *("bc" if others and "b" in others else "")]), others
     assert aliases({"question": "q", "answer": "a"}, "question", "answer") == ("q", ["a"])
 
 

@@ -1,5 +1,7 @@
+import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -7,85 +9,13 @@ from apportion.data import NAMED, Data, Loaded, describe, load, load_questions
 from apportion.questions import Question
 from apportion.rows import TableError
 from apportion.types import prompt_id
-from tests.data.builders import dapo, gpqa, write
+from tests.cases import check_all, lines
+from tests.data.builders import dapo, write
 from tests.soak import case
 
 SUFFIXES = (".jsonl", ".csv", ".parquet")
 
-PUBLISHED = {
-    "math500": (
-        [
-            {
-                "problem": r"What is $\frac{1}{2}$ of 1, with a comma?",
-                "solution": r"It is $\boxed{\frac12}$.",
-                "answer": r"\frac{1}{2}",
-                "subject": "Algebra",
-                "level": 2,
-                "unique_id": "test/algebra/1.json",
-            }
-        ],
-        [(r"What is $\frac{1}{2}$ of 1, with a comma?", r"\frac{1}{2}")],
-    ),
-    "math": (
-        [
-            {
-                "problem": "p",
-                "level": "Level 5",
-                "type": "Algebra",
-                "solution": r"First $1$. So it is $\boxed{\frac12}$.",
-            },
-            {"problem": "q", "level": "Level 1", "type": "Geometry", "solution": r"It is $\boxed 3.$"},
-            {"problem": "p", "level": "Level 5", "type": "Algebra", "solution": r"In short $\boxed{\frac12}$."},
-        ],
-        [("p", r"\frac12"), ("q", "3")],
-    ),
-    "aime24": (
-        [{"id": 60, "problem": "p", "solution": "s", "answer": "204", "url": "u", "year": "2024"}],
-        [("p", "204")],
-    ),
-    "aime25": ([{"problem": "p", "answer": "70", "id": "0"}], [("p", "70")]),
-    "amc": ([{"id": 0, "problem": "p", "answer": 142.0, "url": "u"}], [("p", "142")]),
-    "amc23": ([{"id": 0, "question": "q", "answer": "27.0", "url": "u"}], [("q", "27.0")]),
-    "gpqa": ([gpqa("Which?", "0", "1", "2", "3")], [("Which?\n\nA) 0\nB) 2\nC) 1\nD) 3", "A")]),
-    "dapo_math_17k": (
-        [dapo("One?", "1"), dapo("Two?", "2"), dapo("One?", "1")],
-        [("One?", "1"), ("Two?", "2")],
-    ),
-    "dapo_math_17k_processed": (
-        [{"prompt": "One?", "solution": "1", "data_source": "math_dapo"}, {"prompt": "Two?", "solution": "34"}],
-        [("One?", "1"), ("Two?", "34")],
-    ),
-    "minerva": ([{"question": "q", "answer": "4e33"}], [("q", "4e33")]),
-    "olympiadbench": (
-        [
-            {
-                "id": 1,
-                "question": "q",
-                "solution": ["s"],
-                "final_answer": ["$2$"],
-                "context": "c",
-                "is_multiple_answer": False,
-            }
-        ],
-        [("c\n\nq", "$2$")],
-    ),
-    "musique": (
-        [
-            {
-                "id": "2hop__1_2",
-                "paragraphs": [{"idx": 0, "title": "t", "paragraph_text": "x", "is_supporting": True}],
-                "question": "q",
-                "question_decomposition": [{"id": 1, "question": "r", "answer": "s", "paragraph_support_idx": 0}],
-                "answer": "Seine",
-                "answer_aliases": ["River Seine", "the Seine"],
-                "answerable": True,
-            },
-            {"question": "r", "answer": "1948", "answer_aliases": []},
-        ],
-        [("q", ["Seine", "River Seine", "the Seine"]), ("r", "1948")],
-    ),
-    "bamboogle": ([{"Question": "q", "Answer": "James Madison"}], [("q", "James Madison")]),
-}
+PUBLISHED = json.loads((Path(__file__).parent / "published.json").read_text(encoding="utf-8"))
 """For each named set rows with the columns of its publisher, and the questions that they hold."""
 
 
@@ -163,27 +93,26 @@ def test_a_seed_gives_the_same_order_for_every_order_of_the_rows(tmp_path):
     assert len(set(firsts)) > 20  # of 40: 31 are expected, and 20 is five standard deviations below
 
 
-@pytest.mark.parametrize(
-    ("rows", "name", "problem"),
-    [
-        ([{"prompt": "p", "answer": "1"}], "math500", "must have a column problem, got prompt, answer; say which"),
-        ([{"problem": "p"}], "math500", "must have a column answer, got problem; say which"),
-        ([{"problem": "p", "answer": "1"}, {"answer": "1"}], "math500", "line 2: a prompt must be a text, got None"),
-        (
-            [gpqa("Which?", "1", "2", "3")],
-            "gpqa",
-            "line 1: a question must have four options, got nothing in Incorrect",
-        ),
-        ([dapo("a?", "1"), dapo("a?", "2")], "dapo_math_17k", "must have questions, got none in 2 rows"),
-        ([], "math500", "must have questions, got none in 0 rows"),
-        ([], None, "must have at least one row, got none"),
-        ([{"text": "p"}], None, "must have a column prompt, question or problem; add one"),
-    ],
-)
-def test_errors_say_what_a_file_lacks(rows, name, problem, tmp_path):
-    with pytest.raises(TableError, match=re.escape(problem)) as caught:
-        load_questions(Data(name=name, path=write(tmp_path / "file.jsonl", rows)))
-    assert "\n" not in str(caught.value) and "file.jsonl" in str(caught.value)
+LACKING = r"""
+    [{"prompt": "p", "answer": "1"}]  => math500 => must have a column problem, got prompt, answer; say which
+    [{"problem": "p"}]                => math500 => must have a column answer, got problem; say which
+    [{"problem": "p", "answer": "1"}, {"answer": "1"}] => math500 => line 2: a prompt must be a text, got None
+    [{"Question": "Which?", "Correct Answer": "1"}] => gpqa => line 1: a question must have four options, got nothing in
+    [{"problem": "p", "solution": "\\boxed 1"}, {"problem": "p", "solution": "\\boxed 2"}] => math => got none in 2 rows
+    []                                => math500 => must have questions, got none in 0 rows
+    []                                => => must have at least one row, got none
+    [{"text": "p"}]                   => => must have a column prompt, question or problem; add one
+"""
+
+
+def test_errors_say_what_a_file_lacks(tmp_path):
+    def check(rows, name, problem):
+        with pytest.raises(TableError) as caught:
+            load_questions(Data(name=name or None, path=write(tmp_path / "file.jsonl", json.loads(rows))))
+        told = str(caught.value)
+        assert problem in told and "\n" not in told and "file.jsonl" in told
+
+    check_all(check, lines(LACKING))
 
 
 def test_a_missing_column_and_a_missing_file_are_refused(tmp_path):

@@ -13,6 +13,7 @@ import torch
 from apportion.engines.saved_state import CHECKSUM_BYTES, SavedStateError, load_state, restoring, save_state
 from apportion.types import Batch, Belief, Prompt, Rollout
 from apportion.untrusted import MAX_DEPTH
+from tests.cases import check_all, lines
 from tests.hostile import FILES, MARKER
 
 REMEDY = "delete it"
@@ -154,42 +155,39 @@ def test_a_file_cut_anywhere_or_changed_in_one_bit_is_refused(tmp_path):
             load_state(path, "test", remedy=REMEDY)
 
 
-UNSAID = "an object must say what it is"
-FORGED = (
-    ({"kind": "TRL run"}, "got that of a 'TRL run'"),
-    ({"kind": ["test"]}, "got that of a"),
-    ({"version": 1}, "of version 2, got version 1"),
-    ({"version": None}, "of version 2, got version None"),
-    ({"state": {"eval": "1"}}, f"{UNSAID}, got 'eval'"),
-    ({"state": {"record": ["Path", {"dict": []}]}}, "a record must be one of none, got 'Path'"),
-    ({"state": {"tensor": 7}}, UNSAID),
-    ({"state": {"tensor": -1}}, UNSAID),
-    ({"state": [{"tensor": 0}, {"tensor": 0}]}, UNSAID),
-    ({"state": {"scalar": 0}}, "a scalar must be one number"),
-    ({"state": {"dict": [["a", 1], ["a", 2]]}}, "each key once"),
-    ({"state": {"dict": [[[1], 2]]}}, "a key must be hashable"),
-    ({"state": {"dict": [[1]]}}, "made of pairs"),
-    ({"state": {"bytes": "no hex"}}, "non-hexadecimal"),
-    ({"state": {}}, "an object must have one key"),
-    ({"state": [[[[]]]] * 3 + [json.loads("[" * 80 + "]" * 80)]}, "at most 64 levels"),
-)
+FORGED = """
+    {"kind": "TRL run"}       => got that of a 'TRL run'
+    {"kind": ["test"]}        => got that of a
+    {"version": 1}            => of version 2, got version 1
+    {"version": null}         => of version 2, got version None
+    {"state": {"eval": "1"}}  => an object must say what it is, got 'eval'
+    {"state": {"record": ["Path", {"dict": []}]}} => a record must be one of none, got 'Path'
+    {"state": {"tensor": 7}}  => an object must say what it is
+    {"state": {"tensor": -1}} => an object must say what it is
+    {"state": [{"tensor": 0}, {"tensor": 0}]} => an object must say what it is
+    {"state": {"scalar": 0}}  => a scalar must be one number
+    {"state": {"dict": [["a", 1], ["a", 2]]}} => each key once
+    {"state": {"dict": [[[1], 2]]}} => a key must be hashable
+    {"state": {"dict": [[1]]}} => made of pairs
+    {"state": {"bytes": "no hex"}} => non-hexadecimal
+    {"state": {}}             => an object must have one key
+    {}                        => got a file of something else
+"""
 
 
 def test_a_forged_head_is_refused(tmp_path):
-    path = tmp_path / "state"
-    for change, problem in (
-        *((lambda head, own=own: head.update(own), problem) for own, problem in FORGED),
-        (lambda head: head.pop("state"), "got a file of something else"),
-    ):
+    path, deep = tmp_path / "state", "[" * 80 + "]" * 80
+
+    def check(head, problem, tensors=()):
         save_state(path, "test", torch.arange(3))
-        rewritten(path, change)
-        with pytest.raises(SavedStateError) as caught:
+        own = json.loads(head)
+        rewritten(path, lambda head: head.update(own) if own else head.pop("state"), tensors)
+        with pytest.raises(SavedStateError, match=problem) as caught:
             load_state(path, "test", remedy=REMEDY)
-        assert problem in str(caught.value) and "\n" not in str(caught.value)
-    save_state(path, "test", torch.arange(3))
-    rewritten(path, lambda head: None, {"1": torch.arange(3)})
-    with pytest.raises(SavedStateError, match="not numbered"):
-        load_state(path, "test", remedy=REMEDY)
+        assert "\n" not in str(caught.value)
+
+    check_all(check, [*lines(FORGED), (f'{{"state": {deep}}}', "at most 64 levels")])
+    check('{"version": 2}', "not numbered", {"1": torch.arange(3)})
 
 
 @dataclass(frozen=True)

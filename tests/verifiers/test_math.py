@@ -4,6 +4,7 @@ import sys
 import pytest
 
 from apportion.verifiers import Math
+from tests.cases import lines
 
 pytest.importorskip("math_verify")
 
@@ -14,22 +15,22 @@ def math():
         yield math
 
 
-@pytest.mark.parametrize(
-    ("text", "gold", "verdict"),
-    [
-        (r"It is \boxed{0.5}.", r"\frac{1}{2}", 1.0),
-        (r"It is \boxed{x = 3}.", "3", 1.0),
-        ("Answer: 1,000", "1000", 1.0),
-        (r"It is \boxed{\{1,2\}}.", "2, 1", 1.0),
-        (r"It is \boxed{0.2}.", r"\frac{1}{2}", 0.0),
-        ("It is 0.5", r"\frac{1}{2}", 0.0),
-        (r"<think>It is \boxed{0.5}.", r"\frac{1}{2}", 0.0),
-        ("", "1", 0.0),
-        (r"It is \boxed{0.5}.", None, None),
-    ],
-)
-def test_mathematics_decides(math, text, gold, verdict):
-    assert math.verdict(text, gold) == verdict
+VERDICTS = r"""
+    It is \boxed{0.5}.       => \frac{1}{2} => 1
+    It is \boxed{x = 3}.     => 3           => 1
+    Answer: 1,000            => 1000        => 1
+    It is \boxed{\{1,2\}}.   => 2, 1        => 1
+    It is \boxed{0.2}.       => \frac{1}{2} => 0
+    It is 0.5                => \frac{1}{2} => 0
+    <think>It is \boxed{0.5}. => \frac{1}{2} => 0
+                             => 1           => 0
+"""
+
+
+def test_mathematics_decides(math):
+    for text, gold, verdict in lines(VERDICTS):
+        assert math.verdict(text, gold) == float(verdict), text
+    assert math.verdict(r"It is \boxed{0.5}.", None) is None
 
 
 def test_a_closed_verifier_ends_its_process_and_starts_another_when_needed():

@@ -1,37 +1,34 @@
-import pytest
-
 from apportion.verifiers import EM, Choice, Exact
+from tests.cases import lines
+
+LETTERS = r"""
+    Answer: (b)       => B   => 1
+    \boxed{\text{C}}  => (c) => 1
+    Answer: D         => B   => 0
+    I cannot tell.    => B   => 0
+"""
+
+WORDS = r"""
+    The River Seine          => river seine. => 1
+    \text{Seine}             => Seine        => 1
+    \textbf{Seine}, France   => Seine France => 1
+    U.S.A.                   => USA          => 1
+    River Seine              => Seine        => 0
+    A                        => The          => 0
+    1.5                      => 15           => 1
+"""
+"""The last is so in SQuAD's evaluation."""
 
 
-@pytest.mark.parametrize(
-    ("text", "gold", "verdict"),
-    [
-        ("Answer: (b)", "B", 1.0),
-        (r"\boxed{\text{C}}", "(c)", 1.0),
-        ("Answer: D", "B", 0.0),
-        ("I cannot tell.", "B", 0.0),
-        ("Answer: B", None, None),
-        ("Answer: B", "a dog", None),
-    ],
-)
-def test_letters_are_compared(text, gold, verdict):
-    assert Choice().verdict(text, gold) == verdict
+def test_letters_are_compared():
+    for text, gold, verdict in lines(LETTERS):
+        assert Choice().verdict(text, gold) == float(verdict), text
+    assert Choice().verdict("Answer: B", None) is Choice().verdict("Answer: B", "a dog") is None
 
 
-@pytest.mark.parametrize(
-    ("answer", "gold", "verdict"),
-    [
-        ("The River Seine", "river seine.", 1.0),
-        (r"\text{Seine}", "Seine", 1.0),
-        (r"\textbf{Seine}, France", "Seine France", 1.0),
-        ("U.S.A.", "USA", 1.0),
-        ("River Seine", "Seine", 0.0),
-        ("A", "The", 0.0),
-        ("1.5", "15", 1.0),  # so it is in SQuAD's evaluation
-    ],
-)
-def test_words_are_compared_as_squad_does(answer, gold, verdict):
-    assert EM().verdict(rf"So it is \boxed{{{answer}}}.", gold) == verdict
+def test_words_are_compared_as_squad_does():
+    for answer, gold, verdict in lines(WORDS):
+        assert EM().verdict(rf"So it is \boxed{{{answer}}}.", gold) == float(verdict), answer
 
 
 def test_any_alias_is_right_and_no_answer_is_wrong():
