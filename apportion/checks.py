@@ -29,8 +29,8 @@ def check_numbers(settings: Any) -> None:
 
     Call it first in ``__post_init__``. It reads the annotations: ``int`` takes integers of Python and numpy that fit in
     64 bits, ``float`` real numbers, ``bool`` True and False, ``str`` texts; None, too, if the annotation says so. True
-    is not a number, and 8.0 is not an integer. NaN, inf and ranges are left to the checks that follow. Fields of
-    other types are skipped.
+    is not a number, and 8.0 is not an integer. NaN, inf and ranges are left to the checks that follow. A field of a
+    class of ours takes no text, which would be a name, and no class. Fields of other types are skipped.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -57,8 +57,11 @@ def check_numbers(settings: Any) -> None:
         elif bool in kinds:
             if not isinstance(value, (bool, np.bool_)):
                 raise ValueError(f"{name} must be True or False, got {shown(value)}; choose one")
-        elif not isinstance(value, str):
+        elif str in kinds:
             raise ValueError(f"{name} must be a text, got {shown(value)}; write it in quotes")
+        elif type(value) is str or isinstance(value, type):
+            kind = " or ".join(sorted(kind.__name__ for kind in kinds - {NoneType}))
+            raise ValueError(f"{name} must be an object ({kind}), got {shown(value)}; make one by calling its class")
 
 
 def make_named(where: str, name: str, registry: Mapping[str, Callable[[], Any]]) -> Any:
@@ -203,7 +206,10 @@ def _refuse_mask(name: str, values: Any) -> None:
 
 @cache
 def _numeric_fields(cls: type) -> dict[str, set[Any]]:
-    """Return the types of each init field of ``cls`` that is a number, a flag or a text, and str for a literal."""
+    """Return the types of each init field of ``cls`` that is a number, a flag, a text, or of our own classes.
+
+    The type of a literal is str.
+    """
     hints, found = get_type_hints(cls), {}
     for field in (field for field in fields(cls) if field.init):
         hint = hints[field.name]
@@ -212,4 +218,6 @@ def _numeric_fields(cls: type) -> dict[str, set[Any]]:
         plain = kinds - literals
         if plain == {str} or (plain & {int, float, bool} and plain <= {int, float, bool, str, NoneType}):
             found[field.name] = plain | {type(value) for kind in literals for value in get_args(kind)}
+        elif all(getattr(kind, "__module__", "").startswith("apportion") for kind in kinds - {NoneType}):
+            found[field.name] = kinds
     return found

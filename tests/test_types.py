@@ -154,6 +154,13 @@ def test_values_with_much_in_them_are_shown_in_one_short_line():
     assert repr(Rollout(True, answer="7")) == "Rollout(correct=True, answer='7', reward=1.0)"
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_reward_of_numpy_counts():
+    assert Rollout(reward=np.float32(0.5)).reward == 0.5
+    with pytest.raises(ValueError, match="a reward must be finite, got nan"):
+        Rollout(reward=np.float32("nan"))
+
+
 def test_a_verdict_of_numpy_counts():
     """np.True_ is not True: it used to be a trial without a success."""
     batch = finished(make_prompts(1), [[Rollout(np.True_), Rollout(np.False_)]])

@@ -64,14 +64,18 @@ class Follower:
 
 
 def follow(
-    folder: Path, *, every_seconds: float = 1.0, timeout_seconds: float | None = None, until_step: int | None = None
+    folder: str | Path,
+    *,
+    every_seconds: float = 1.0,
+    timeout_seconds: float | None = None,
+    until_step: int | None = None,
 ) -> Iterator[LogNews]:
     """Look into the log in ``folder`` every ``every_seconds``, and yield what changed, which may be nothing.
 
     The first look is at once. It ends after ``timeout_seconds``, or when there is a step of at least ``until_step``;
     without both it never ends. Errors are those of ``Follower.look``.
     """
-    follower, started = Follower(folder), time.monotonic()
+    follower, started = Follower(Path(folder)), time.monotonic()
     while True:
         news = follower.look()
         yield news

@@ -28,10 +28,10 @@ class LogFile(NamedTuple):
     path: Path
 
 
-def prepare_log(folder: Path) -> None:
+def prepare_log(folder: str | Path) -> None:
     """Make the folder of a log before anything is sampled. Raise RecordError if a log cannot be written there."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RecordError(
             f"a rollout log needs a folder, got {folder} ({error.strerror or error}); change the path"
@@ -39,8 +39,9 @@ def prepare_log(folder: Path) -> None:
     schema()
 
 
-def check_new_folder(folder: Path) -> None:
+def check_new_folder(folder: str | Path) -> None:
     """Raise RecordError unless ``folder`` can be a new rollout log: it is empty or missing, and no file by its name."""
+    folder = Path(folder)
     if folder.suffix:
         raise RecordError(
             f"a rollout log is a folder, got {folder} with the ending of a file; leave out {folder.suffix}"
@@ -51,7 +52,7 @@ def check_new_folder(folder: Path) -> None:
         raise RecordError(f"a rollout log needs an empty folder, got {folder} with files; choose another name")
 
 
-def start_log(folder: Path) -> str:
+def start_log(folder: str | Path) -> str:
     """Begin the log of a new run in ``folder``, and return an id of the run, which ``resume_log`` takes.
 
     Raises RecordError if a log cannot be written there, or if the folder has the steps of a run.
@@ -65,7 +66,7 @@ def start_log(folder: Path) -> str:
     return _write_run(folder, uuid4().hex)
 
 
-def resume_log(folder: Path, run: str | None, step: int) -> str:
+def resume_log(folder: str | Path, run: str | None, step: int) -> str:
     """Continue the log of ``run`` after ``step``, whose later steps are removed. Return the id of the run.
 
     ``run`` is None if the run began without a log, or with an earlier version, which wrote no id. Raises RecordError if
@@ -82,7 +83,7 @@ def resume_log(folder: Path, run: str | None, step: int) -> str:
     return _write_run(folder, run or uuid4().hex)
 
 
-def remove_steps_after(folder: Path, step: int) -> None:
+def remove_steps_after(folder: str | Path, step: int) -> None:
     """Remove the steps after ``step``, before a run resumes from the checkpoint of that step.
 
     Raises RecordError if a file has steps before it and after it, because a run must write its file before a
@@ -98,15 +99,16 @@ def remove_steps_after(folder: Path, step: int) -> None:
         file.path.unlink()
 
 
-def path_of(folder: Path, first: int, last: int) -> Path:
+def path_of(folder: str | Path, first: int, last: int) -> Path:
     """Return the file of the steps from ``first`` to ``last``. Raise ValueError for a negative one."""
     if first < 0:
         raise ValueError(f"a step must be at least 0, got {first}; count from 0 or 1")
-    return folder / (f"step-{first:06d}.parquet" if first == last else f"steps-{first:06d}-{last:06d}.parquet")
+    return Path(folder, f"step-{first:06d}.parquet" if first == last else f"steps-{first:06d}-{last:06d}.parquet")
 
 
-def files_of(folder: Path) -> list[LogFile]:
+def files_of(folder: str | Path) -> list[LogFile]:
     """Return the files of a log in order; none if there is no folder. Raise RecordError if two have the same step."""
+    folder = Path(folder)
     if not folder.is_dir():
         return []
     named = ((_NAME.fullmatch(path.name), path) for path in folder.iterdir())
@@ -119,9 +121,9 @@ def files_of(folder: Path) -> list[LogFile]:
     return found
 
 
-def read_run(folder: Path) -> str | None:
+def read_run(folder: str | Path) -> str | None:
     """Return the id of the run that the log is of; None if it has none."""
-    path = folder / RUN
+    path = Path(folder, RUN)
     if not path.is_file():
         return None
     with path.open(encoding="utf-8", errors="replace") as file:
@@ -132,6 +134,6 @@ def _count(files: Sequence[LogFile]) -> int:
     return sum(file.last - file.first + 1 for file in files)
 
 
-def _write_run(folder: Path, run: str) -> str:
-    write_whole(folder / RUN, f"{run}\n")
+def _write_run(folder: str | Path, run: str) -> str:
+    write_whole(Path(folder, RUN), f"{run}\n")
     return run

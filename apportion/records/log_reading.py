@@ -23,7 +23,7 @@ ATTEMPTS = 5
 """How often a log is listed again if a step disappears while it is read, because a run resumes from an earlier one."""
 
 
-def read_log(folder: Path) -> Table:
+def read_log(folder: str | Path) -> Table:
     """Return all steps of a log as one pyarrow Table, ordered by step and then as in the batch.
 
     The columns are those of version 2, also of a log of version 1. Raises RecordError for a folder without steps, and
@@ -35,7 +35,7 @@ def read_log(folder: Path) -> Table:
     return read_whole(folder, lambda paths: concat_tables([read_file(path).cast(kinds) for path in paths]))
 
 
-def read_whole(folder: Path, read: Callable[[list[Path]], T]) -> T:
+def read_whole(folder: str | Path, read: Callable[[list[Path]], T]) -> T:
     """Return ``read`` of all files, in order. Raise RecordError if there are none.
 
     A run that resumes from an earlier step removes steps. If one is gone before it was read, all are read again.
@@ -92,7 +92,7 @@ def _check_steps(path: Path, table: Table) -> None:
             raise RecordError(f"{path} must have the steps of its name, got {first} to {last}; remove it, or rename it")
 
 
-def read_streams(folder: Path) -> dict[str, list[Rollout]]:
+def read_streams(folder: str | Path) -> dict[str, list[Rollout]]:
     """Return the rollouts of each prompt, by its id, in the order in which they were drawn, for ``Recorded``.
 
     Completions are texts. A prompt without a rollout has an empty list. Failed rollouts are left out, so a replay gets

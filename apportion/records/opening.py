@@ -14,7 +14,7 @@ from apportion.rows import kind_of
 
 
 def open_run(
-    path: Path,
+    path: str | Path,
     format: str | None = None,
     rewards: Sequence[str] = (),
     columns: Mapping[str, str] | None = None,
@@ -24,6 +24,7 @@ def open_run(
     The other arguments are those of ``import_run``. Raises ScalarsOnlyError for what has means of steps and no
     rollouts, and RecordError if it is none of these, or damaged.
     """
+    path = Path(path)
     if path.is_dir() and (format is None) and any(path.glob("step-*.parquet")):
         if columns or len(rewards) > 1:
             raise RecordError(

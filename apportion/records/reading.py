@@ -31,7 +31,7 @@ READ = (
 CODED = ("prompt_id", "prompt", "answer")
 
 
-def record_of_log(folder: Path, reward: str = "reward") -> RunRecord:
+def record_of_log(folder: str | Path, reward: str = "reward") -> RunRecord:
     """Return the rollout log in ``folder``. Rollouts that were reused from earlier steps are left out.
 
     ``reward`` is "reward", by which the run trained, or "correct". Where both are known and differ, that is said.
@@ -44,7 +44,7 @@ def record_of_log(folder: Path, reward: str = "reward") -> RunRecord:
             f"the reward of a rollout log must be reward or correct, got {shown(reward)}; leave it out, or name correct"
         )
     about = About.read(folder)
-    record = read_whole(folder, lambda paths: record_of_files(paths, about or About(folder.resolve().name)))
+    record = read_whole(folder, lambda paths: record_of_files(paths, about or About(Path(folder).resolve().name)))
     steps = 1 + int(np.count_nonzero(np.diff(record.step)))
     if about is not None and (about.steps, about.rollouts) != (steps, len(record.reward)):
         raise RecordError(

@@ -47,9 +47,9 @@ class About:
     doubts: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, folder: Path) -> About | None:
+    def read(cls, folder: str | Path) -> About | None:
         """Return what ``folder`` says about its run; None if there is no ``run.json``. Raises RecordError."""
-        path = folder / ABOUT
+        path = Path(folder, ABOUT)
         try:
             if not is_file(path):
                 return None
@@ -77,12 +77,12 @@ class About:
     def _plain(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if name != "doubts" or value}
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: str | Path) -> None:
         """Write ``run.json``, which ``read`` reads."""
-        write_whole(folder / ABOUT, json.dumps(self._plain() | {"digest": self.digest}) + "\n")
+        write_whole(Path(folder, ABOUT), json.dumps(self._plain() | {"digest": self.digest}) + "\n")
 
 
-def write_record(record: RunRecord, folder: Path) -> None:
+def write_record(record: RunRecord, folder: str | Path) -> None:
     """Write ``record`` to ``folder`` as a rollout log, which ``record_of_log`` reads as the same run.
 
     Answers get other numbers, equal ones for equal answers. Prompts without a group are left out. Raises RecordError if

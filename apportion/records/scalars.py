@@ -99,12 +99,13 @@ class ScalarsOnlyError(RecordError):
         self.scalars = scalars
 
 
-def scalars_at(path: Path) -> Scalars | None:
+def scalars_at(path: str | Path) -> Scalars | None:
     """Return the series at ``path``; None if it holds none that are known.
 
     It is a file or folder of TRL's trainer state, of TensorBoard, of verl's or tinker-cookbook's metrics as JSON lines,
     or of W&B: an export of its history, or a local run. Raises RecordError for a damaged one.
     """
+    path = Path(path)
     files, others = _files_of(path)
     if not files:
         return None

@@ -47,7 +47,7 @@ class LoggedStep:
 
 
 def write_step(
-    folder: Path,
+    folder: str | Path,
     step: int,
     batch: Batch,
     groups: Sequence[Group],
@@ -70,7 +70,7 @@ def write_step(
 
 
 def write_steps(
-    folder: Path, steps: Sequence[LoggedStep], text: Callable[[Any], str] = str, log_text: LogText = "full"
+    folder: str | Path, steps: Sequence[LoggedStep], text: Callable[[Any], str] = str, log_text: LogText = "full"
 ) -> Path:
     """Write consecutive ``steps``, at least one, to one file, and return its path.
 

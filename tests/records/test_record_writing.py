@@ -10,10 +10,13 @@ from apportion import HORA
 from apportion.records import (
     RecordError,
     RunRecord,
+    follow,
+    open_run,
     read_log,
     read_streams,
     record_of_log,
     record_of_visits,
+    scalars_at,
     write_record,
 )
 from tests.records.test_rollout_log import logged
@@ -70,6 +73,14 @@ def test_a_record_that_is_written_is_read_as_it_was(tmp_path, graded, flags):
         record = make_record(seed, graded=graded, **flags)
         write_record(record, tmp_path / str(seed))
         assert_same(record_of_log(tmp_path / str(seed)), record)
+
+
+def test_paths_may_be_texts(tmp_path):
+    folder, record = str(tmp_path / "log"), make_record(0)
+    write_record(record, folder)
+    for read in (open_run, record_of_log, lambda path: next(follow(path, timeout_seconds=0)).records[0]):
+        assert read(folder).ids[:1] == record.ids[:1]
+    assert scalars_at(folder) is None and len(read_log(folder))
 
 
 def test_a_record_of_a_log_is_written_as_that_log(tmp_path):
