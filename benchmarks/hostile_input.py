@@ -59,7 +59,7 @@ from tests.records.importing.tables import comma_separated, jsonl, rollouts
 from tests.vote.builders import make_ballot, make_sample
 
 CASES, SEED, REFUSED = 400, 0, 2
-CPU_SECONDS, WALL_SECONDS, MEMORY_BYTES = 10, 120, 2 * 2**30
+CPU_SECONDS, WALL_SECONDS, MEMORY_BYTES = 10, 120, 2**31
 MARKER = "code-was-executed"
 """The file that crafted pickles make in the working directory."""
 COLUMNS = (
