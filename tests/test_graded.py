@@ -10,9 +10,6 @@ from apportion import VIP, Prompt, Rollout, collect
 from apportion.advantages import rloo
 from apportion.allocators import Allocator
 from apportion.allocators.vip import minimise_noise
-from apportion.lab.policy.network import new_policy
-from apportion.lab.policy.sampler import LedgerSampler
-from apportion.lab.world.task import training_problems
 from apportion.predictors import (
     GradedGaussianProcess,
     PrecomputedEmbeddings,
@@ -161,12 +158,3 @@ def test_rewards_in_points_plan_as_rewards_in_shares():
             allocator.observe(replace(batch, rollouts=tuple(scaled)))
         plans.append(allocator.plan(allocator.start(population.prompts[:64])).counts.tolist())
     assert plans[0] == plans[1] and len(set(plans[0])) > 3
-
-
-def test_the_lab_trains_vip_on_graded_rewards():
-    prompts = [problem.prompt() for problem in training_problems(6)]
-    allocator = VIP(rollouts_per_prompt=6, predictor=RunningVariance())
-    sampler = LedgerSampler(new_policy(0), reward="share")
-    batch = collect(allocator, prompts, sampler)
-    allocator.observe(batch)
-    assert sampler.rollouts == 36 and [len(group.rewards) for group in allocator.groups(batch)] == [6] * 6

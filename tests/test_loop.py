@@ -72,15 +72,6 @@ def test_only_prompts_that_are_asked_are_sampled():
     assert asked == [("prompt 0", 2)]
 
 
-def test_fresh_prompts_join_before_anything_is_sampled():
-    def source(count):
-        return make_prompts(4)[2 : 2 + count]
-
-    batch = collect(TwoFresh(), make_prompts(2), bernoulli_sampler([1.0] * 4), source=source)
-    assert [prompt.text for prompt in batch.prompts] == [f"prompt {q}" for q in range(4)]
-    assert batch.asked.tolist() == [1, 1, 1, 1]
-
-
 def test_fresh_prompts_without_a_source_are_an_error():
     with pytest.raises(ValueError, match="asks for 2 fresh prompts, but there is no source"):
         collect(TwoFresh(), make_prompts(2), bernoulli_sampler([1.0] * 4))

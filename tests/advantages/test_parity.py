@@ -84,19 +84,13 @@ def test_reinforce_plus_plus_as_in_verl(verl, batch):
     agree(reinforce_plus_plus(rewards, ids, tokens=tokens), theirs, mask)
 
 
-def test_reinforce_plus_plus_baseline_as_in_verl_where_completions_are_equally_long(verl, batch, torch):
+def test_reinforce_plus_plus_baseline_is_verls_less_one_number_which_is_0_for_equal_lengths(verl, batch, torch):
     rewards, ids, tokens, at_end, mask = batch
-    mask = torch.ones_like(mask)
-    theirs, _ = verl.compute_reinforce_plus_plus_baseline_outcome_advantage(at_end, mask, ids)
-    agree(reinforce_plus_plus_baseline(rewards, ids, tokens=np.full_like(tokens, WIDTH)), theirs, mask)
-
-
-def test_reinforce_plus_plus_baseline_is_verls_less_one_number_where_they_are_not(verl, batch):
-    rewards, ids, tokens, at_end, mask = batch
-    theirs, _ = verl.compute_reinforce_plus_plus_baseline_outcome_advantage(at_end, mask, ids)
-    difference = reinforce_plus_plus_baseline(rewards, ids, tokens=tokens) - theirs[:, 0].numpy()
-    assert abs(difference[0]) > 1e-3
-    np.testing.assert_allclose(difference, difference[0], atol=1e-6)
+    for own, lengths in ((mask, tokens), (torch.ones_like(mask), np.full_like(tokens, WIDTH))):
+        theirs, _ = verl.compute_reinforce_plus_plus_baseline_outcome_advantage(at_end, own, ids)
+        difference = reinforce_plus_plus_baseline(rewards, ids, tokens=lengths) - theirs[:, 0].numpy()
+        assert (abs(difference[0]) > 1e-3) == (own is mask)
+        np.testing.assert_allclose(difference, difference[0] if own is mask else 0.0, atol=1e-6)
 
 
 @pytest.mark.parametrize(("gamma", "lam"), [(1.0, 1.0), (0.99, 0.95)])

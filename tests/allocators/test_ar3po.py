@@ -37,21 +37,6 @@ FAILED = batch_of((A, wrong("x", "y", "z", "w")))
 # Adaptive rollout
 
 
-def test_each_stage_asks_only_prompts_without_a_correct_response():
-    allocator = AR3PO(stages=3, rollouts_per_stage=2)
-    outcomes = [  # of three prompts, stage by stage
-        ([2, 2, 2], [[0, 1], [0, 0], [0, 0]]),
-        ([0, 2, 2], [[], [1, 1], [0, 0]]),
-        ([0, 0, 2], [[], [], [0, 0]]),
-    ]
-    batch = allocator.start([A, B, C])
-    for counts, received in outcomes:
-        assert allocator.plan(batch) == Plan(counts)
-        batch = batch.add(Plan(counts), [[Rollout(bool(x)) for x in group] for group in received])
-    assert not allocator.plan(batch)
-    assert batch.asked.tolist() == [2, 4, 6]
-
-
 def test_resuming_in_the_middle_of_a_stage_asks_for_the_rest_of_it():
     batch = make_batch([[0], [0, 0, 0, 0, 0], [1], [0] * 8])
     assert AR3PO(stages=2, rollouts_per_stage=4).plan(batch) == Plan([3, 3, 0, 0])

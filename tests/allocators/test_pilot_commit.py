@@ -6,6 +6,7 @@ import pytest
 
 from apportion import PilotCommit, Plan, Rollout, collect
 from tests.allocators.builders import expected_gradient, source_of
+from tests.allocators.test_response_store import Shrinking
 from tests.builders import bernoulli_sampler, make_batch, make_prompts
 
 
@@ -66,23 +67,17 @@ def test_commits_and_the_pilots_of_fresh_prompts_share_a_round():
     assert allocator.metrics(batch) == {"piloted": 6, "passed": 2, "committed": 2, "buffered": 0, "capped": 0}
 
 
-def test_the_last_round_has_commits_only():
+def test_the_last_round_has_commits_only_and_rounds_that_do_not_suffice_are_logged_once_per_batch(caplog):
     """Pilots of the last round could not be followed by commits."""
     source, draws = source_of(make_prompts(20)[2:])
     allocator = PilotCommit(pilots=16, commits=8, max_rounds=3)
-    batch = collect(allocator, make_prompts(2), bernoulli_sampler([0.0, 0.0, 0.5, *[0.0] * 17]), source=source)
-    assert draws == [2] and batch.asked.tolist() == [16, 16, 24, 16] and batch.round == 3
-
-
-def test_rounds_that_do_not_suffice_are_logged_once_per_batch(caplog):
-    source, _ = source_of(make_prompts(40)[2:])
-    allocator = PilotCommit(max_rounds=3)
     with caplog.at_level(logging.WARNING, logger="apportion"):
-        batch = collect(allocator, make_prompts(2), bernoulli_sampler([0.5] + [0.0] * 39), source=source)
-        assert batch.round == 2 and len(allocator.groups(batch)) == 1
+        batch = collect(allocator, make_prompts(2), bernoulli_sampler([0.0, 0.0, 0.5, *[0.0] * 17]), source=source)
+        assert draws == [2] and batch.asked.tolist() == [16, 16, 24, 16] and batch.round == 3
+        assert len(allocator.groups(batch)) == 1
         allocator.observe(batch)
     (record,) = caplog.records
-    assert "found 1 prompts of the 2 wanted, among 4 prompts in 2 rounds" in record.getMessage()
+    assert "found 1 prompts of the 2 wanted, among 4 prompts in 3 rounds" in record.getMessage()
 
 
 # Across batches
@@ -147,19 +142,12 @@ def test_old_pilots_are_never_trained_on_twice():
     assert len(seen) == len(set(seen)) and reused > 50
 
 
-class Shrinking(str):
-    """A completion of which a later step needs the first word."""
-
-    def for_reuse(self):
-        return Shrinking(self.split()[0])
-
-
 def test_the_buffer_keeps_what_a_later_step_needs():
     allocator, (kept, other) = PilotCommit(pilots=2, commits=2, target=1), make_prompts(2)
     batch = allocator.start([other, kept])
-    pilots = [Rollout(True, completion=Shrinking("ids text")), Rollout(False, completion=Shrinking("ids text"))]
+    pilots = [Rollout(correct, completion=Shrinking((1, 2), "text")) for correct in (True, False)]
     allocator.observe(batch.add(Plan([2, 2]), [rollouts(1, 0), pilots]).add(Plan([2, 0]), [rollouts(1, 0), []]))
-    assert [rollout.completion for rollout in allocator.start([kept]).rollouts[0]] == ["ids", "ids"]
+    assert [r.completion for r in allocator.start([kept]).rollouts[0]] == [Shrinking((1, 2), None)] * 2
 
 
 # State

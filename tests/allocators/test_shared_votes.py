@@ -85,19 +85,6 @@ def test_votes_are_worth_the_slopes_of_the_envelope(left):
         assert found[q] == pytest.approx(hull_slopes(removed[q]), abs=1e-12)
 
 
-def test_samples_beyond_the_most_are_worth_nothing():
-    left = np.array([3, 0, 7, 2])
-    found = votes_worth(np.array([1, 1, 5, 4]), np.array([1, 1, 2, 1]), left)
-    alone = [
-        votes_worth(np.array([a]), np.array([b]), np.array([most]))
-        for (a, b), most in zip([(1, 1), (1, 1), (5, 2), (4, 1)], left, strict=True)
-    ]
-    for q, most in enumerate(left):
-        assert found[q, :most].tolist() == alone[q][0].tolist()
-        assert not found[q, most:].any()
-    assert not found[3].any()  # a lead of three cannot be overtaken in two votes
-
-
 @given(
     states=st.lists(st.sampled_from(PAIRS), min_size=1, max_size=3),
     left=st.lists(st.integers(0, 7), min_size=3, max_size=3),
@@ -120,15 +107,6 @@ def test_no_split_of_a_budget_removes_more_error(states, left):
         assert not on_the_envelope or reached == pytest.approx(best[budget], abs=1e-12)
     everything = take_largest(gains, int((gains > 0).sum()))
     assert worth(states, left, everything) == pytest.approx(max(best.values()), abs=1e-12)
-
-
-def test_votes_best_bought_together_go_to_one_of_two_equal_prompts():
-    shared = SharedVotes(samples_per_prompt=7, min_samples=4, max_samples=64, rounds=1)
-    counts = shared.plan(voted(shared, [(4, 0), (3, 1), (3, 1)])).counts
-    rate = error_removed(np.array([3]), np.array([1]), 60)[0, 1:] / np.arange(1, 61)
-    together = 1 + int(rate.argmax())
-    assert together <= 9
-    assert counts.tolist() == [0, together, 9 - together]
 
 
 answer_streams = st.lists(st.sampled_from(["a", "a", "a", "b", "b", "c", None]), min_size=60, max_size=60)

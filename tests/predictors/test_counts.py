@@ -29,9 +29,3 @@ def test_a_prompt_outside_the_batch_keeps_its_counts():
     predictor.update(make_batch(prompts, [4, 4], [4, 4]))
     predictor.update(make_batch(prompts[:1], [0], [4]))
     assert predictor.predict(prompts).alpha.tolist() == [3.0, 5.0]
-
-
-def test_a_prompt_repeated_in_a_batch_is_discounted_once():
-    predictor, (prompt,) = DiscountedCounts(discount=0.5), make_prompts(1)
-    predictor.update(make_batch([prompt, prompt], [1, 2], [2, 2]))
-    assert predictor.predict([prompt]).alpha.tolist() == [4.0]

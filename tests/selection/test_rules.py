@@ -121,17 +121,6 @@ def test_the_last_draw_of_a_systematic_sample_is_a_place(count):
     assert len(set(found.tolist())) == count and found.max() == 2 * count - 1
 
 
-def test_systematic_samples_have_exactly_these_probabilities():
-    probabilities = inclusion_probabilities(np.array([5.0, 1.0, 1.0, 0.5, 0.25, 0.25]), 3)
-    taken, draws = np.zeros(6), 20_000
-    generator = np.random.default_rng(0)
-    for _ in range(draws):
-        places = systematic_sample(probabilities, generator)
-        assert len(set(places.tolist())) == 3
-        taken[places] += 1
-    assert np.abs(taken / draws - probabilities).max() < 4 * np.sqrt(0.25 / draws)
-
-
 def test_spo_draws_by_its_weights_and_its_importance_weights_undo_that():
     """The weighted mean over the chosen prompts has the expectation of the plain mean over all prompts."""
     success, values = np.array([0.0, 0.1, 0.5, 0.5, 0.9, 1.0]), np.array([9.0, 2.0, -1.0, 4.0, 3.0, 7.0])
