@@ -19,6 +19,9 @@ def test_streams_stop_as_in_the_paper(window):
     streams = [list(codes) for codes in product([None, "a", "b"], repeat=8)]
     expected = [literal(stream, window) for stream in streams]
     assert decide(streams, "esc", 8, window=window).samples.tolist() == expected
+    # a wave that the window does not divide stops at its end
+    ended = [min(-(-end // 5) * 5, 8) for end in expected]
+    assert decide(streams, "esc", 8, window=window, wave=5).samples.tolist() == ended
 
 
 def test_the_earliest_end_can_be_reached():
