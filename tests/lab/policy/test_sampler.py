@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from apportion.lab.policy import sampler
 from apportion.lab.policy.network import completion_logprobs, new_policy
@@ -35,6 +36,25 @@ def test_greedy_equals_generate_on_ragged_prompts(small_base):
     assert len({len(prompt) for prompt in PROMPTS}) == 5
     found = sample(small_base, PROMPTS, [1] * 40, temperature=0)
     assert [group[0].tokens for group in found] == greedy_by_generate(small_base, [q.text for q in PROBLEMS], 14)
+
+
+def test_greedy_equals_generate_with_grouped_query_attention_and_an_untied_head():
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=47,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        tie_word_embeddings=False,
+        initializer_range=0.3,
+        eos_token_id=EOS,
+        pad_token_id=0,
+    )
+    policy = Qwen2ForCausalLM(config).eval()
+    found = sample(policy, PROMPTS, [1] * 40, temperature=0)
+    assert [group[0].tokens for group in found] == greedy_by_generate(policy, [q.text for q in PROBLEMS], 14)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.6])
