@@ -420,14 +420,12 @@ class Queue:
         self.scene = scene
         self.tags = defaultdict(dict)
         self.fields = defaultdict(dict)
-        self.statuses = Counter()
 
     async def async_kv_put(self, key, partition_id, fields=None, tag=None):
         status = tag["status"]
 
         async def put():
             self.tags[partition_id].setdefault(key, {}).update(tag)
-            self.statuses[key, status] += 1
 
         await self._at("status" if status in ("finished", "failure") else "row", key, put)
 

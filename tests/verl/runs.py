@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.verl.cpu.assets import make_tokenizer
+from tests.verl.cpu.assets import EASE, make_tokenizer
 from tests.verl.cpu.reward import compute_score
 
 MANAGER = "+actor_rollout_ref.rollout.agent.agent_loop_manager_class=apportion.verl.AllocatedAgentLoopManager"
@@ -52,10 +52,22 @@ def groups_of(rows):
     return dict(found)
 
 
-def scored_again(row, assets_ease):
+def whole_groups(rows):
+    """Return the rows by group. Check that each group is whole and of one prompt, with its own responses' rewards."""
+    groups = groups_of(rows)
+    for own in groups.values():
+        rewards = own[0]["apportion"]["rewards"]
+        assert len({row["index"] for row in own}) == 1
+        assert sorted(row["apportion"]["position"] for row in own) == list(range(len(rewards)))
+        for row in own:
+            assert rewards[row["apportion"]["position"]] == sum(row["rm_scores"]) == scored_again(row)
+    return groups
+
+
+def scored_again(row):
     """Return the reward of the row's response from the reward function itself."""
     text = make_tokenizer().decode(row["responses"], skip_special_tokens=True)
-    return compute_score("toy", text, str(assets_ease[row["index"] % len(assets_ease)]))
+    return compute_score("toy", text, str(EASE[row["index"] % len(EASE)]))
 
 
 def rloo(rewards):

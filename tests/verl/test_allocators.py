@@ -6,7 +6,6 @@ import pytest
 from apportion.allocators import ALLOCATORS
 from tests.builders import LABEL_FREE
 from tests.rules import small_settings
-from tests.verl.cpu.assets import EASE
 from tests.verl.runs import HORA, MANAGER, allocated, groups_of, rloo, scored_again, trained
 
 
@@ -68,7 +67,7 @@ def test_the_loss_sees_whole_groups_with_their_advantages_within_the_budget(run,
                 expected = rloo(rewards)[row["apportion"]["position"]] * weight
                 assert row["advantages"] == pytest.approx([expected] * len(row["responses"]), abs=1e-5)
                 if name not in LABEL_FREE:
-                    assert reward == scored_again(row, EASE)
+                    assert reward == scored_again(row)
         assert all(row["advantages"] == [0.0] for row in rows if row["padding"])
         assert metrics["allocation/requests"] == 1 and metrics["allocation/failed"] == 0
         if name in TOTAL:
@@ -102,7 +101,7 @@ def test_pilots_and_commits_are_trained_on_together(run):
     assert all(metrics["allocation/committed"] <= 4 for _, metrics in run("pilot_commit"))
 
 
-@pytest.mark.soak  # what depends on the ranks is the padding, in test_tracking
+@pytest.mark.soak  # what depends on the ranks is the padding, in test_equality
 def test_two_ranks_train_on_what_one_does(train):
     one, two = (train(allocated(HORA), ranks=ranks) for ranks in (1, 2))
     assert two.status == 0, two.output[-5000:]

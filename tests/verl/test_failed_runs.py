@@ -8,8 +8,7 @@ import json
 import pytest
 
 from apportion.verl.worker import ENDING_SECONDS
-from tests.verl.cpu.assets import EASE
-from tests.verl.runs import FAULTY, groups_of, scored_again, trained
+from tests.verl.runs import FAULTY, trained, whole_groups
 from tests.verl.test_harness import assert_no_process_is_left
 from tests.verl.test_separate import SEPARATE, check_step
 
@@ -50,11 +49,7 @@ def assert_sound(done, step, dropped=()):
     rows = trained(done.rows(step))
     assert {row["index"] for row in rows} == {index % 16 for index in range(4 * step - 4, 4 * step)} - {*dropped}
     assert len({row["key"] for row in rows}) == len(rows)
-    for row in rows:
-        group = row["apportion"]
-        assert sum(row["rm_scores"]) == scored_again(row, EASE) == group["rewards"][group["position"]]
-    for own in groups_of(rows).values():
-        assert sorted(row["apportion"]["position"] for row in own) == list(range(len(own[0]["apportion"]["rewards"])))
+    whole_groups(rows)
 
 
 def test_a_run_with_many_faults_trains_on_the_right_rows_and_ends_without_workers(train, tmp_path):

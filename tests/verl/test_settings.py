@@ -4,6 +4,7 @@ import math
 from types import SimpleNamespace
 
 import pytest
+import yaml
 from omegaconf import OmegaConf
 
 from apportion.allocators import DAPO, HORA, TTRL, VIP, Neyman, Uniform
@@ -12,6 +13,7 @@ from apportion.config import ConfigError
 from apportion.predictors import DiscountedCounts
 from apportion.verl.settings import VerlAllocation, allocation_of, by_row, norm_reduction
 from apportion.verl.worker import AllocatedWorker
+from tests.cases import check_refused, lines
 
 
 def made(allocation, rollouts=8):
@@ -78,29 +80,21 @@ def test_the_budget_is_that_of_verl_where_none_is_given(table, allocator):
     assert made({"allocator": table}, rollouts=5).allocator == allocator
 
 
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
-        (None, "must have allocation, got none; start with python -m apportion.verl allocation=vip"),
-        ({"weighting": "prompt"}, "^allocation.allocator must be given, or a preset, which has one, got neither; "),
-        ("vpi", r"allocation\.allocator \(allocator\) must have a known name, got 'vpi'; did you mean 'vip'"),
-        (
-            {"allocator": {"name": "vip", "lwo": 4}},
-            r"allocation\.allocator \(vip\) has no key 'lwo'; did you mean 'low'",
-        ),
-        ({"allocator": {"name": "vip", "low": "4"}}, r"allocation\.allocator\.low must be an integer"),
-        ({"allocator": "vip", "weihgting": "prompt"}, r"allocation \(VerlAllocation\) has no key 'weihgting'"),
-        ({"allocator": "vip", "weighting": "prompts"}, r"allocation\.weighting must be one of"),
-        (
-            {"allocator": {"name": "vip", "low": "${lwo}"}},
-            r"^allocation\.allocator\.low must have a value, got \"Interp",
-        ),
-        ({"allocator": {"name": "vip", "low": "???"}}, r"^allocation\.allocator\.low must have a value, got 'Missing"),
-    ],
-)
-def test_a_wrong_key_or_value_is_named(table, message):
-    with pytest.raises(ConfigError, match=message):
-        made(table)
+WRONG = r"""
+    null => must have allocation, got none; start with python -m apportion.verl allocation=vip
+    {weighting: prompt} => ^allocation.allocator must be given, or a preset, which has one, got neither;
+    vpi => allocation\.allocator \(allocator\) must have a known name, got 'vpi'; did you mean 'vip'
+    {allocator: {name: vip, lwo: 4}} => allocation\.allocator \(vip\) has no key 'lwo'; did you mean 'low'
+    {allocator: {name: vip, low: "4"}} => allocation\.allocator\.low must be an integer
+    {allocator: vip, weihgting: prompt} => allocation \(VerlAllocation\) has no key 'weihgting'
+    {allocator: vip, weighting: prompts} => allocation\.weighting must be one of
+    {allocator: {name: vip, low: "${lwo}"}} => ^allocation\.allocator\.low must have a value, got \"Interp
+    {allocator: {name: vip, low: "???"}} => ^allocation\.allocator\.low must have a value, got 'Missing
+"""
+
+
+def test_a_wrong_key_or_value_is_named():
+    check_refused(ConfigError, lambda text: made(yaml.safe_load(text)), lines(WRONG))
 
 
 def test_a_budget_that_is_verls_says_so():
