@@ -17,7 +17,7 @@ from apportion import HORA
 from apportion.baselines import Optimal
 from apportion.trl import AllocatedGRPOTrainer, allocated
 from apportion.trl.bases import check_trainer
-from apportion.trl.unsloth import KEY, is_unsloth
+from apportion.trl.unsloth import KEY, is_unsloth, windowed
 from tests.trl.test_parity import LEAVES_NAN_OUT, assert_parity
 from tests.trl.tiny import PAD, TERMS, assert_gradient, direct_gradient, make_questions
 from tests.trl.unsloth_stand_in import UnslothStandIn
@@ -30,6 +30,12 @@ CASES = {
     "a reference, two updates a batch": {"beta": 0.04, "steps_per_generation": 8, "loss_type": "bnpo"},
     "truncated completions masked": {"beta": 0.04, "mask_truncated_completions": True},
 }
+
+
+def test_a_masked_row_holds_padding_because_unsloth_reads_its_mask_from_the_tokens():
+    masks = {"prompt_mask": torch.ones(2, 3), "completion_mask": torch.tensor([[1] * 4, [0] * 4])}
+    found = windowed({"completion_ids": torch.full((2, 4), 7)} | masks, pad_token=5)
+    assert found["completion_ids"].tolist() == [[7] * 4, [5] * 4]
 
 
 @pytest.mark.parametrize("name", CASES)

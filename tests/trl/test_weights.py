@@ -1,12 +1,11 @@
 """Weightings and our own estimators in TRL's loss, compared with gradients computed from the definitions."""
 
-from dataclasses import replace
 from itertools import chain
 
 import numpy as np
 import pytest
 
-from apportion import AR3PO, Prompt, ReinforceAda, Rollout
+from apportion import AR3PO, Prompt, Rollout
 from apportion.advantages import ESTIMATORS, needs
 from apportion.baselines import SPO
 from apportion.records import read_log
@@ -90,16 +89,3 @@ def test_our_estimators_replace_trl_s_formula(run, tmp_path, trainer, name):
         assert np.abs(advantages).max() > 0
         assert_rows(step.rows, [Row(ids_of(c.prompt), c.ids, float(a)) for c, a in zip(calls, advantages, strict=True)])
     assert len(set(columns["rounds"])) == 2 and ((None in columns["score_norms"]) != ("score_norms" in needs(name)))
-
-
-def test_the_weight_of_a_prompt_is_divided_among_its_kept_rows(run):
-    """Reinforce-Ada keeps only some of the rollouts."""
-    allocator, found = ReinforceAda(exit="positive", rollouts_per_round=2, rounds=3, keep=5), []
-    for weighting in ("rollout", "prompt"):
-        given = {"weighting": weighting, "questions": QUESTIONS}
-        found.append(run(config=ONE | {"loss_type": "grpo"}, allocator=allocator, **given)[1].steps[0].rows)
-    rows, weighted = found
-    numbers = {row.prompt: sum(other.prompt == row.prompt for other in rows) for row in rows}
-    assert len(set(numbers.values())) > 1
-    scale = {prompt: len(rows) / len(numbers) / number for prompt, number in numbers.items()}
-    assert_rows(weighted, [replace(row, advantage=row.advantage * scale[row.prompt]) for row in rows])
