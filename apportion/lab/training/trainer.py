@@ -134,8 +134,7 @@ class Trainer:
             self.baseline.update(batch.sampled)
         self.steps += 1
         self.asked += int(batch.asked.sum())
-        if self.training.rollout_log != "none":  # without advantages, because those of "gae" are per token
-            self.unlogged.append(LoggedStep(self.steps, batch, groups))
+        self._log(batch, groups)
         record: dict[str, Any] = {"step": self.steps, "rollouts": self.asked, "tokens": self.sampler.tokens}
         record |= _step_metrics(batch, groups, success) | learnt | ({"allocator": own} if own else {})
         if self.training.selection is not None:
@@ -147,6 +146,11 @@ class Trainer:
         if self.finished:
             record["held_out_p"] = exact_success(self.policy, self.pool.held_out).round(5).tolist()
         return record | {"cpu_seconds": time.process_time() - started}
+
+    def _log(self, batch: Batch, groups: list[Group]) -> None:
+        """Keep the step for the rollout log. Advantages are not logged, because those of "gae" are per token."""
+        if self.training.rollout_log != "none":
+            self.unlogged.append(LoggedStep(self.steps, batch, groups))
 
     def _draw(self, held: set[str], count: int) -> list[Prompt]:
         """Return the next ``count`` prompts by the selector. Skip ids in ``held``, and add theirs."""
@@ -177,9 +181,7 @@ class Trainer:
         lines.flush()
 
     def _save(self, metrics_bytes: int) -> None:
-        if (
-            self.unlogged and self.training.rollout_log != "none"
-        ):  # before the checkpoint that a resumed run goes on from
+        if self.unlogged:  # before the checkpoint that a resumed run goes on from
             write_steps(self.rollouts, self.unlogged, _text, self.training.rollout_log)
             self.unlogged = []
         state = {
