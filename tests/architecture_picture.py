@@ -68,7 +68,7 @@ def picture():
 
 def write():
     """Write the picture where the documents show it."""
-    PICTURE.write_text(picture(), encoding="utf-8")
+    PICTURE.write_text(picture())
 
 
 def imports_by_layer():

@@ -39,16 +39,13 @@ def class_of(module, name, trees):
 
 
 def recorded_names():
-    return set(RECORD.read_text(encoding="utf-8").split()) if RECORD.exists() else set()
+    return set(RECORD.read_text().split()) if RECORD.exists() else set()
 
 
 def trees_of(root):
     """Return the source of each module of the package in ``root``."""
     paths = {path.relative_to(root).with_suffix(""): path for path in (root / "apportion").rglob("*.py")}
-    return {
-        ".".join(name.parts).removesuffix(".__init__"): ast.parse(path.read_text(encoding="utf-8"))
-        for name, path in paths.items()
-    }
+    return {".".join(name.parts).removesuffix(".__init__"): ast.parse(path.read_text()) for name, path in paths.items()}
 
 
 def listed(trees):
@@ -62,7 +59,7 @@ def listed(trees):
 def shown(trees):
     """Yield every name on a page of today's reference that ``trees`` define. A page may show a whole module."""
     for page in (ROOT / "docs" / "reference").glob("*.md"):
-        for path in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+        for path in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE):
             module, _, own = path.rpartition(".")
             if path in trees:
                 yield from (f"{path}:{name}" for name in defined(trees[path].body) if name[0] != "_")
@@ -87,7 +84,7 @@ def main(arguments):
     folders = [Path(each) for each in arguments if not each.startswith("--")] or [ROOT]
     names = set().union(*map(public_names, folders))
     if "--write" in arguments:
-        RECORD.write_text("\n".join(sorted(names | recorded_names())) + "\n", encoding="utf-8")
+        RECORD.write_text("\n".join(sorted(names | recorded_names())) + "\n")
     else:
         print(*sorted(names), sep="\n")  # noqa: T201
 

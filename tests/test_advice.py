@@ -13,7 +13,7 @@ PLACES = ("README.md", "docs/trl.md", "docs/verl.md", "docs/index.md", "docs/dia
 
 
 def text_of(place):
-    return (ROOT / place).read_text(encoding="utf-8")
+    return (ROOT / place).read_text()
 
 
 def first_block(place, kind, mark):

@@ -6,11 +6,11 @@ from xml.etree import ElementTree
 from tests.architecture_picture import KINDS, LAYERS, PICTURE, imports_by_layer, picture, rooms_of
 from tests.test_house import ORDER, PACKAGE, ROOT
 
-PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
 
 
 def test_the_picture_is_that_of_the_source():
-    current = PICTURE.read_text(encoding="utf-8") == picture()
+    current = PICTURE.read_text() == picture()
     assert current, "the rooms or their imports have changed; run python -m tests.architecture_picture"
 
 
@@ -22,7 +22,7 @@ def test_every_room_is_in_one_layer_and_every_import_goes_down():
 
 
 def test_the_picture_is_light_and_its_text_is_text():
-    root = ElementTree.fromstring(PICTURE.read_text(encoding="utf-8"))
+    root = ElementTree.fromstring(PICTURE.read_text())
     texts = {text.text for text in root.iter("{http://www.w3.org/2000/svg}text")}
     assert PICTURE.stat().st_size < 60_000 and {"belief", "allocators", "Plan"} <= texts
 

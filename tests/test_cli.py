@@ -78,17 +78,6 @@ def cpu_seconds(code, *arguments):
     return ended.ru_utime + ended.ru_stime - started.ru_utime - started.ru_stime
 
 
-def test_text_output_has_aligned_columns():
-    assert printed("allocate", *VIP.split()).splitlines() == [
-        "prompt  rollouts  uniform",
-        "     0         7        8",
-        "     1        10        8",
-        "     2         7        8",
-        "",
-        "gradient variance: 0.2311, uniform 0.2457 (ratio 0.9406)",
-    ]
-
-
 def test_a_terminal_gets_a_drawn_table():
     pytest.importorskip("rich")
     drawn = allocation_text(solve([0.1, 0.9], 12), ["[red]", "b"], terminal=True)

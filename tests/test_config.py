@@ -286,12 +286,3 @@ jobs = st.builds(
 def test_settings_survive_a_round_trip_through_toml(job):
     assert build(Job, tomllib.loads(to_toml(dump(job)))) == job
     assert build(Job, dump(job)) == job
-
-
-@given(rules | allocators | predictors)
-def test_a_rule_an_allocator_or_a_predictor_alone_survives_a_round_trip(chosen):
-    table = tomllib.loads(to_toml(dump(chosen)))
-    (kind,) = [kind for kind in (Rule, Allocator, Predictor) if isinstance(chosen, kind)]
-    assert build(kind, table) == chosen
-    if kind is not Rule:
-        assert build(type(chosen), table) == chosen

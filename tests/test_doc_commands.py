@@ -42,7 +42,7 @@ OTHERS = {
 def cases():
     """Yield every command with the page that it stands on."""
     for page in PAGES:
-        text = page.read_text(encoding="utf-8")
+        text = page.read_text()
         name = str(page.relative_to(ROOT))
         for words in [words for block in BLOCK.findall(text) for words in commands(block)]:
             yield pytest.param(words, id=f"{name}: {' '.join(words)[:70]}")
@@ -92,9 +92,9 @@ def check(words):
         case ["python", script] if "/" in script:
             assert (ROOT / script).exists(), f"there is no {script}"
         case ["make", target]:
-            assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+            assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
         case ["pip", "install", *packages]:
-            extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+            extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
             for asked in re.findall(r"\[(.*)\]", " ".join(packages)):
                 assert set(asked.split(",")) <= extras["optional-dependencies"].keys()
         case _:
@@ -143,7 +143,7 @@ def test_files_for_a_cluster_are_read_by_the_shell_and_as_yaml():
     for script in (ROOT / "examples").glob("*.sh"):
         done = subprocess.run(["bash", "-n", script], capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
-    job = yaml.safe_load((ROOT / "examples" / "verl_kubernetes.yaml").read_text(encoding="utf-8"))
+    job = yaml.safe_load((ROOT / "examples" / "verl_kubernetes.yaml").read_text())
     words = [word for word in shlex.split(job["spec"]["entrypoint"]) if word != "..."]
     assert job["kind"] == "RayJob" and words[:3] == ["python", "-m", "apportion.verl"]
     check(words)

@@ -60,14 +60,14 @@ def parted(word):
 
 def few_recorded(folder, every=5):
     """Copy each fifth problem of the recorded run into ``folder``, and return the file."""
-    with gzip.open(RECORDED, "rt", encoding="utf-8") as whole, gzip.open(folder / RECORDED.name, "wt") as few:
+    with gzip.open(RECORDED, "rt") as whole, gzip.open(folder / RECORDED.name, "wt") as few:
         few.writelines(line for place, line in enumerate(whole) if place % every == 0)
     return folder / RECORDED.name
 
 
 def blocks(page):
     """Return the Python blocks of ``page`` without those that follow a comment ``<!-- not run: reason -->``."""
-    text = page.read_text(encoding="utf-8")
+    text = page.read_text()
     marked = {match.end() for match in MARKED.finditer(text)}
     return [match[1] for match in BLOCK.finditer(text) if match.start() not in marked]
 
@@ -97,7 +97,7 @@ NOTEBOOK = ROOT / "examples" / "first_five_minutes.ipynb"
 
 def test_the_notebook_runs_from_top_to_bottom(tmp_path):
     """In one namespace, as a notebook has it, on a fifth of the run. What stands last in a cell is shown."""
-    cells = [cell for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
     assert not any(cell["outputs"] or cell["execution_count"] for cell in cells), "strip the outputs"
     runner = (
         "import ast, json, sys\n"
@@ -116,9 +116,9 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path):
     assert re.findall(r"<table><caption>(\w+)", said) == ["Diagnosis", "Batch", "Plan"]
     assert re.search(r"vip: variance 0\.\d+, signal 1\.", said) and "array([ 7, 10,  7])" in said
     groups = int(said.partition(" groups")[0].replace(",", ""))
-    with gzip.open(few, "rt", encoding="utf-8") as file:
+    with gzip.open(few, "rt") as file:
         assert groups == sum(len(json.loads(line)["correct_of_8"]) for line in file)
-    assert "a GRPO run of 64,000 groups" in NOTEBOOK.read_text(encoding="utf-8")
+    assert "a GRPO run of 64,000 groups" in NOTEBOOK.read_text()
 
 
 def test_a_block_is_left_out_only_with_a_reason(tmp_path):
@@ -133,7 +133,7 @@ def test_a_block_is_left_out_only_with_a_reason(tmp_path):
 def test_links_lead_somewhere():
     made = {ROOT / "docs" / "evidence" / f"{chapter}.md" for chapter in CHAPTERS}  # by the site
     for page in MARKDOWN:
-        targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text(encoding="utf-8"))
+        targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text())
         missing = [each for each in targets if not ((to := (page.parent / each).resolve()).exists() or to in made)]
         assert not missing, page.name
 
@@ -156,4 +156,4 @@ def test_tables_are_whole():
     assert torn_tables(head + "\n" + rows) == ["| 1 | 2 |"]
     assert torn_tables(head + "| 1 |\n") == ["| a | b |"]
     for page in [*MARKDOWN, ROOT / "CHANGELOG.md", *(ROOT / "benchmarks" / "results").glob("*.md")]:
-        assert not torn_tables(page.read_text(encoding="utf-8")), page
+        assert not torn_tables(page.read_text()), page

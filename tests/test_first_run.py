@@ -71,7 +71,7 @@ def test_the_page_has_a_step_for_each_layout():
 
 def test_the_code_of_the_page_is_what_the_diagnosis_prints():
     """The trainer's arguments and verl's overrides on the page are those of the first advice in the quoted output."""
-    text = PAGE.read_text(encoding="utf-8")
+    text = PAGE.read_text()
     assert 'allocator=Uniform(), estimator="reinforce",\n            baseline=Optimal())' in text
     assert 'estimator="reinforce",  # new' in text and "baseline=Optimal(),  #" in text
     overrides = "allocation=uniform algorithm.adv_estimator=apportion_reinforce allocation.baseline=optimal"
@@ -82,7 +82,6 @@ def test_marked_blocks_are_left_out(tmp_path):
     page = tmp_path / "page.md"
     page.write_text(
         "<!-- not run: reason -->\n```sh\none\n```\n\n```sh\ntwo \\\n    more\n```\n\n```text\nout\n```\n",
-        encoding="utf-8",
     )
     (found,) = steps(page)
     assert found == Step("two \\\n    more\n", "out\n") and found.title == "two more"

@@ -96,7 +96,7 @@ ALLOWED = {
 @cache
 def tree_of(path):
     """Return the source of a file as a tree. Several rules read each of them."""
-    return ast.parse(path.read_text(encoding="utf-8"))
+    return ast.parse(path.read_text())
 
 
 def part(module):

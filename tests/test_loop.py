@@ -164,8 +164,8 @@ coroutine = collect_async(HORA(), [Prompt("a")], one)
 def test_samplers_of_users_pass_strict_type_checks(tmp_path):
     api = pytest.importorskip("mypy.api")
     script, wrong = tmp_path / "user.py", tmp_path / "wrong.py"
-    script.write_text(USER_SCRIPT, encoding="utf-8")
-    wrong.write_text(USER_SCRIPT.replace("prompt: Prompt, count: int", "prompt: Prompt, count: str"), encoding="utf-8")
+    script.write_text(USER_SCRIPT)
+    wrong.write_text(USER_SCRIPT.replace("prompt: Prompt, count: int", "prompt: Prompt, count: str"))
     options = ["--strict", "--no-warn-return-any", "--cache-dir", str(tmp_path), "--follow-imports", "silent"]
     report, errors, _ = api.run([*options, str(script), str(wrong)])
     *found, _ = report.splitlines()

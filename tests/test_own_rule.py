@@ -18,13 +18,13 @@ STEPS = steps(PAGE)
 @pytest.mark.parametrize("step", STEPS, ids=["its own checks", "a command", "verl"])
 def test_the_commands_of_the_page_print_what_it_quotes(tmp_path, step):
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    (tmp_path / "my_rule.py").write_text(blocks(PAGE)[0], encoding="utf-8")
+    (tmp_path / "my_rule.py").write_text(blocks(PAGE)[0])
     if not step.needs_verl:
         check(step, tmp_path)
         return
     pytest.importorskip("verl")
     python = tmp_path / "python"  # a new process, because verl imports the rule as it is imported
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n', encoding="utf-8")
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     command = ["bash", "-ec", step.command]
@@ -34,7 +34,7 @@ def test_the_commands_of_the_page_print_what_it_quotes(tmp_path, step):
 
 
 def test_the_figures_in_the_words_are_those_of_the_outputs():
-    words, printed = PAGE.read_text(encoding="utf-8"), STEPS[0].quoted
+    words, printed = PAGE.read_text(), STEPS[0].quoted
     assert "is 1.24 times that of an even split" in words and "even split's 1.24" in printed
 
 

@@ -18,8 +18,8 @@ from tests.warm import cold
 
 yaml = pytest.importorskip("yaml")
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+CITATION = yaml.safe_load((ROOT / "CITATION.cff").read_text())
 HATCH = PROJECT["tool"]["hatch"]
 PAPERS = {
     "VIP": ("arXiv:2602.01601", "Nguyen", 6),
@@ -34,7 +34,7 @@ def test_the_version_is_written_once_and_cited():
     assert "version" not in PROJECT["project"] and "version" in PROJECT["project"]["dynamic"]
     assert HATCH["version"] == {"path": "apportion/__init__.py"}
     assert CITATION["version"] == apportion.__version__
-    newest = re.search(r"^## (\S+), (\S+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    newest = re.search(r"^## (\S+), (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert newest.groups() == (apportion.__version__, str(CITATION["date-released"]))
 
 
@@ -59,9 +59,7 @@ def test_the_wheel_takes_the_package_and_joins_the_namespace_of_hydra():
 
 
 def test_every_tracked_file_is_in_the_sdist_or_left_out_on_purpose():
-    listed = subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False, encoding="utf-8"
-    )
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:
         pytest.skip("not a checkout")
     tracked = {line.split("/")[0] for line in listed.stdout.splitlines()}
@@ -71,7 +69,7 @@ def test_every_tracked_file_is_in_the_sdist_or_left_out_on_purpose():
 
 
 def test_the_readme_on_a_package_index_has_no_relative_link_and_no_picture():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text()
     shown = readme
     for each in HATCH["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]:
         shown = re.sub(each["pattern"], each["replacement"], shown)
@@ -108,7 +106,7 @@ for place in range(1, len(sys.argv), 2):
 
 
 def test_a_command_without_its_extra_says_which_one(tmp_path):
-    (tmp_path / "q.jsonl").write_text('{"prompt": "What is 2 + 2?"}\n', encoding="utf-8")
+    (tmp_path / "q.jsonl").write_text('{"prompt": "What is 2 + 2?"}\n')
     cases = lines(COMMANDS)
     words = [word for missing, _, command in cases for word in (missing, command)]
     said = python("-c", WITHOUT, *words, folder=tmp_path).stderr.splitlines()
@@ -170,9 +168,7 @@ def install(own, *arguments):
 def installed(own, *arguments):
     """Run an environment's own Python, and return what it printed. It sees nothing of this one."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PIP_CONSTRAINT"))}
-    done = subprocess.run(
-        [str(own), "-I", *arguments], env=clean, capture_output=True, text=True, encoding="utf-8", check=False
-    )
+    done = subprocess.run([str(own), "-I", *arguments], env=clean, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

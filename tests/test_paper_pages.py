@@ -24,7 +24,7 @@ INTERVAL = re.compile(rf"{NUMBER} (?:± {NUMBER}|\[{NUMBER}, {NUMBER}\]|\({NUMBE
 
 
 def read(path):
-    return path.read_text(encoding="utf-8")
+    return path.read_text()
 
 
 def verdicts():

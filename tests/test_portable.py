@@ -85,7 +85,7 @@ def opens_text(call):
 
 
 def test_classifiers_name_the_pythons_that_the_whole_suite_ran_on():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["requires-python"] == ">=3.11"
     named = {line.rsplit(" ", 1)[1] for line in project["classifiers"] if "Python :: 3." in line}
     assert named == {"3.11"}
@@ -93,4 +93,4 @@ def test_classifiers_name_the_pythons_that_the_whole_suite_ran_on():
 
 def test_sources_are_of_the_grammar_of_python_3_11():
     for path in MODULES.values():
-        ast.parse(path.read_text(encoding="utf-8"), path.name, feature_version=(3, 11))
+        ast.parse(path.read_text(), path.name, feature_version=(3, 11))

@@ -82,10 +82,6 @@ def test_a_bonus_sends_rollouts_to_a_prompt_that_is_believed_hopeless():
     assert allocator.plan(allocator.start(PROMPTS[:2])).counts.tolist() == [5, 3]
 
 
-def test_a_bonus_that_is_none_is_refused():
-    check_refused(ValueError, lambda bonus: VIP(bonus=bonus), [(b, "bonus must be") for b in (-0.1, np.nan, np.inf)])
-
-
 def test_every_preset_has_its_name():
     made = {name for name, each in vars(presets).items() if callable(each) and each.__module__ == presets.__name__}
     assert presets.PRESETS.keys() == made - {"Preset", "preset_of"}

@@ -138,7 +138,7 @@ def test_repeated_prompts_without_ids_are_numbered(tmp_path):
 def test_a_cell_of_a_megabyte(tmp_path, suffix):
     path, text = tmp_path / f"q{suffix}", "long, \u20ac " * 100_000
     if suffix == ".csv":
-        path.write_text(f'prompt,answer\n"{text}",4\n', encoding="utf-8")
+        path.write_text(f'prompt,answer\n"{text}",4\n')
     elif suffix == ".jsonl":
         write_jsonl(path, [{"prompt": text, "answer": 4}])
     else:

@@ -85,9 +85,7 @@ def test_counts_that_make_no_sense_are_refused(right):
 
 def test_a_user_s_file_of_rules_is_taken(tmp_path):
     mine = "import numpy as np\n\n\ndef mine(history, prompts, budget, draw):\n    return _eight(prompts)\n\n\n"
-    (tmp_path / "mine.py").write_text(
-        mine + "def _eight(prompts):\n    return np.full(len(prompts), 8)\n", encoding="utf-8"
-    )
+    (tmp_path / "mine.py").write_text(mine + "def _eight(prompts):\n    return np.full(len(prompts), 8)\n")
     done = forked([SCRIPT, "mine.py"], tmp_path)
     assert done.returncode == 0, done.stderr
     head, rule = done.stdout.splitlines()[-2:]
@@ -98,7 +96,7 @@ def test_a_user_s_file_of_rules_is_taken(tmp_path):
 def test_the_table_of_the_page_is_what_the_script_prints():
     done = forked([SCRIPT])
     assert done.returncode == 0, done.stderr
-    page = (ROOT / "docs" / "cite.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "cite.md").read_text()
     printed = [line.split() for line in done.stdout.splitlines() if "x " in line]
     assert len(printed) == 7
     for name, *figures in printed:

@@ -59,7 +59,6 @@ def mkdocs(*arguments):
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
-        encoding="utf-8",
         timeout=600,
     )
 
@@ -70,7 +69,7 @@ class Tags(HTMLParser):
     def __init__(self, page):
         super().__init__()
         self.loads, self.ids, self.explained, self.inside = [], set(), [], ""
-        self.feed(page.read_text(encoding="utf-8"))
+        self.feed(page.read_text())
 
     def handle_starttag(self, tag, attrs):
         given = dict(attrs)
@@ -105,7 +104,7 @@ def configuration():
         """Reads the configuration without the functions that it names."""
 
     Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix, node: suffix)
-    return yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Loader)
+    return yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
 
 
 def test_every_page_of_the_navigation_exists(site):
@@ -122,28 +121,26 @@ def test_pages_load_nothing_from_other_servers(site):
     assert len(outside) > 80
     assert not {page: loads for page, loads in outside.items() if loads}
     style = re.compile(r"url\(\s*['\"]?(?:[a-z]+:)?//")
-    assert not [page for page in outside if style.search((site / page).read_text(encoding="utf-8"))]
+    assert not [page for page in outside if style.search((site / page).read_text())]
 
 
 def test_styles_load_nothing_from_other_servers(site):
     styles = sorted(site.rglob("*.css"))
     assert styles
     for style in styles:
-        assert not re.findall(r"(?:url\(|@import)\s*['\"]?(?:[a-z]+:)?//[^)'\"]*", style.read_text(encoding="utf-8")), (
-            style
-        )
+        assert not re.findall(r"(?:url\(|@import)\s*['\"]?(?:[a-z]+:)?//[^)'\"]*", style.read_text()), style
 
 
 def test_scripts_load_nothing_from_other_servers(site):
     """The theme's scripts hold a few addresses, none of which this site makes them load."""
     found = set()
     for script in [*(site / "assets" / "javascripts").glob("*.js"), *(site / "assets").glob("*.js")]:
-        text = re.sub(r"/\*.*?\*/", "", script.read_text(encoding="utf-8"), flags=re.DOTALL)
+        text = re.sub(r"/\*.*?\*/", "", script.read_text(), flags=re.DOTALL)
         found |= set(re.findall(r"""(?<=["'`])https?://[^"'`$\s]+(?=["'`$])""", text))
     found = {address for address in found if not address.startswith(("http://www.w3.org/", "https://clipboardjs.com"))}
     assert found <= NEVER_CALLED.keys(), found - NEVER_CALLED.keys()
     assert "repo_url" not in configuration()
-    assert not [page for page in pages(site) if re.search(r'class="[^"]*mermaid', page.read_text(encoding="utf-8"))]
+    assert not [page for page in pages(site) if re.search(r'class="[^"]*mermaid', page.read_text())]
 
 
 def test_the_search_works_without_a_server(site):
@@ -156,7 +153,7 @@ def imported_names():
     sources = [*(ROOT / "examples").glob("*.py"), *(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
     statement = re.compile(r"^ *from (apportion[\w.]*) import (?:\(([^)]*)\)|([^\n(#]+))", re.MULTILINE)
     for source in sources:
-        for module, several, one in statement.findall(source.read_text(encoding="utf-8")):
+        for module, several, one in statement.findall(source.read_text()):
             for name in (several or one).split(","):
                 if name.strip():
                     yield f"{module}.{name.split(' as ')[0].strip()}"
@@ -164,7 +161,7 @@ def imported_names():
 
 def shown_names(page):
     """Return the names that a page of the reference shows."""
-    return re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -233,7 +230,7 @@ def test_settings_in_docstrings_exist(package, documented):
 
 
 def test_the_page_of_commands_has_every_command_and_option(site):
-    text = " ".join((site / "reference" / "commands.html").read_text(encoding="utf-8").split())
+    text = " ".join((site / "reference" / "commands.html").read_text().split())
     group = get_command(app)
     context = Context(group, info_name="apportion")
     for name in group.list_commands(context):
@@ -246,7 +243,7 @@ def test_the_page_of_commands_has_every_command_and_option(site):
 
 
 def test_files_around_the_documents_are_in_the_site(site):
-    results = (site / "results.html").read_text(encoding="utf-8")
+    results = (site / "results.html").read_text()
     assert 'href="benchmarks/results/real_run.html"' in results
     assert 'href="examples/trl_hora.py.html"' in (site / "trl.html").read_text(encoding="utf-8")
     assert not list(site.rglob("hooks"))
@@ -255,12 +252,12 @@ def test_files_around_the_documents_are_in_the_site(site):
 def test_tables_and_lists_are_read_as_such(site):
     """A table whose rows differ in length, or a list without an empty line before it, would be a paragraph."""
     raw = re.compile(r"<p>[^<]*\|[ :]?--|<p>(?:(?!</p>).)*\n(?:[-*]|\d\.) ", re.DOTALL)
-    found = {page.name: raw.search(page.read_text(encoding="utf-8")) for page in pages(site)}
+    found = {page.name: raw.search(page.read_text()) for page in pages(site)}
     assert not {name: match[0] for name, match in found.items() if match}
 
 
 def test_an_abbreviation_is_explained_once_a_page(site):
-    glossary = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    glossary = (ROOT / "docs" / "glossary.md").read_text()
     assert re.search(r"^\S.*\n: ", glossary, re.MULTILINE)
     explained = {page: tags(page).explained for page in pages(site)}
     assert sum(map(len, explained.values())) > 50
@@ -270,10 +267,10 @@ def test_an_abbreviation_is_explained_once_a_page(site):
 def small_site(folder, text):
     """Build a site of few pages by this configuration, in a repository of its own; return how that went."""
     (folder / "docs").mkdir()
-    (folder / "docs" / "results.md").write_text("# Results\n", encoding="utf-8")
-    (folder / "docs" / "index.md").write_text(f"# Home\n\n{text}\n", encoding="utf-8")
-    (folder / "SECURITY.md").write_text("# Security\n\n[Home](docs/index.md)\n", encoding="utf-8")
-    (folder / "source.py").write_text("", encoding="utf-8")
+    (folder / "docs" / "results.md").write_text("# Results\n")
+    (folder / "docs" / "index.md").write_text(f"# Home\n\n{text}\n")
+    (folder / "SECURITY.md").write_text("# Security\n\n[Home](docs/index.md)\n")
+    (folder / "source.py").write_text("")
     whole = configuration()
     changed = {
         "INHERIT": str(ROOT / "mkdocs.yml"),
@@ -283,16 +280,14 @@ def small_site(folder, text):
         "extra_css": [],
         "plugins": [],
     }
-    (folder / "mkdocs.yml").write_text(yaml.safe_dump(changed), encoding="utf-8")
+    (folder / "mkdocs.yml").write_text(yaml.safe_dump(changed))
     return mkdocs("build", "--strict", "--config-file", str(folder / "mkdocs.yml"), "--site-dir", str(folder / "site"))
 
 
 def test_links_to_the_repository_lead_to_their_places(tmp_path):
     done = small_site(tmp_path, "[policy](../SECURITY.md), [`source.py`](../source.py), [itself](#home)")
     assert done.returncode == 0, done.stderr
-    home, security = (
-        (tmp_path / "site" / name).read_text(encoding="utf-8") for name in ("index.html", "SECURITY.html")
-    )
+    home, security = ((tmp_path / "site" / name).read_text() for name in ("index.html", "SECURITY.html"))
     assert '<a href="SECURITY.html">policy</a>, <code>source.py</code>, <a' in home
     assert '<a href="index.html">Home</a>' in security
 

@@ -44,11 +44,11 @@ def tokens(source):
 
 
 def code(paths):
-    return sum(tokens(path.read_text(encoding="utf-8")) for path in paths)
+    return sum(tokens(path.read_text()) for path in paths)
 
 
 def words(paths):
-    return sum(len(path.read_text(encoding="utf-8").split()) for path in paths)
+    return sum(len(path.read_text().split()) for path in paths)
 
 
 def rooms():
@@ -70,7 +70,7 @@ def weights():
 
 
 def bounds():
-    return tomllib.loads(BOUNDS.read_text(encoding="utf-8"))
+    return tomllib.loads(BOUNDS.read_text())
 
 
 def judged(weights, bounds):
@@ -105,7 +105,7 @@ def test_comments_docstrings_and_the_shape_of_lines_weigh_nothing():
     free = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
     if sys.version_info < (3, 12):  # from then on an f-string is many tokens for the standard library
         for path in sorted((ROOT / "apportion" / "vote").glob("*.py")):
-            source = re.sub(r'"""(?:[^\\]|\\.)*?"""', "0", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+            source = re.sub(r'"""(?:[^\\]|\\.)*?"""', "0", path.read_text(), flags=re.DOTALL)
             listed = [each.type not in free for each in tokenize.generate_tokens(io.StringIO(source).readline)]
             assert tokens(source) == sum(listed), path
 
@@ -122,7 +122,7 @@ def main(arguments):
             lines.append(f'"{room}" = {min(weight, bound)}')
         lines.append("")
     if "--lower" in arguments:
-        BOUNDS.write_text("\n".join(lines), encoding="utf-8")
+        BOUNDS.write_text("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ REQUIREMENT = re.compile(r"(?P<name>[\w-]+)(\[[^]]*\])?>=(?P<lowest>[\d.]+)")
 
 def lowest():
     """Return the highest lower bound of each package, over the core and the extras that fit into one environment."""
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     requirements = [*project["dependencies"], *extras["lab"], *extras["trl"], *extras["vote"], *extras["serve"]]
     found = {}

@@ -32,7 +32,7 @@ HANGS = "(8+1)^{9^9}"
 """Not recognised by its text, because the base is a sum."""
 
 
-PAIRS = json.loads((Path(__file__).parent / "pairs.json").read_text(encoding="utf-8"))
+PAIRS = json.loads((Path(__file__).parent / "pairs.json").read_text())
 """Two answers a line that are one vote, and two that are two votes."""
 
 
@@ -62,10 +62,10 @@ def test_two_meanings_are_two_votes(math, first, second):
     assert asyncio.run(math.find_equal(first, [second])) is None
 
 
-FORMULAS = (Path(__file__).parent / "formulas.txt").read_text(encoding="utf-8").splitlines()
+FORMULAS = (Path(__file__).parent / "formulas.txt").read_text().splitlines()
 """One kind of answer a line. Each @ is filled with different numbers, and no two of them are one answer."""
 
-GOLDS = (Path(__file__).parent / "golds.txt").read_text(encoding="utf-8").splitlines()
+GOLDS = (Path(__file__).parent / "golds.txt").read_text().splitlines()
 """The answers of MATH-500, AMC and AIME 2024, from the data files of PRIME-RL/TTRL (MIT licence)."""
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from apportion.answers import EXTRACTORS, MathVerify, extract
 
-TABLES = json.loads((Path(__file__).parent / "statements.json").read_text(encoding="utf-8"))
+TABLES = json.loads((Path(__file__).parent / "statements.json").read_text())
 """What models say, and the answer in it, for each extractor."""
 
 
@@ -52,7 +52,7 @@ FORMS = [
 
 
 def test_published_answers_are_read_whole_from_every_form():
-    golds = (Path(__file__).parent / "golds.txt").read_text(encoding="utf-8").splitlines()
+    golds = (Path(__file__).parent / "golds.txt").read_text().splitlines()
     with MathVerify() as math:
         wrong = [
             (gold, form) for form in FORMS for gold in golds if not math.same(extract(form.format(gold)) or "", gold)

@@ -61,7 +61,7 @@ number = 5
 @pytest.fixture
 def own(tmp_path):
     path = tmp_path / "own.py"
-    path.write_text(OWN, encoding="utf-8")
+    path.write_text(OWN)
     return lambda name: f"{path}:{name}"
 
 

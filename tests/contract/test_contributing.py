@@ -22,9 +22,9 @@ OPTIONS = ["-q", "-p", "shown_rule", "-p", "no:cacheprovider", "-k", "until_corr
 
 
 def test_the_rule_of_the_page_passes(tmp_path):
-    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    page = (ROOT / "CONTRIBUTING.md").read_text()
     shown = textwrap.dedent(re.search(r"^   ```python\n(.*?)^   ```", page, re.MULTILINE | re.DOTALL)[1])
-    (tmp_path / "shown_rule.py").write_text(BEFORE + shown + AFTER, encoding="utf-8")
+    (tmp_path / "shown_rule.py").write_text(BEFORE + shown + AFTER)
     files = [f"tests/contract/test_{name}.py" for name in ("allocators", "settings", "kept")]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *OPTIONS, *files],

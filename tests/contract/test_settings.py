@@ -181,7 +181,7 @@ MADE: dict[str, Callable[..., Any]] = {
 
 def test_what_makes_no_sense_is_refused_in_one_line_as_the_table_says():
     wrong = []
-    for subject, table in tomllib.loads(REFUSALS.read_text(encoding="utf-8")).items():
+    for subject, table in tomllib.loads(REFUSALS.read_text()).items():
         for arguments, said in table.items():
             given = REQUIRED.get(subject, {}) | tomllib.loads(f"given = {{{arguments}}}")["given"]
             with warnings.catch_warnings():

@@ -43,7 +43,7 @@ def write(path, rows):
         arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
         parquet.write_table(arrow.Table.from_pylist(list(rows)), path)
     elif path.suffix == ".csv":
-        with path.open("w", encoding="utf-8", newline="") as file:
+        with path.open("w", newline="") as file:
             writer = csv.DictWriter(file, rows[0])
             writer.writeheader()
             for row in rows:

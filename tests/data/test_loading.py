@@ -15,7 +15,7 @@ from tests.soak import case
 
 SUFFIXES = (".jsonl", ".csv", ".parquet")
 
-PUBLISHED = json.loads((Path(__file__).parent / "published.json").read_text(encoding="utf-8"))
+PUBLISHED = json.loads((Path(__file__).parent / "published.json").read_text())
 """For each named set rows with the columns of its publisher, and the questions that they hold."""
 
 

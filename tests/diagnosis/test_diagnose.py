@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from apportion import HORA
 from apportion.cli.diagnosis_text import diagnosis_text
 from apportion.diagnosis import diagnose, given
 from apportion.diagnosis.beliefs import RECORDED, coarse, foresight_of
@@ -18,7 +17,6 @@ from apportion.predictors import PrecomputedEmbeddings
 from apportion.runs.json_text import plain
 from tests.commands import printed, refuse_all, refused
 from tests.diagnosis.builders import record_of, run_of
-from tests.records.test_rollout_log import logged
 
 RUN = Path(__file__).parents[2] / "examples" / "data" / "grpo_run.jsonl.gz"
 MIXED = np.random.default_rng(0).beta(0.5, 0.5, 60)
@@ -148,17 +146,9 @@ def test_the_command_prints_the_diagnosis_of_the_real_run(tmp_path):
     assert seconds < 30  # 8 s on an idle core
 
 
-def test_the_command_reads_a_rollout_log_with_failed_rollouts(tmp_path):
-    logged(tmp_path, HORA(pre_rollouts=2, rollouts_per_prompt=4), failing=0.3)
-    found = json.loads(printed("diagnose", tmp_path, "--json", "--rule", "hora"))
-    assert found["source"] == "rollout log" and found["coverage"]["asked"] > found["coverage"]["arrived"]
-    assert found["advice"]["problem"].startswith("advice needs 30 prompts")
-    assert printed("diagnose", tmp_path)
-
-
 def test_wrong_input_ends_with_one_line(tmp_path):
     small = tmp_path / "run.jsonl"
-    small.write_text('{"id": "a", "prompt": "1 + 1 =", "correct_of_4": [1, 2]}\n', encoding="utf-8")
+    small.write_text('{"id": "a", "prompt": "1 + 1 =", "correct_of_4": [1, 2]}\n')
     wrong = """
         --rule nobody            => rule must be one whose bias was measured
         --embeddings missing.npy => missing.npy
@@ -177,7 +167,7 @@ def test_embeddings_come_from_files_and_are_checked(tmp_path):
     np.save(tmp_path / "short.npy", np.eye(3))
     np.savez(tmp_path / "other.npz", vectors=np.eye(60))
     np.savez(tmp_path / "some.npz", embeddings=np.eye(3), ids=np.array(["0", "1", "2"]))
-    (tmp_path / "text.npy").write_text("no array", encoding="utf-8")
+    (tmp_path / "text.npy").write_text("no array")
     for name, problem in (
         ("short.npy", "one row for each prompt"),
         ("other.npz", "must hold embeddings"),
@@ -196,7 +186,7 @@ def test_rates_come_from_an_object_or_from_lines(tmp_path):
         ("object.json", '{"0": 0.25, "other": 3}'),
         ("lines.jsonl", '{"id": "0", "rate": 0.25}\n{"id": "1", "rate": null}\n{"id": "2"}\n'),
     ):
-        (tmp_path / name).write_text(text, encoding="utf-8")
+        (tmp_path / name).write_text(text)
         assert rates_of(tmp_path / name, record) == {"0": 0.25}
     for text, problem in (
         ('{"0": 2}', "between 0 and 1"),
@@ -205,7 +195,7 @@ def test_rates_come_from_an_object_or_from_lines(tmp_path):
         ('{"z": 0.5}', "got none"),
         ("{", "must be JSON"),
     ):
-        (tmp_path / "bad.json").write_text(text, encoding="utf-8")
+        (tmp_path / "bad.json").write_text(text)
         with pytest.raises(ValueError, match=problem):
             rates_of(tmp_path / "bad.json", record)
     assert len(rates_of(RUN, replace(record, ids=[str(q) for q in range(60)]))) > 30

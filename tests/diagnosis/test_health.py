@@ -132,7 +132,7 @@ def test_prompts_that_come_twice_in_a_step_are_a_sign():
 
 def state(path, steps=STEPS, **series):
     rows = [{"step": s + 1, **{k.replace("__", "/"): float(f(s)) for k, f in series.items()}} for s in range(steps)]
-    path.write_text(json.dumps({"log_history": [*rows, {"step": steps, "train_loss": 0.0}]}), encoding="utf-8")
+    path.write_text(json.dumps({"log_history": [*rows, {"step": steps, "train_loss": 0.0}]}))
     return scalars_at(path)
 
 

@@ -87,7 +87,7 @@ def test_coverage_counts_visits_waits_and_failures():
 
 
 def test_the_bias_is_that_of_the_benchmark():
-    lines = BIAS.read_text(encoding="utf-8").splitlines()
+    lines = BIAS.read_text().splitlines()
     table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:] if line.startswith("|")]
     assert [float(cell.removeprefix("p = ")) for cell in table[0][1:-1]] == list(RATES)
     rows = {row[0]: row[1:] for row in reversed(table[2 : 2 + len(RATIOS)])}

@@ -26,22 +26,9 @@ def test_the_seed_of_a_request_is_that_of_its_first_sample():
     assert seed_of(0, "q", 0) == 48630008  # on every machine and in every version
     seeds = {seed_of(seed, key, number) for seed in range(5) for key in "abcde" for number in range(40)}
     assert len(seeds) == 1000 and all(0 <= seed < 2**31 for seed in seeds)
-    found, _, _ = sample(count=2, start=7)
+    found, server, client = sample(count=2, start=7)  # a server that honours n gets one request
     assert texts(found) == [f"{seed_of(0, 'q', 7)}.{place}" for place in range(2)]
-
-
-def test_a_server_that_honours_n_gets_one_request():
-    found, server, client = sample(count=8)
-    assert client.honours_n is True
-    assert [request.n for request in server.requests] == [8]
-    assert texts(found) == [f"{seed_of(0, 'q', 0)}.{place}" for place in range(8)]
-
-
-def test_a_server_that_ignores_n_gets_one_request_a_sample_and_the_first_reply_is_kept():
-    found, server, client = sample(lambda _: ok(most=1), count=8)
-    assert client.honours_n is False
-    assert sorted(request.n for request in server.requests) == [1] * 7 + [8]
-    assert texts(found) == single_texts(range(8))
+    assert client.honours_n is True and [request.n for request in server.requests] == [2]
 
 
 def test_the_samples_missing_from_a_short_reply_are_requested_again():
@@ -51,11 +38,12 @@ def test_the_samples_missing_from_a_short_reply_are_requested_again():
     assert texts(found) == [f"{seed_of(0, 'q', number // 3 * 3)}.{number % 3}" for number in range(8)]
 
 
-@pytest.mark.parametrize("status", [400, 422])
-def test_a_server_that_refuses_n_gets_one_request_a_sample(status):
-    found, server, client = sample(lambda _: n_refused(status), count=4)
+@pytest.mark.parametrize(("reply", "singles"), [(ok(most=1), 3), (n_refused(400), 4), (n_refused(422), 4)])
+def test_a_server_that_ignores_or_refuses_n_gets_one_request_a_sample(reply, singles):
+    """The reply of one choice is kept."""
+    found, server, client = sample(lambda _: reply, count=4)
     assert client.honours_n is False
-    assert sorted(request.n for request in server.requests) == [1, 1, 1, 1, 4]
+    assert sorted(request.n for request in server.requests) == [1] * singles + [4]
     assert texts(found) == single_texts(range(4))
 
 

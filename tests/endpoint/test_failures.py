@@ -39,17 +39,6 @@ def test_a_crash_over_one_sample_of_many_loses_none_of_the_others():
     assert len({request.seed for request in server.requests}) == 9  # each is asked for with a seed of its own
 
 
-def test_a_sample_that_fails_on_its_own_is_one_sample():
-    def script(request):
-        return refused(500, "out of memory") if request.n > 1 or request.seed == lost[0] else ok()
-
-    lost = [None]
-    _, server, _ = sample(script, 4, max_retries=0)
-    lost[0] = server.requests[2].seed
-    found, _, _ = sample(script, 4, max_retries=0)
-    assert [each.error is None for each in found] == [True, False, True, True]
-
-
 @pytest.mark.parametrize(
     ("status", "said"),
     [(429, "Rate limit reached."), (503, "Loading model"), (503, "model is overloaded"), (429, "Try again in 50ms")],

@@ -12,7 +12,6 @@ from tests.endpoint.builders import endpoint, run, sample, take, texts
 from tests.endpoint.fault_server import (
     FaultServer,
     cut_before,
-    drip,
     endless,
     html_page,
     malformed,
@@ -123,25 +122,6 @@ def test_a_reply_that_is_too_long_is_cut_off_and_not_retried(body, monkeypatch):
     found, server, _ = sample([body()])
     assert (found[0].error or "").startswith("the server sent a reply of more than 1,048,576 bytes")
     assert len(server.requests) == 1 and time.monotonic() - started < 4
-
-
-@pytest.mark.slow
-def test_endless_bodies_for_all_end_the_run(monkeypatch):
-    monkeypatch.setattr(http, "MAX_REPLY_BYTES", 2**16)
-    monkeypatch.setattr(rules, "FIRST_SECONDS", 0.0)
-    error, _ = error_of(lambda _: endless())
-    assert "the server sent a reply of more than 65,536 bytes" in error
-
-
-@pytest.mark.slow
-def test_two_faults_at_once_end_the_run_when_the_slow_one_has_failed_too():
-    def script(request):
-        return drip(0.1) if request.number % 2 else refused(500, "crashed")
-
-    error, _ = error_of(script, timeout_seconds=2.0)
-    assert "the server answered 500: crashed" in error or "no whole reply within 2 s" in error
-    error, _ = error_of(lambda request: [html_page(), cut_before()][request.number % 2])
-    assert "a page for browsers" in error
 
 
 @pytest.mark.slow

@@ -12,11 +12,6 @@ def test_the_id_depends_on_the_text_only():
     assert prompt_of({"prompt": [{"role": "user", "content": "6 x 7?"}]}).id == plain.id
 
 
-def test_the_id_may_come_from_a_column():
-    assert prompt_of({"prompt": "a", "number": 3}, "number").id == "3"
-    assert prompt_of({"prompt": "a", "number": 4}, "number").id == "4"
-
-
 def test_the_prompt_is_the_same_after_a_round_trip_through_a_data_set():
     rows = [{"prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "6 x 7?"}]}]
     assert prompt_of(Dataset.from_list(rows)[0]) == prompt_of(rows[0])
@@ -49,9 +44,3 @@ def test_last_text_is_that_of_the_last_message():
     ]
     assert last_text(messages) == "42"
     assert last_text([]) == "" == last_text([{"role": "assistant"}])
-
-
-def test_a_known_rate_is_read_from_its_column_and_may_be_empty():
-    rows = Dataset.from_list([{"prompt": "6 x 7?", "rate": 0.75}, {"prompt": "6 x 8?", "rate": None}])
-    assert [prompt_of(row, rate_column="rate").rate for row in rows] == [0.75, None]
-    assert prompt_of(rows[0]).rate is None

@@ -233,16 +233,3 @@ def test_a_state_without_parts_is_that_of_save_state(tmp_path):
     assert loaded(tmp_path / "plain.pt")["a"][1].tolist() == [0, 1]
     SharedParts(is_part).save(tmp_path / "shared.pt", KIND, {"a": [1, np.arange(2)]})
     assert (tmp_path / "shared.pt").read_bytes() == (tmp_path / "plain.pt").read_bytes()
-
-
-def test_a_full_disk_leaves_the_earlier_checkpoint(tmp_path, monkeypatch):
-    shared, answers = SharedParts(is_part), [answer(1), answer(2)]
-    path = checkpoint(tmp_path, 1, answers, shared)
-
-    def refuse(path, content):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(saved_parts, "write_whole", refuse)
-    with pytest.raises(OSError, match="No space left"):
-        checkpoint(tmp_path, 1, [answer(3)], shared)
-    check(path, answers)

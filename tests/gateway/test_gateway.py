@@ -383,17 +383,6 @@ def test_an_upstream_server_that_refuses_stream_options_is_asked_without():
     run(scenario())
 
 
-def test_answers_with_the_same_meaning_are_one_vote():
-    pytest.importorskip("math_verify")
-
-    async def scenario():
-        answers = ["1/2", "0.5", "1/3", r"\frac{1}{2}"]
-        async with gateway(by_sample(answers), equivalence="math", rule="fixed", max_samples=4, curtail=False) as place:
-            assert (await body_of(place))["apportion"]["votes"] == {"1/2": 3, "1/3": 1}
-
-    run(scenario(), seconds=60)
-
-
 def first_word(text):
     """An extractor of the user's, which fails for one text."""
     if "broken" in text:

@@ -28,7 +28,6 @@ def serving(*options):
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        encoding="utf-8",
     )
     try:
         yield process

@@ -86,7 +86,7 @@ def sampler(success, graded, word):
 @cache
 def recorded():
     """Return the first prompts of the recorded run with their known rates, and how many of 8 were right a visit."""
-    with gzip.open(ROOT / "examples" / "data" / "grpo_run.jsonl.gz", "rt", encoding="utf-8") as file:
+    with gzip.open(ROOT / "examples" / "data" / "grpo_run.jsonl.gz", "rt") as file:
         rows = [json.loads(line) for line, _ in zip(file, range(RECORDED_PROMPTS), strict=False)]
     prompts = tuple(Prompt(row["prompt"], id=row["id"], rate=row["rate"]) for row in rows)
     return prompts, tuple(tuple(row["correct_of_8"][:RECORDED_VISITS]) for row in rows)
@@ -256,7 +256,7 @@ def selectors():
 @cache
 def votes():
     """Return streams of recorded answers to the Game of 24, and made ones: all equal, none, a tie, a late turn."""
-    with gzip.open(ROOT / "benchmarks" / "data" / "game24_votes.jsonl.gz", "rt", encoding="utf-8") as file:
+    with gzip.open(ROOT / "benchmarks" / "data" / "game24_votes.jsonl.gz", "rt") as file:
         rows = [json.loads(line) for line, _ in zip(file, range(VOTE_STREAMS), strict=False)]
     kept = [next(value for value in row.values() if isinstance(value, list))[:VOTES] for row in rows]
     half = VOTES // 2

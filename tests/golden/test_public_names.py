@@ -65,12 +65,12 @@ def test_every_recorded_name_is_there_or_left_with_a_word(module):
 
 def test_every_public_name_is_recorded():
     assert not public_names() - recorded_names(), "run python -m tests.public_names --write"
-    lines = RECORD.read_text(encoding="utf-8").splitlines()
+    lines = RECORD.read_text().splitlines()
     assert lines == sorted(set(lines))
 
 
 def test_what_left_is_in_the_changelog_and_has_a_successor():
-    changelog = " ".join((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split())
+    changelog = " ".join((ROOT / "CHANGELOG.md").read_text().split())
     for words, successor in GONE.values():
         assert words in changelog and successor in recorded_names()
 

@@ -107,7 +107,7 @@ def write_inputs():
 
     def lines(path, rows):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def right(q, n=8):
         return sum(draw.random() < rates[q] for _ in range(n))
@@ -121,7 +121,7 @@ def write_inputs():
         for q in range(step, step + 8)
         for i in range(4)
     ]
-    with open("plain.csv", "w", newline="", encoding="utf-8") as file:
+    with open("plain.csv", "w", newline="") as file:
         table = csv.DictWriter(file, rollouts[0])
         table.writeheader()
         table.writerows(rollouts)
@@ -145,8 +145,8 @@ def write_inputs():
         }
         pyarrow.parquet.write_table(pyarrow.table(columns), f"trl/completions_{step:05d}.parquet")
     lines("unknown.jsonl", [{"one": 1, "two": 2}])
-    Path("broken.jsonl").write_text('{"step": 0, "prompt": "a", "reward": 1}\n{"step": 0, "pro', encoding="utf-8")
-    Path("rates.csv").write_text("success\n0.1\n0.5\n0.9\n", encoding="utf-8")
+    Path("broken.jsonl").write_text('{"step": 0, "prompt": "a", "reward": 1}\n{"step": 0, "pro')
+    Path("rates.csv").write_text("success\n0.1\n0.5\n0.9\n")
     lines("questions.jsonl", [{"question": text, "answer": str(2 * q)} for q, text in enumerate(texts[:3])])
     shutil.copytree(HERE / "log", "log")
     Path("old").mkdir()

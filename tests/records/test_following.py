@@ -1,6 +1,5 @@
 """A log that is read while it is written: new steps are seen once, whole, and also after a run has resumed."""
 
-import json
 import os
 import signal
 import subprocess
@@ -163,17 +162,6 @@ def test_a_log_of_hashes_keeps_no_text_and_tells_answers_apart(tmp_path):
 
 def watched(*arguments):
     return cold("-m", "apportion", "watch", *arguments)
-
-
-def test_watch_writes_a_line_for_each_step(tmp_path):
-    write(tmp_path, 1, 2)
-    write(tmp_path, 3)
-    found = watched(str(tmp_path), "--until-step", "3")
-    header, *rows = found.stdout.splitlines()
-    assert found.returncode == 0 and header.split()[:3] == ["step", "success", "rollouts"]
-    assert [row.split()[:3] for row in rows] == [[str(step), "0.500", "6"] for step in (1, 2, 3)]
-    lines = watched(str(tmp_path), "--until-step", "3", "--json").stdout.splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
 
 
 def test_watch_ends_with_a_line_if_nothing_comes(tmp_path):

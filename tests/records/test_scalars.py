@@ -31,7 +31,7 @@ def test_the_trainer_state_of_trl_is_read(tmp_path):
     content = json.dumps({"log_history": [*rows, {"step": STEPS, "train_runtime": 1.0}]})
     (tmp_path / "checkpoint-30").mkdir()
     for place in (tmp_path / "trainer_state.json", tmp_path / "checkpoint-30" / "trainer_state.json"):
-        place.write_text(content, encoding="utf-8")
+        place.write_text(content)
         check(scalars_at(place), "TRL's trainer state")
     (tmp_path / "trainer_state.json").unlink()
     (tmp_path / "checkpoint-4").mkdir()  # an earlier one that was copied later
@@ -111,14 +111,14 @@ def test_the_components_of_a_reward_are_known(tmp_path):
         {"step": s, "reward": 1.0, "rewards/a/mean": s / 10, "rewards/b/mean": 1.0, "rewards/a/std": 0.1}
         for s in range(9)
     ]
-    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": rows}), encoding="utf-8")
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": rows}))
     found = scalars_at(tmp_path)
     assert list(found.components) == ["a", "b"] and np.allclose(found.components["a"][1], np.arange(9) / 10)
 
 
 def test_numbers_and_steps_of_any_size_are_left_out(tmp_path):
     text = "step,reward,kl\n1,0.5,0.1\ninf,0.5,0.1\n2,inf,0.1\n3,0.5,1e999\n"
-    (tmp_path / "history.csv").write_text(text, encoding="utf-8")
+    (tmp_path / "history.csv").write_text(text)
     assert scalars_at(tmp_path / "history.csv").series("reward")[0].tolist() == [1, 3]
     rows = [{"step": s, "reward": 10**400 if s == 2 else 0.5, "kl": 0.1} for s in (1, 2, 10**30, 4)]
     assert scalars_at(jsonl(tmp_path / "metrics.jsonl", rows)).series("reward")[0].tolist() == [1, 4]

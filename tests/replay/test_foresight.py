@@ -32,7 +32,7 @@ def random_record(prompts=40, visits=2, seed=0):
     ("make", "name"), [case(DiscountedCounts, "counts", suite=False), (EmpiricalBayes, "empirical Bayes")]
 )
 def test_the_errors_on_the_real_run_are_those_of_the_benchmark(record, make, name):
-    row = next(line for line in TABLE.read_text(encoding="utf-8").splitlines() if line.startswith(f"| {name} "))
+    row = next(line for line in TABLE.read_text().splitlines() if line.startswith(f"| {name} "))
     cells = [float(cell.split()[0]) for cell in row.split("|")[2:5]]
     found = [foresee(make(), record, batches_of(record, seed)).mean for seed in (0, 1, 2)]
     for visit, cell in enumerate(cells):

@@ -41,7 +41,7 @@ def make_record(steps=40, prompts=16, size=8, seed=0, **changes):
 def make_study(folder, arms=("uniform", "vip"), seeds=2, steps=30):
     """Write the files of a study of the lab that a report reads."""
     folder.mkdir(parents=True)
-    (folder / "config.toml").write_text(f'name = "{folder.name}"\nbaseline = "{arms[0]}"\n', encoding="utf-8")
+    (folder / "config.toml").write_text(f'name = "{folder.name}"\nbaseline = "{arms[0]}"\n')
     for arm, name in enumerate(arms):
         for seed in range(seeds):
             write_run(folder / f"{name}-seed{seed}", steps, speed=1 + arm, seed=seed)

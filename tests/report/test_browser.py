@@ -60,7 +60,7 @@ def probe(folder, page, width, *options):
     """Return what the script finds on a copy of ``page`` in a frame ``width`` pixels wide."""
     copy = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page).replace("</body>", f"{PROBE}</body>")
     path = folder / "page.html"
-    path.write_text(copy, encoding="utf-8")
+    path.write_text(copy)
     return json.loads(re.search(r'<pre id="found">(.*?)</pre>', dumped(folder, path, width, *options))[1])
 
 
@@ -70,7 +70,7 @@ def dumped(folder, path, width, *options):
         f"--window-size={width},900", "--hide-scrollbars", "--virtual-time-budget=3000", *options, "--dump-dom",
         path.as_uri(),
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=90, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 0, done.stderr[-500:]
     return done.stdout
 
@@ -91,12 +91,12 @@ def test_the_page_fits_and_its_switches_work(tmp_path, page, width):
 def test_the_policy_lets_the_style_through(tmp_path, page):
     """A browser that refused the style would show the drawings for both widths."""
     path = tmp_path / "page.html"
-    path.write_text(page, encoding="utf-8")
+    path.write_text(page)
     shot = tmp_path / "page.png"
     errors = subprocess.run(
         [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
          "--enable-logging=stderr", "--window-size=800,600", f"--screenshot={shot}", path.as_uri()],
-        capture_output=True, text=True, encoding="utf-8", timeout=90, check=True,
+        capture_output=True, text=True, timeout=90, check=True,
     ).stderr  # fmt: skip
     assert shot.stat().st_size > 5_000
     assert "Content Security Policy" not in errors and "CONSOLE" not in errors

@@ -32,7 +32,7 @@ def test_a_page_is_written_and_summed_up(tmp_path, log):
     study, vote = make_study(tmp_path / "study"), make_vote(tmp_path / "answers.jsonl")
     said = printed("report", log, study, vote, "--out", out)
     assert "of 100 rollouts were in dead groups" in said and f"Written to {out}" in said
-    assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert out.read_text().startswith("<!doctype html>")
 
 
 def test_rules_are_replayed_by_name(tmp_path):
@@ -58,13 +58,6 @@ def test_json_is_one_object_and_nothing_else(tmp_path, log, monkeypatch):
     assert not (tmp_path / "report.html").exists()
 
 
-def test_tables_are_printed_as_text(tmp_path, log, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    text = printed("report", log, "--text")
-    assert "Groups that were all wrong" in text and "predicted  observed" in text
-    assert not (tmp_path / "report.html").exists()
-
-
 def test_options_that_do_not_go_together_are_refused(log, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     wrong = """
@@ -82,7 +75,7 @@ def test_options_that_do_not_go_together_are_refused(log, tmp_path, monkeypatch)
 
 
 def test_what_is_no_run_is_refused_in_one_line(tmp_path):
-    (tmp_path / "notes.jsonl").write_text("hello\n", encoding="utf-8")
+    (tmp_path / "notes.jsonl").write_text("hello\n")
     for path in (tmp_path / "missing", tmp_path / "notes.jsonl"):
         refused("report", path)
 
@@ -116,9 +109,7 @@ def test_following_ends_after_its_time(tmp_path, log):
 def test_ctrl_c_ends_it_with_its_code_and_a_whole_page(tmp_path, log):
     out = tmp_path / "page.html"
     command = [sys.executable, "-m", "apportion", "report", str(log), "--out", str(out), "--refresh", "0.1"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
-    ) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         killer = threading.Timer(60, process.kill)
         killer.start()
         assert "step 3" in process.stdout.readline()
@@ -132,7 +123,7 @@ def test_ctrl_c_ends_it_with_its_code_and_a_whole_page(tmp_path, log):
 def test_a_page_replaces_nothing_but_a_page(tmp_path, log):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to(tmp_path / "page.html")
-    (tmp_path / "run.csv").write_text("step,prompt,reward\n0,a,1\n0,a,0\n", encoding="utf-8")
+    (tmp_path / "run.csv").write_text("step,prompt,reward\n0,a,1\n0,a,0\n")
     places = {
         tmp_path / "pipe": "got the device or pipe",
         tmp_path / "link": "got the link",
@@ -144,7 +135,7 @@ def test_a_page_replaces_nothing_but_a_page(tmp_path, log):
         for options in ([], ["--refresh", "1", "--timeout", "0"]):
             assert problem in refused("report", log, tmp_path / "run.csv", "--out", out, *options)
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode) and (tmp_path / "link").is_symlink()
-    assert (tmp_path / "run.csv").read_text(encoding="utf-8").startswith("step")
+    assert (tmp_path / "run.csv").read_text().startswith("step")
 
 
 def test_a_page_that_cannot_be_written_is_refused_without_the_name_of_its_draft(tmp_path, monkeypatch):
@@ -159,14 +150,14 @@ def test_a_page_that_cannot_be_written_is_refused_without_the_name_of_its_draft(
 
 
 def test_a_run_without_two_rewards_in_a_group_is_not_said_to_waste_nothing(tmp_path):
-    (tmp_path / "run.csv").write_text("step,prompt,reward\n0,a,1\n0,b,0\n1,a,1\n", encoding="utf-8")
+    (tmp_path / "run.csv").write_text("step,prompt,reward\n0,a,1\n0,b,0\n1,a,1\n")
     found = printed("report", tmp_path / "run.csv", "--text")
     assert "no group has two rewards" in found and "0 of 100" not in found and "0% of groups" not in found
 
 
 def test_negative_rewards_are_never_shown_as_shares(tmp_path):
     rows = "".join(f"{step},a,{reward}\n" for step in range(8) for reward in (1, 0.5, -1))
-    (tmp_path / "run.csv").write_text(f"step,prompt,reward\n{rows}", encoding="utf-8")
+    (tmp_path / "run.csv").write_text(f"step,prompt,reward\n{rows}")
     found = printed("report", tmp_path / "run.csv", "--text")
     assert "0.167" in found and "17%" not in found and "16.7%" not in found
 
@@ -180,7 +171,7 @@ def test_rollouts_outside_the_loss_are_mentioned(tmp_path):
 
 def test_graded_rewards_are_no_success_and_have_no_empty_charts(tmp_path):
     rows = "".join(f"{step},a{q},{0.1 * (step + q + k)}\n" for step in range(8) for q in range(3) for k in range(4))
-    (tmp_path / "run.csv").write_text(f"step,prompt,reward\n{rows}", encoding="utf-8")
+    (tmp_path / "run.csv").write_text(f"step,prompt,reward\n{rows}")
     found = printed("report", tmp_path / "run.csv", "--text")
     assert "Mean reward of the rollouts" in found and "success" not in found.lower().replace("predicted success", "")
     assert "all right" not in found and "all wrong" not in found
@@ -188,7 +179,7 @@ def test_graded_rewards_are_no_success_and_have_no_empty_charts(tmp_path):
 
 def test_prompts_with_rewards_above_1_have_a_mean_and_no_share(tmp_path):
     rows = "".join(f"{step},a{q},{100 * q - 50 * (q + k == 1)}\n" for step in (0, 1) for q in range(3) for k in (0, 1))
-    (tmp_path / "run.csv").write_text(f"step,prompt,reward\n{rows}", encoding="utf-8")
+    (tmp_path / "run.csv").write_text(f"step,prompt,reward\n{rows}")
     tables = parsed("report", tmp_path / "run.csv")["tables"]
     assert tables["Prompts of run with the most rollouts in dead groups"] == [
         {"prompt": "a2", "rollouts": "4", "in dead groups": "4", "mean reward": "200"}

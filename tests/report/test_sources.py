@@ -35,13 +35,6 @@ def test_every_source_is_recognised(tmp_path, log):
     assert [each.name for each in read_sources([tmp_path])] == [tmp_path.name]  # a folder with answers.jsonl
 
 
-def test_a_log_is_shown_as_its_record(log):
-    (found,) = read_sources([log])
-    record = make_record(steps=4, prompts=4)
-    assert found.totals.rollouts == len(record.reward) and found.totals.tokens == record.tokens.sum()
-    assert found.totals.hours == pytest.approx(90 / 3600)
-
-
 def test_an_arm_is_the_mean_of_its_seeds(tmp_path):
     uniform, vip = read_sources([make_study(tmp_path / "study", seeds=3)])
     assert (uniform.totals.seeds, uniform.totals.steps, uniform.totals.rollouts) == (3, 90, 3 * 30 * 32)
@@ -92,7 +85,7 @@ def test_a_torn_last_line_of_metrics_is_left_out(tmp_path):
 def test_other_lines_in_metrics_are_refused(tmp_path, line):
     write_run(tmp_path / "run", 3)
     path = tmp_path / "run" / "metrics.jsonl"
-    path.write_text(f"{path.read_text(encoding='utf-8')}{line}\n", encoding="utf-8")
+    path.write_text(f"{path.read_text()}{line}\n")
     with pytest.raises(ValueError, match=r"metrics\.jsonl"):
         read_sources([tmp_path / "run"])
 
@@ -113,7 +106,7 @@ def test_every_mutation_of_metrics_is_read_or_refused(tmp_path):
 def test_votes_are_counted_by_their_ballots(tmp_path):
     path = make_vote(tmp_path / "answers.jsonl", questions=10, most=16)
     (found,) = read_sources([path])
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert found.samples.tolist() == [row["samples"] for row in rows]
     assert found.saved == pytest.approx(1 - sum(row["samples"] for row in rows) / 160)
     assert (found.open_questions, found.open_samples) == (1, 3)
@@ -128,7 +121,7 @@ def test_a_vote_without_a_finished_question_is_shown(tmp_path):
 
 def test_settings_of_a_vote_that_cannot_be_are_refused(tmp_path):
     path = make_vote(tmp_path / "answers.jsonl", questions=3)
-    settings_path(path).write_text('{"max_samples": 1}', encoding="utf-8")
+    settings_path(path).write_text('{"max_samples": 1}')
     with pytest.raises(JournalError, match=r"max_samples in .* must be an integer from"):
         read_sources([path])
     settings_path(path).unlink()

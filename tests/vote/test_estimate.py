@@ -52,11 +52,6 @@ def test_text_for_people():
     ]
 
 
-def test_finished_questions_take_nothing():
-    result = estimate(QUESTIONS, make(), finished=["a", "b", "c"])
-    assert (result.finished, result.least_samples, result.most_samples, result.most_completion_tokens) == (3, 0, 0, 0)
-
-
 def test_samples_that_are_kept_are_not_paid_for_again():
     """Of 16 to 64 samples for each of a and b, 10 of a are kept."""
     setup = make(rule="optpo", curtail=False, max_tokens=100)

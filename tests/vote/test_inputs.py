@@ -2,23 +2,16 @@
 
 import asyncio
 import sys
-import time
 
 import pytest
 
-from apportion.endpoint import EndpointError
 from apportion.vote import Question, read_questions, vote_async
 from tests.builders import write_jsonl
 from tests.endpoint.fault_server import (
     FaultServer,
-    cut_before,
-    html_page,
     ok,
-    redirected,
-    refused,
 )
-from tests.soak import case
-from tests.vote.builders import make_questions, report_of
+from tests.vote.builders import report_of
 
 pytest.importorskip("openai")
 
@@ -29,7 +22,8 @@ MESSAGES = [
 ]
 
 
-def test_messages_and_several_gold_answers_are_voted_on_and_no_secret_is_written(tmp_path):
+def test_messages_and_several_gold_answers_are_voted_on_and_no_secret_is_written(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "key-secret")
     path, out = tmp_path / "questions.jsonl", tmp_path / "answers.jsonl"
     rows = [{"prompt": MESSAGES, "answer": ["Paris", "Paris, France"]}, {"prompt": "same"}, {"prompt": "same"}]
     write_jsonl(path, rows)
@@ -45,7 +39,7 @@ def test_messages_and_several_gold_answers_are_voted_on_and_no_secret_is_written
             for _ in range(2):  # the second run finds everything in the files of the first
                 report = await vote_async(
                     asked, base_url=url, model="tiny", out=out, equivalence="exact", max_samples=4,
-                    api_key_env="NO_SUCH_KEY", system="Be brief.", **secrets,
+                    system="Be brief.", **secrets,
                 )  # fmt: skip
             return report, server.requests
 
@@ -54,7 +48,7 @@ def test_messages_and_several_gold_answers_are_voted_on_and_no_secret_is_written
     system, *sent = next(each for each in (request.body["messages"] for request in requests) if len(each) > 2)
     assert system == {"role": "system", "content": "Be brief."} and sent[:2] == MESSAGES[:2]
     assert sent[2]["content"].startswith("And in full?\n\nPlease reason")
-    written = {each: each.read_text(encoding="utf-8") for each in tmp_path.iterdir()}
+    written = {each: each.read_text() for each in tmp_path.iterdir()}
     assert any("Be brief." in text for text in written.values())
     assert not any("-secret" in text for text in written.values())
 
@@ -68,7 +62,7 @@ def test_prompts_that_cannot_be_sent_are_refused_before_anything_is(tmp_path):
 
 def test_options_can_leave_settings_to_the_server_and_add_headers(tmp_path):
     path = tmp_path / "questions.jsonl"
-    path.write_text('{"prompt": "1 + 1?"}\n', encoding="utf-8")
+    path.write_text('{"prompt": "1 + 1?"}\n')
 
     async def scenario():
         async with FaultServer(lambda _: ok("\\boxed{2}")) as server:
@@ -85,18 +79,3 @@ def test_options_can_leave_settings_to_the_server_and_add_headers(tmp_path):
     request = asyncio.run(scenario())
     assert (request.headers["x-a"], request.headers["x-b"]) == ("b=c", "d")
     assert request.body.keys() <= {"model", "messages", "n"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "fault",
-    [
-        case(fault, suite=number < 2)
-        for number, fault in enumerate((cut_before(), refused(400), refused(500), html_page(), redirected()))
-    ],
-)
-def test_a_dead_or_misdirected_server_ends_a_vote_within_seconds(fault, tmp_path):
-    started = time.monotonic()
-    with pytest.raises(EndpointError):
-        report_of(lambda _: fault, tmp_path / "answers.jsonl", make_questions(8), max_samples=64)
-    assert time.monotonic() - started < 10

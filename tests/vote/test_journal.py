@@ -288,27 +288,21 @@ def test_reading_changes_nothing(tmp_path):
     assert read_finished(tmp_path / "answers.jsonl", SETUP) == VoteRecord() and not list(tmp_path.iterdir())
 
 
-DAMAGE = {
-    "a folder in its place": (lambda out: out.mkdir(), "must be a file, got a folder; remove it"),
-    "a named pipe in its place": (lambda out: os.mkfifo(out), "must be a file, got a named pipe; remove it"),
-    "a device in its place": (lambda out: out.symlink_to("/dev/full"), "must be a file, got a device; remove it"),
-    "a circle of links": (
-        lambda out: out.symlink_to(out),
-        "must be a file, got an error .* remove what is in its place",
-    ),
-    "a lock that is a folder": (lambda out: out.with_suffix(".lock").mkdir(), "lock must be a file, got a folder"),
-    "a lock that is a pipe": (lambda out: os.mkfifo(out.with_suffix(".lock")), "lock must be a file, got a named pipe"),
-    "samples that are a pipe": (lambda out: os.mkfifo(samples_path(out)), "must be a file, got a named pipe"),
-    "settings that are a pipe": (lambda out: os.mkfifo(settings_path(out)), "must be a file, got a named pipe"),
+NO_FILES = {
+    "answers.jsonl": (os.mkfifo, "must be a file, got a named pipe; remove it"),
+    "answers.lock": (Path.mkdir, "lock must be a file, got a folder"),
+    "answers.samples.jsonl": (os.mkfifo, "must be a file, got a named pipe"),
+    "answers.run.json": (os.mkfifo, "must be a file, got a named pipe"),
 }
+"""What may stand in the place of each file; tests/runs/test_whole_files.py has every kind."""
 
 
-@pytest.mark.parametrize("case", DAMAGE)
-def test_what_is_not_a_file_is_refused_and_never_waited_for(out, case):
-    damage, problem = DAMAGE[case]
-    damage(out)
+@pytest.mark.parametrize("name", NO_FILES)
+def test_what_is_not_a_file_is_refused_and_never_waited_for(out, name):
+    make, problem = NO_FILES[name]
+    damaged = out.with_name(name)
+    make(damaged)
     expect_refusal(out, problem)
-    (damaged,) = out.parent.iterdir()
     damaged.rmdir() if damaged.is_dir() else damaged.unlink()  # the remedy
     write(out, "a")
     assert list(finished(out)) == ["a"]

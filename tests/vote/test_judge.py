@@ -64,7 +64,7 @@ def test_a_vote_with_a_judge_keeps_its_verdicts_and_does_not_pay_for_them_again(
 
 def test_a_file_of_something_else_is_not_taken_for_verdicts(tmp_path):
     path = tmp_path / "answers.judge.jsonl"
-    path.write_text('{"id": "q", "prompt": "What is it?"}\n', encoding="utf-8")
+    path.write_text('{"id": "q", "prompt": "What is it?"}\n')
     with (
         pytest.raises(
             JournalError, match="must hold verdicts of a judge of apportion vote, got something else in line 1"
@@ -72,7 +72,7 @@ def test_a_file_of_something_else_is_not_taken_for_verdicts(tmp_path):
         keep_verdicts(path, "m"),
     ):
         pass
-    assert path.read_text(encoding="utf-8") == '{"id": "q", "prompt": "What is it?"}\n'
+    assert path.read_text() == '{"id": "q", "prompt": "What is it?"}\n'
 
 
 def test_a_server_that_refuses_the_judge_ends_the_run():

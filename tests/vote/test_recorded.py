@@ -55,3 +55,4 @@ def test_a_column_that_is_named_is_obeyed_and_doubted(path):
 def test_answers_that_were_not_recorded_are_named(tmp_path):
     path = jsonl(tmp_path / "a.jsonl", [{"id": q, "correct": k % 2} for q in range(3) for k in range(4)])
     assert "a vote needs the answers of the samples, got none in a; name them" in refused("revote", path)
+    assert "answers must be in a file that exists" in refused("revote", tmp_path / "no.jsonl")

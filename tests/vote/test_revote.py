@@ -8,7 +8,6 @@ from apportion.vote import Question, read_recorded, revote
 from apportion.vote.journal import samples_path, settings_path
 from apportion.vote.lines import JournalError
 from apportion.vote.revote import kept_rollouts
-from tests.commands import invoke, parsed, refused
 from tests.endpoint.fault_server import broken, ok, silent
 from tests.vote.builders import answering, expect_replay, make_questions, make_sample, report_of, voted
 
@@ -149,17 +148,6 @@ def test_answers_whose_samples_were_lost_are_counted_as_wanting_and_not_left_out
 def test_new_answers_that_cannot_be_written_are_one_error(full):
     with pytest.raises(JournalError, match=r"answers cannot be written to /proc/new\.jsonl .*; change the path"):
         revote(full, out="/proc/new.jsonl")
-
-
-def test_the_command_line(recorded):
-    given = ["revote", recorded, "--rule", "posterior_predictive", "--set", "eps=0.1", "--curtail"]
-    expected = revote(recorded, rule="posterior_predictive", rule_settings={"eps": 0.1}, curtail=True)
-    said = parsed(*given)
-    assert said["samples"] == sum(ballot.samples for ballot in expected.ballots) and said["wanting"] == {}
-    assert said["same_answers"] == expected.same and said["accuracy"]["mean"] == expected.summary.accuracy.mean
-    more = invoke("revote", recorded, "--max-samples", 40)
-    assert "more samples wanted" in more.stdout and "6 questions want more samples; run the vote again" in more.stderr
-    assert "answers must be in a file that exists" in refused("revote", recorded.with_name("no.jsonl"))
 
 
 def test_a_torn_last_sample_is_left_out_and_stays(full):

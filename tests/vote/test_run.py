@@ -17,13 +17,8 @@ from apportion.vote.lines import JournalError
 from tests import cases
 from tests.endpoint.fault_server import (
     broken,
-    cut_before,
-    cut_inside,
-    malformed,
-    no_choices,
     null_content,
     ok,
-    rate_limited,
     refused,
     silent,
 )
@@ -99,23 +94,6 @@ def test_samples_that_are_no_longer_needed_are_cancelled(out):
     (ballot,) = report.ballots
     assert (ballot.samples, ballot.cancelled, ballot.waves, ballot.answer) == (enough, 32 - enough, 1, "0")
     assert report.seconds < 15 and sum(request.left for request in requests) == 32 - enough
-
-
-@pytest.mark.slow
-def test_a_mix_of_faults_changes_no_vote(out):
-    """Two of five requests fail, each in one of several ways. Their retries may succeed."""
-    usual = [rate_limited(ms=1), broken(ms=1), broken(503, ms=1)]
-    faults = [*usual, cut_before(), cut_inside(), malformed(), no_choices()]
-
-    def script(request):
-        draw = random.Random(request.number)
-        return draw.choice(usual if draw.random() < 0.8 else faults) if draw.random() < 0.4 else answering()
-
-    questions = make_questions(6)
-    report = report_of(script, out, questions, max_samples=16, max_retries=12, concurrency=16)
-    assert report.complete and not report.unfinished
-    assert len(lines(out)) == len({line["id"] for line in lines(out)}) == 6
-    expect_replay(report.ballots, questions, most=16)
 
 
 @pytest.mark.parametrize("most", [None, 3])
@@ -315,18 +293,6 @@ def test_every_sample_is_kept_with_its_text_unless_texts_are_not_wanted(out, kep
     assert samples[0]["seed"] == seed_of(0, "q0", 0) and samples[0]["tokens"] == 5
 
 
-def test_a_rule_that_wants_more_asks_for_the_missing_samples_alone(out):
-    questions = make_questions(4)
-    first = report_of(lambda _: answering(), out, questions)
-    again, requests = voted(lambda _: answering(), out, questions, rule="fixed", curtail=False, resume=True)
-    assert len(requests) == 4 * 64 - sum(ballot.samples for ballot in first.ballots)
-    for ballot, question in zip(again.ballots, questions, strict=True):
-        assert ballot.votes == Counter(answer for answer in stream_of(question) if answer is not None)
-    assert sorted((each["id"], each["number"]) for each in samples_of(out)) == sorted(
-        (question.id, number) for question in questions for number in range(64)
-    )
-
-
 def test_a_question_without_any_answer_ends_early(out):
     report = report_of(lambda _: ok("I do not know."), out, make_questions(2), wave=4, give_up=8)
     for ballot in report.ballots:
@@ -378,18 +344,6 @@ def test_answers_that_mean_the_same_are_one_vote(out):
     (ballot,) = report.ballots
     assert (ballot.votes, ballot.answer, ballot.correct) == ({r"\frac{1}{2}": 4, "2": 2}, r"\frac{1}{2}", True)
     assert {request.prompt for request in requests} == {"What is a half?\n{}"}
-
-
-def test_the_key_is_nowhere_on_disk(out, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-a-secret-of-ours")
-
-    def script(request):
-        said = refused(500, f"bad key {request.headers['authorization']}", ["Retry-After-Ms: 1"])
-        return said if PLACES[request.seed] == 1 else zero
-
-    report = report_of(script, out, make_questions(1), **FULL | {"wave": 4}, max_samples=4, max_retries=0)
-    assert report.ballots[0].failed >= 1 and "[key]" in report.ballots[0].errors[0]
-    assert not any("sk-a-secret-of-ours" in path.read_text() for path in out.parent.iterdir())
 
 
 @pytest.mark.slow

@@ -9,14 +9,6 @@ from tests.commands import parsed, printed, refused
 from tests.records.importing.tables import comma_separated, jsonl, rollouts
 
 
-def test_the_command_writes_a_log_and_says_what_was_read(tmp_path):
-    path = jsonl(tmp_path / "run.jsonl", rollouts(note="x"))
-    said = printed("import", path, "--out", tmp_path / "log")
-    assert "36 rows in 1 files" in said and "columns not read: note" in said
-    assert "36 rollouts in 9 groups of 3 prompts, 0 without a reward" in said
-    assert open_run(tmp_path / "log").reward.tolist() == open_run(path).reward.tolist()
-
-
 def test_the_command_prints_one_json_object_and_takes_other_columns(tmp_path):
     path = comma_separated(tmp_path / "run.csv", [row | {"score": 0.5} for row in rollouts()])
     found = parsed("import", path, "--out", tmp_path / "log", "--column", "reward=score")

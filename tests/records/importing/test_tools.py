@@ -251,6 +251,6 @@ def test_trl_itself_writes_what_is_read(tmp_path):
 
 def test_a_training_folder_without_a_log_is_told_how_to_get_one(tmp_path):
     (tmp_path / "checkpoint-5").mkdir()
-    (tmp_path / "trainer_state.json").write_text("{}", encoding="utf-8")
+    (tmp_path / "trainer_state.json").write_text("{}")
     with pytest.raises(RecordError, match=r"TRL by log_completions=True, verl by trainer\.rollout_data_dir"):
         open_run(tmp_path)

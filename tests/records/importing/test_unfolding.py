@@ -14,7 +14,7 @@ RIGHT = [[True, False, True, True], [False] * 4, [True] * 4]
 
 
 def document(path, value):
-    path.write_text(json.dumps(value), encoding="utf-8")
+    path.write_text(json.dumps(value))
     return path
 
 
@@ -277,6 +277,6 @@ def test_verdicts_have_many_names_and_forms(opened, name, words):
     ],
 )
 def test_a_document_without_rollouts_is_refused_in_one_line(tmp_path, content, message):
-    (tmp_path / "a.json").write_text(content, encoding="utf-8")
+    (tmp_path / "a.json").write_text(content)
     with pytest.raises(RecordError, match=message):
         open_run(tmp_path / "a.json")
