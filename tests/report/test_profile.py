@@ -107,6 +107,10 @@ def test_calibration_has_the_right_means_and_its_interval_covers():
     assert 0.9 <= np.mean(covered) <= 0.99
 
 
+def test_without_predictions_there_is_no_calibration():
+    assert calibrate(np.full(3, np.nan), np.ones(3), np.ones(3, int), np.arange(3)) is None
+
+
 def test_means_over_seeds_have_intervals_and_stay_shares():
     curves = [plain_curve({"rollouts": np.array([0.0, n])}, np.array([0.1, y])) for n, y in ((100, 0.9), (200, 0.7))]
     mean = mean_curve(curves)
