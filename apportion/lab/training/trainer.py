@@ -181,7 +181,9 @@ class Trainer:
         lines.flush()
 
     def _save(self, metrics_bytes: int) -> None:
-        if self.unlogged:  # before the checkpoint that a resumed run goes on from
+        if (
+            self.training.rollout_log != "none" and self.unlogged
+        ):  # before the checkpoint that a resumed run goes on from
             write_steps(self.rollouts, self.unlogged, _text, self.training.rollout_log)
             self.unlogged = []
         state = {
