@@ -181,9 +181,8 @@ class Trainer:
         lines.flush()
 
     def _save(self, metrics_bytes: int) -> None:
-        if (
-            self.training.rollout_log != "none" and self.unlogged
-        ):  # before the checkpoint that a resumed run goes on from
+        # Before the checkpoint, after which a resumed run goes on.
+        if self.training.rollout_log != "none" and self.unlogged:
             write_steps(self.rollouts, self.unlogged, _text, self.training.rollout_log)
             self.unlogged = []
         state = {
