@@ -1,1 +1,1 @@
-"""Report a finished study: intervals over seeds as tables, sentences and a picture."""
+"""Report a finished study: intervals over seeds as a table and a verdict."""
