@@ -45,7 +45,7 @@ def check_numbers(settings: Any) -> None:
     ValueError: rounds must be an integer, got '8'; write a whole number, without quotes or a point
     """
     cls: Any = type(settings)
-    for name, kinds in _numeric_fields(cls).items():
+    for name, kinds in _checked_fields(cls).items():
         value = getattr(settings, name)
         if (value is None and NoneType in kinds) or (isinstance(value, str) and str in kinds):
             continue
@@ -205,7 +205,7 @@ def _refuse_mask(name: str, values: Any) -> None:
 
 
 @cache
-def _numeric_fields(cls: type) -> dict[str, set[Any]]:
+def _checked_fields(cls: type) -> dict[str, set[Any]]:
     """Return the types of each init field of ``cls`` that is a number, a flag, a text, or of our own classes.
 
     The type of a literal is str.

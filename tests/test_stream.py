@@ -246,6 +246,13 @@ def test_faults_lose_nothing_and_train_nothing_twice(seed):
     fault(seed)
 
 
+def reloaded(make, stream):
+    """Return a new stream with the state of ``stream``."""
+    found = make()
+    found.load_state_dict(copy.deepcopy(stream.state_dict()))
+    return found
+
+
 @pytest.mark.parametrize(("name", "selection"), [*BOTH, ("ar3po", False)])
 def test_saved_and_loaded_at_any_event_the_same_decisions_follow(name, selection):
     def make():
@@ -258,9 +265,7 @@ def test_saved_and_loaded_at_any_event_the_same_decisions_follow(name, selection
     rng = np.random.default_rng(1)
     for now in range(500):
         if now % 7 == 0:
-            state = copy.deepcopy(again.state_dict())
-            again = make()
-            again.load_state_dict(state)
+            again = reloaded(make, again)
         decision = whole.decide(16 - len(running), float(now))
         assert decision == again.decide(16 - len(running), float(now))
         running += decision.requests
@@ -290,15 +295,12 @@ def test_a_stream_of_offered_prompts_that_is_saved_and_loaded_asks_for_as_many(m
     rng = np.random.default_rng(1)
     for now in range(500):
         if now % 7 == 0:
-            state = copy.deepcopy(again.state_dict())
-            again = make()
-            again.load_state_dict(state)
+            again = reloaded(make, again)
         decision = whole.decide(16 - len(running), float(now))
         assert decision == again.decide(16 - len(running), float(now))
         running += decision.requests
         if decision.update:
-            lost = make()
-            lost.load_state_dict(copy.deepcopy(again.state_dict()))
+            lost = reloaded(make, again)
             lost.restarted()
             assert lost.decide(0, float(now)).update == decision.update and lost.counts["owed"] == whole.counts["owed"]
             whole.trained(decision.update.version)

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,12 @@ def test_a_study_that_measured_the_variance_goes_on_without(tmp_path, config, mo
         study = read_study(None, [], "quick", resume=True)
     with claim(study):
         assert "variance_draws" not in settings.read_text()
+
+
+def test_the_command_shows_that_a_setting_has_no_effect(tmp_path):
+    command = [sys.executable, "-m", "apportion", "lab", "--dry-run", "--set", "variance_draws=60"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "variance_draws has no effect" in done.stderr
 
 
 def test_an_allocator_may_train_by_settings_of_its_own(tmp_path, config, monkeypatch):

@@ -186,7 +186,7 @@ class Trainer:
             write_steps(self.rollouts, self.unlogged, _text, self.training.rollout_log)
             self.unlogged = []
         state = {
-            **{name: part and part.state_dict() for name, part in self._parts().items()},
+            **{name: None if part is None else part.state_dict() for name, part in self._parts().items()},
             **{name: getattr(self, name) for name in COUNTERS},
             "metrics_bytes": metrics_bytes,
             "metrics_sha256": checksum_of(self.metrics, metrics_bytes),
