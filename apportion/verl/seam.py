@@ -113,12 +113,6 @@ SERVERS = ("vllm_server_", "sglang_server_", "trtllm_server_")
 CLIENT_METHODS = {"_acquire_server": ("request_id", "extra")}
 """Methods that we replace in the worker's ``LLMServerClient``, with all of their parameters."""
 
-ABORTING = {"vllm": ("request_id", "reset_prefix_cache")}
-"""Engines whose servers have a method ``abort_request``, with all of its parameters."""
-
-NOT_ABORTING = ("sglang", "trtllm")
-"""Engines whose servers have no such method."""
-
 ROW_FIELDS = ("uid", "response_mask", "rm_scores")
 """Fields of a row in the TransferQueue that we overwrite, or that an estimator gets. ``uid`` is the row's group."""
 

@@ -1,27 +1,22 @@
-"""The generate calls that a worker's sessions have at inference servers, and their abort once they are given up.
+"""The generate calls that a worker's sessions have at inference servers, and their end once they are given up.
 
 If an ``asyncio`` task that awaits a Ray call is cancelled, Ray lets the call run on. The server then generates for
-nobody, and verl waits for it before it puts it to sleep. ``ServerCalls`` notes each call with its server and stops it:
-
-1. It calls the server's ``abort_request`` with the id of the request. In verl only vLLM's server has this method. To
-   SGLang's server it sends the HTTP request ``/abort_request`` of SGLang itself.
-2. It cancels the Ray call if the server does not report that it aborted the request. verl's ``abort_request`` does not
-   find requests that vLLM has renamed, which vLLM does by default since 0.16. It does not find those that the server
-   holds back while weights are updated either. A cancelled call has vLLM abort its request in both cases.
-
-TensorRT-LLM's server has no abort by id. Its call is cancelled, but the engine generates to the end of the response.
+nobody, and verl waits for it before it puts it to sleep. So ``ServerCalls`` cancels the Ray call. vLLM then aborts the
+request. SGLang does not, so its server first gets the HTTP request ``/abort_request`` of SGLang itself. TensorRT-LLM
+generates to the end of the response.
 """
 
 import asyncio
-import json
 import logging
-from collections.abc import AsyncIterator, Generator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
+import aiohttp
 import ray
 from ray.exceptions import RayError
 from verl.workers.rollout.llm_server import LLMServerClient
@@ -37,14 +32,13 @@ SGLANG = "sglang"
 
 @dataclass(eq=False)
 class CallingSession:
-    """The asyncio task of a session, its calls that have not ended, and the tasks that stop calls.
+    """The asyncio task of a session, and its calls that have not ended.
 
     A session that has ``ended`` or was cancelled makes no more calls.
     """
 
-    task: "asyncio.Task[Any] | None"
-    calls: "set[ServerCall]" = field(default_factory=set)
-    stopping: "set[asyncio.Task[None]]" = field(default_factory=set)
+    task: asyncio.Task[Any] | None
+    calls: set[asyncio.Task[Any]] = field(default_factory=set)
     ended: bool = False
 
     @property
@@ -54,70 +48,6 @@ class CallingSession:
 
 _SESSION: ContextVar[CallingSession | None] = ContextVar("session", default=None)
 """The session of the running task. Tasks that a session starts inherit it."""
-
-
-@dataclass(eq=False)
-class ServerCall:
-    """A generate call, to be awaited as its ``reference``. If its awaiting task is cancelled, the call is stopped.
-
-    ``address`` is the server's name at the load balancer: the address of its HTTP server. ``request`` is the id by
-    which the server knows the request, or None if other requests may have the same one.
-    """
-
-    owner: "ServerCalls"
-    server: Any
-    address: str
-    request: str | None
-    reference: Any
-    session: CallingSession
-
-    def __post_init__(self) -> None:
-        self.session.calls.add(self)
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        try:
-            output = yield from self.reference.__await__()
-        except asyncio.CancelledError:
-            self.owner.stop(self)
-            raise
-        finally:
-            self.session.calls.discard(self)
-        return output
-
-
-@dataclass(frozen=True)
-class NotingServer:
-    """A server's handle whose ``generate.remote`` notes the call. Everything else is the handle's own.
-
-    ``loop_id`` is the id that the agent loop gave to the request. verl replaces it by a new one for each call.
-    """
-
-    owner: "ServerCalls"
-    server: Any
-    address: str
-    loop_id: str
-
-    @property
-    def generate(self) -> "NotingServer":
-        return self
-
-    def remote(self, *args: Any, **kwargs: Any) -> ServerCall:
-        """Call the server's ``generate``.
-
-        Raises:
-            RuntimeError: The session was given up, so that an agent loop which ignores its cancellation ends too.
-        """
-        session = _SESSION.get() or CallingSession(None)
-        if session.given_up:
-            raise RuntimeError("a session that was given up must not generate; end the agent loop when it is cancelled")
-        request = kwargs.get("request_id")
-        if request == self.loop_id:  # verl's full_determinism, where sessions may share an id
-            request = None
-        reference = self.server.generate.remote(*args, **kwargs)
-        return ServerCall(self.owner, self.server, self.address, request, reference, session)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.server, name)
 
 
 class ServerCalls:
@@ -130,13 +60,14 @@ class ServerCalls:
     def __init__(self, client: LLMServerClient) -> None:
         self._acquire: Any = client._acquire_server
         self._sglang = client.config.actor_rollout_ref.rollout.name == SGLANG
-        self._stopping: set[asyncio.Task[None]] = set()
         self._warned = False
         client._acquire_server = self._acquire_server
 
-    async def _acquire_server(self, request_id: str, **extra: Any) -> tuple[str, NotingServer]:
+    async def _acquire_server(self, request_id: str, **extra: Any) -> tuple[str, SimpleNamespace]:
+        """Return the address of a server's HTTP server, and in place of its handle one whose calls are noted."""
         address, server = await self._acquire(request_id, **extra)
-        return address, NotingServer(self, server, address, request_id)
+        generate = SimpleNamespace(remote=partial(self._call, server, address, request_id))
+        return address, SimpleNamespace(generate=generate)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[None]:
@@ -152,66 +83,56 @@ class ServerCalls:
             _SESSION.reset(token)
             session.ended = True
             for call in session.calls:
-                self.stop(call)
-            if session.stopping:
-                await asyncio.wait(session.stopping)
+                if not call.cancelling():
+                    call.cancel()
+            if session.calls:
+                await asyncio.wait(session.calls)
 
-    def stop(self, call: ServerCall) -> None:
-        """Begin to stop ``call``, whose output nobody reads any more."""
-        task = asyncio.create_task(self._stop(call))
-        for tasks in (self._stopping, call.session.stopping):
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+    def _call(self, server: Any, address: str, loop_id: str, *args: Any, **kwargs: Any) -> asyncio.Task[Any]:
+        """Call ``generate`` of ``server``. The call is stopped if what it returns is cancelled.
 
-    async def _stop(self, call: ServerCall) -> None:
-        """Have the server stop ``call``. A failure is logged once, because it may be that of every call."""
+        ``loop_id`` is the id that the agent loop gave to the request. verl replaces it by a new one for each call, but
+        not with full_determinism, where sessions may share an id.
+
+        Raises:
+            RuntimeError: The session was given up, so that an agent loop which ignores its cancellation ends too.
+        """
+        session = _SESSION.get() or CallingSession(None)
+        if session.given_up:
+            raise RuntimeError("a session that was given up must not generate; end the agent loop when it is cancelled")
+        reference = server.generate.remote(*args, **kwargs)
+        request = kwargs.get("request_id")
+        own = None if request == loop_id else request
+        call = asyncio.create_task(self._output(reference, address, own))
+        session.calls.add(call)
+        call.add_done_callback(session.calls.discard)
+        return call
+
+    async def _output(self, reference: Any, address: str, request: str | None) -> Any:
         try:
-            async with asyncio.timeout(ABORT_SECONDS):
-                stopped = await self._abort(call)
-        except (RayError, TypeError, OSError, HTTPException) as error:  # a TimeoutError is an OSError
+            return await reference
+        except asyncio.CancelledError:
+            await self._stop(reference, address, request)
+            raise
+
+    async def _stop(self, reference: Any, address: str, request: str | None) -> None:
+        """Have the server stop a call. A failure is logged once, because it may be that of every call."""
+        try:
+            if self._sglang and request is not None:
+                async with asyncio.timeout(ABORT_SECONDS), aiohttp.ClientSession(raise_for_status=True) as http:
+                    await http.post(f"http://{address}/abort_request", json={"rid": request})
+        except (TimeoutError, aiohttp.ClientError) as error:
             self._warn("A server did not abort a request that was given up; its call is cancelled", error)
-            stopped = False
-        if not stopped:
-            ray.cancel(call.reference)
+        finally:
+            ray.cancel(reference)
         try:
             async with asyncio.timeout(ABORT_SECONDS):
                 with suppress(RayError):  # that it was cancelled, or failed before; its outcome is for nobody
-                    await call.reference
+                    await reference
         except TimeoutError as error:
-            ray.cancel(call.reference)
             self._warn("A server still serves a request that was given up; it may generate to its end", error)
-
-    async def _abort(self, call: ServerCall) -> bool:
-        """Have the server abort the request by its id. Return whether it did."""
-        if call.request is None:
-            return False
-        abort = getattr(call.server, "abort_request", None)
-        if abort is not None:
-            # other requests share the prefix cache with the aborted one
-            answer = await abort.remote(call.request, reset_prefix_cache=False)
-            return isinstance(answer, Mapping) and bool(answer.get("aborted"))
-        if self._sglang:
-            await asyncio.to_thread(_abort_in_sglang, call.address, call.request)
-        return self._sglang
 
     def _warn(self, message: str, error: Exception) -> None:
         if not self._warned:
             self._warned = True
             logger.warning("%s (logged once in each worker)", message, exc_info=error)
-
-
-def _abort_in_sglang(address: str, request: str) -> None:
-    """Send SGLang's HTTP request ``/abort_request``.
-
-    Raises:
-        HTTPException: The server answers with an error.
-        OSError: The server cannot be reached, or does not answer in time.
-    """
-    connection = HTTPConnection(address, timeout=ABORT_SECONDS)
-    try:
-        connection.request("POST", "/abort_request", json.dumps({"rid": request}), {"Content-Type": "application/json"})
-        status = connection.getresponse().status
-    finally:
-        connection.close()
-    if status != 200:
-        raise HTTPException(f"/abort_request must be answered with 200, got {status}; see the log of SGLang's server")

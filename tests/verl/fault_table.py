@@ -246,11 +246,6 @@ KINDS = (
     kind("requests raise from now on", ("generate", raises(remote(BROKEN)), ALWAYS), cause="must arrive, got none"),
     kind("a request takes longer than the deadline", ("generate", late(60.0))),
     kind("a request never ends", ("generate", late(ALWAYS))),
-    kind(
-        "a request never ends, and its abort raises", ("generate", late(ALWAYS)),
-        ("abort", raises(remote(BROKEN)), ALWAYS),
-    ),
-    kind("a request never ends, nor its abort", ("generate", late(ALWAYS)), ("abort", late(ALWAYS), ALWAYS)),
     kind("a response without tokens", ("generate", tokens([]), 2)),
     kind("a response that was aborted", ("generate", tokens([], reason="aborted"), 2)),
     kind("a response of None", ("generate", tokens(None), 2)),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from omegaconf import OmegaConf, open_dict
+from omegaconf import OmegaConf
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, get_policy_loss_fn
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
@@ -51,15 +51,15 @@ def environment_of_its_own(monkeypatch):
 def configured(text="vip"):
     """Return the command's configuration with an allocator in YAML, and after it settings by their dotted names.
 
-    "(streamed)" stands for those of a stream.
+    "(streamed)" stands for those of a stream. A setting that verl's configuration lacks raises.
     """
     config, _ = command()
     allocator, _, rest = text.replace("(streamed)", STREAMED).partition(";")
-    with open_dict(config):
-        config.allocation = {}
-        for setting in (*FIT.split(";"), f"allocation.allocator={allocator}", *filter(None, rest.split(";"))):
-            name, _, value = setting.strip().partition("=")
-            OmegaConf.update(config, name, yaml.safe_load(value))
+    config.allocation = {}
+    OmegaConf.set_struct(config.allocation, False)
+    for setting in (*FIT.split(";"), f"allocation.allocator={allocator}", *filter(None, rest.split(";"))):
+        name, _, value = setting.strip().partition("=")
+        OmegaConf.update(config, name, yaml.safe_load(value))
     return config
 
 
@@ -97,6 +97,7 @@ REFUSED = r"""
     vip; (streamed); trainer.v1.trainer_mode=sync => must be separate_async or colocate_async.*got sync
     vip; (streamed); trainer.v1.sampler.custom_sampler.name=Other => must be StreamedReplayBuffer.*got Other
     vip; (streamed); algorithm.filter_groups.enable=True => filter_groups.enable must be False
+    vip; (streamed); trainer.v1.separate_async.hybrid_rollout.enable_switch=True => enable_switch must be False
     dapo; (streamed) => plans each prompt alone, or splits.* got dapo: batch must say
     pilot_commit; (streamed) => got pilot_commit: batch must say
     vip; algorithm.adv_estimator=apportion_grpo; algorithm.norm_adv_by_std_in_grpo=False \

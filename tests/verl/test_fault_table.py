@@ -15,7 +15,7 @@ IN_SUITE = (
     "a reward never comes",
     "a reward worker stops",
     "rewards raise from now on",
-    "a request never ends, nor its abort",
+    "a request never ends",
     "a server stops when it is put to sleep",
     "a response of None",
     "weights are never loaded",

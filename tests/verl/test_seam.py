@@ -196,23 +196,6 @@ def test_the_workers_attributes_are_made_where_we_look_for_them():
         assert parameters(getattr(LLMServerClient, name)) == wanted
 
 
-def methods(engine):
-    """Return the methods of verl's server for ``engine``, which need not be installed, with their parameters."""
-    folder = Path(find_spec("verl.workers.rollout").submodule_search_locations[0], f"{engine}_rollout")
-    name = "async_sglang_server.py" if engine == "sglang" else f"{engine}_async_server.py"
-    classes = [each for each in ast.parse((folder / name).read_text()).body if isinstance(each, ast.ClassDef)]
-    (server,) = [each for each in classes if each.name.lower() == f"{engine}httpserver"]
-    functions = [each for each in server.body if isinstance(each, ast.AsyncFunctionDef)]
-    return {each.name: tuple(arg.arg for arg in each.args.args if arg.arg != "self") for each in functions}
-
-
-def test_servers_that_abort_by_id_are_known():
-    for engine, wanted in seam.ABORTING.items():
-        assert methods(engine)["abort_request"] == wanted
-    for engine in seam.NOT_ABORTING:
-        assert "generate" in methods(engine) and "abort_request" not in methods(engine)
-
-
 def test_statuses_are_those_that_the_trainer_waits_for():
     synchronised = source(ReplayBuffer._sync_metadata_from_transfer_queue)
     assert all(f'case "{status}"' in synchronised for status in seam.STATUSES)

@@ -18,9 +18,9 @@ from apportion.verl.server_calls import ServerCalls
 
 @pytest.fixture(scope="module")
 def actors(ray):
-    """Provide a load balancer, and servers that generate until they are told to stop: two of them abort by id."""
+    """Provide a load balancer, and three servers that generate until they are told to stop."""
 
-    class Plain:
+    class Server:
         def __init__(self):
             self.live, self.log, self.stubborn = {}, [], False
 
@@ -62,14 +62,8 @@ def actors(ray):
         async def found(self):
             return {key: [prompt for prompt, _ in each] for key, each in self.live.items() if each}, self.log
 
-    class Aborting(Plain):
-        async def abort_request(self, request_id, reset_prefix_cache=True):
-            assert not reset_prefix_cache
-            return {"aborted": await self.end(request_id, "aborted")}
-
     balancer = ray.remote(num_cpus=0)(GlobalRequestLoadBalancer).remote({})
-    kinds = [ray.remote(num_cpus=0)(kind) for kind in (Aborting, Aborting, Plain)]
-    return balancer, [kind.options(max_concurrency=100).remote() for kind in kinds]
+    return balancer, [ray.remote(num_cpus=0, max_concurrency=100)(Server).remote() for _ in range(3)]
 
 
 @pytest.fixture
@@ -133,14 +127,11 @@ def test_the_calls_of_a_given_up_session_are_stopped_and_no_others(start):
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
-        live, log = await found(servers)
+        assert await found(servers) == ([3, 4, 5], [("cancelled", prompt) for prompt in range(3)])
         second.cancel()
         with suppress(asyncio.CancelledError):
             await second
-        assert live == [3, 4, 5] and sorted(prompt for _, prompt in log) == [0, 1, 2]
-        # one of the three servers, with two of the six calls, has no abort_request
-        live, log = await found(servers)
-        assert live == [] and sorted(how for how, _ in log) == ["aborted"] * 4 + ["cancelled"] * 2
+        assert await found(servers) == ([], [("cancelled", prompt) for prompt in range(6)])
         status = await client._load_balancer.get_status.remote()
         assert status["total_inflight"] == 0
 
@@ -161,12 +152,12 @@ def test_calls_that_a_session_leaves_behind_are_stopped_when_it_ends_and_those_o
         left = []
         with pytest.raises(ValueError, match="the loop fails"):
             await failing()
-        assert await found(servers) == ([], [("aborted", 0)])
+        assert await found(servers) == ([], [("cancelled", 0)])
         left.append(asyncio.create_task(generate(client, 1)))
         await until_live(servers, 1)
         left[1].cancel()
         await asyncio.wait(left)
-        await until_found(servers, [], [("aborted", 0), ("aborted", 1)])
+        await until_found(servers, [], [("cancelled", 0), ("cancelled", 1)])
 
     asyncio.run(main())
 
@@ -186,7 +177,7 @@ def test_a_given_up_session_makes_no_more_calls(start):
         task.cancel()
         with pytest.raises(RuntimeError, match="a session that was given up must not generate"):
             await task
-        assert await found(servers) == ([], [("aborted", 0)])
+        assert await found(servers) == ([], [("cancelled", 0)])
 
     asyncio.run(main())
 
@@ -203,7 +194,7 @@ def test_a_session_may_go_on_after_its_own_timeout(start):
                     await generate(client, 0)
             task = asyncio.create_task(generate(client, 1))
             await until_live(servers, 1)
-            await until_found(servers, [1], [("aborted", 0)])
+            await until_found(servers, [1], [("cancelled", 0)])
             (request,) = (await servers[0].found.remote())[0]
             await servers[0].end.remote(request)
             assert (await task).token_ids == [1]
@@ -211,24 +202,9 @@ def test_a_session_may_go_on_after_its_own_timeout(start):
     asyncio.run(main())
 
 
-def test_a_request_whose_id_others_may_share_is_stopped_by_its_call(start):
-    servers, client, calls = start(0, full_determinism=True)
-
-    async def main():
-        tasks = [asyncio.create_task(session(calls, generate(client, prompt, "det-0"))) for prompt in (0, 1)]
-        await until_live(servers, 2)
-        tasks[0].cancel()
-        await asyncio.wait(tasks[:1])
-        assert await found(servers) == ([1], [("cancelled", 0)])
-        tasks[1].cancel()
-        await asyncio.wait(tasks)
-
-    asyncio.run(main())
-
-
 def test_a_server_that_stops_nothing_holds_up_nothing_and_is_reported_once(start, monkeypatch, caplog):
     monkeypatch.setattr(server_calls, "ABORT_SECONDS", 0.5)
-    servers, client, calls = start(2, stubborn=True)
+    servers, client, calls = start(0, stubborn=True)
 
     async def main():
         task = asyncio.create_task(session(calls, generate(client, 0), generate(client, 1)))
@@ -269,17 +245,22 @@ def http_server(ray, server, status=200):
             thread.join()
 
 
-@pytest.mark.parametrize(("status", "how"), [(200, "aborted over HTTP"), (500, "cancelled")])
-def test_sglang_is_told_over_http(ray, actors, start, status, how):
-    server = actors[1][2]
+@pytest.mark.parametrize(
+    ("status", "shared", "how"),
+    [(200, False, "aborted over HTTP"), (500, False, "cancelled"), (200, True, "cancelled")],
+)
+def test_sglang_is_told_over_http_unless_others_may_share_the_id(ray, actors, start, status, shared, how):
+    server = actors[1][0]
 
     async def main(address):
-        _, client, calls = start(2, name="sglang", address=address)
-        task = asyncio.create_task(session(calls, generate(client, 0)))
-        await until_live([server], 1)
-        task.cancel()
-        await asyncio.wait([task])
-        assert await found([server]) == ([], [(how, 0)])
+        _, client, calls = start(0, name="sglang", full_determinism=shared, address=address)
+        tasks = [asyncio.create_task(session(calls, generate(client, prompt, "det-0"))) for prompt in (0, 1)]
+        await until_live([server], 2)
+        tasks[0].cancel()
+        await asyncio.wait(tasks[:1])
+        assert await found([server]) == ([1], [(how, 0)])
+        tasks[1].cancel()
+        await asyncio.wait(tasks)
 
     with http_server(ray, server, status) as address:
         asyncio.run(main(address))

@@ -1,10 +1,8 @@
 """A rollout server of verl: one process that holds the policy and samples from it, for all training workers.
 
-It counts the requests that it generates for, ends and aborts them as vLLM's server does, and writes down what is left
-when it is put to sleep, into ``sleeps_{rank}.jsonl`` of the records. A request with ``stalled`` among its sampling
-parameters never ends by itself. A test makes aborts fail by a file in the folder ``faults`` of its records:
-``abort_raises``, ``abort_hangs``, ``abort_misses`` (the server does not find the request by its id), or
-``abort_missing`` (the server has no ``abort_request``). ``{stops,kills}_server_{sleeping,loading}`` send the server a
+It counts the requests that are cancelled, and writes down what is left when it is put to sleep, into
+``sleeps_{rank}.jsonl`` of the records. A request with ``stalled`` among its sampling parameters never ends by itself.
+A file in the folder ``faults`` of the records, ``{stops,kills}_server_{sleeping,loading}``, sends the server a
 signal when it is put to sleep or gets weights, ``{stops,kills}_server_sending`` a training worker that sends them.
 """
 
@@ -40,7 +38,7 @@ def _strike(moment):
             os.kill(os.getpid(), number)
 
 
-class PlainServer:
+class Server:
     """Tokens in, tokens out. A rollout is fixed by its prompt, the weights' step and how often it was asked for."""
 
     def __init__(self, policy, tokens, seed):
@@ -50,7 +48,7 @@ class PlainServer:
         self.tokens, self.seed = tokens, seed
         self.global_steps, self.asked = None, Counter()
         self.waiting, self.task = [], None
-        self.live, self.stalled, self.counts = {}, set(), Counter()
+        self.live, self.stalled, self.cancelled = {}, set(), 0
 
     async def load(self, weights, global_steps=None):
         if global_steps:
@@ -87,7 +85,7 @@ class PlainServer:
         try:
             rollout = await found
         except asyncio.CancelledError:  # vLLM too aborts a request whose call is cancelled
-            self.counts["cancelled"] += 1
+            self.cancelled += 1
             raise
         if rollout is None:
             return TokenOutput(token_ids=[], log_probs=None, stop_reason="aborted", extra_fields=extra)
@@ -116,7 +114,7 @@ class PlainServer:
             _strike("sleeping")
         if folder:
             with Path(folder, f"sleeps_{self.seed[1]}.jsonl").open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps({"live": len(self.live), **self.counts}) + "\n")
+                lines.write(json.dumps({"live": len(self.live), "cancelled": self.cancelled}) + "\n")
         while self.live:
             await asyncio.sleep(GATHERS)
 
@@ -130,25 +128,6 @@ class PlainServer:
     clear_kv_cache = release_kv_cache = resume_kv_cache = start_profile = stop_profile = _nothing
 
 
-class AbortingServer(PlainServer):
-    """A server with vLLM's ``abort_request``."""
-
-    async def abort_request(self, request_id, reset_prefix_cache=True):
-        if _asked("abort_raises"):
-            raise RuntimeError("this abort fails")
-        if _asked("abort_hangs"):
-            await asyncio.sleep(10_000)
-        found = None if _asked("abort_misses") else self.live.get(request_id)
-        if found is None or found.done():
-            return {"aborted": False, "error": f"Request {request_id} not found"}
-        self.counts["aborted"] += 1
-        found.set_result(None)
-        return {"aborted": True, "request_id": request_id}
-
-
-Server, ServerWithoutAborts = (ray.remote(num_cpus=0.1)(each) for each in (AbortingServer, PlainServer))
-
-
 def server_name(replica_rank):
     return f"tiny_server_{replica_rank}"
 
@@ -158,7 +137,7 @@ class Replica(RolloutReplica):
 
     async def launch_servers(self):
         server = (
-            (ServerWithoutAborts if _asked("abort_missing") else Server)
+            ray.remote(num_cpus=0.1)(Server)
             .options(name=server_name(self.replica_rank), max_concurrency=1000)
             .remote(self.model_config.path, self.config.response_length, (self.config.seed, self.replica_rank))
         )
