@@ -13,7 +13,7 @@ run. An older belief costs rollouts until it has caught up, and no rollout is wr
 import copy
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,8 @@ from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 from apportion.engines.saved_parts import SharedParts, load_with_parts
 from apportion.engines.saved_settings import check_same_settings
 from apportion.engines.saved_state import SavedStateError, restoring
-from apportion.predictors.saved import OtherSettingsError
+from apportion.predictors.saved import OtherSettingsError, SavedValues
 from apportion.types import Batch, Belief, Prompt, Rollout
-from apportion.untrusted import shown
 from apportion.verl.coordinator.messages import WrittenRollout
 from apportion.verl.coordinator.service import Coordinator
 from apportion.verl.coordinator.settings import VerlAllocation
@@ -140,11 +139,12 @@ def load_into(coordinator: Coordinator, path: Path) -> None:
 
 def _load(coordinator: Coordinator, path: Path) -> None:
     """Have ``coordinator`` continue from ``path``. Raises SavedStateError, OtherSettingsError or OSError."""
-    saved = load_with_parts(path, KIND, remedy=REMEDY, records=RECORDS)
+    parts = load_with_parts(path, KIND, remedy=REMEDY, records=RECORDS)
     try:
         with restoring(path, REMEDY):
-            settings, state = _parts_of(saved)
-            _check_same_run(coordinator.allocation, settings, state)
+            saved = SavedValues(parts, KIND, ["settings", "coordinator"])
+            state = saved.state("coordinator")
+            _check_same_run(coordinator.allocation, saved.state("settings"), state)
             coordinator.load(state)
     except SavedStateError as error:
         if isinstance(error.__cause__, OtherSettingsError):
@@ -152,33 +152,14 @@ def _load(coordinator: Coordinator, path: Path) -> None:
         raise
 
 
-def _parts_of(saved: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings and the coordinator's state. Earlier versions saved the latter alone."""
-    if not isinstance(saved, dict):
-        raise ValueError("the file must hold values by name")
-    if saved.keys() == {"settings", "coordinator"}:
-        settings, state = saved["settings"], saved["coordinator"]
-        if not isinstance(settings, dict) or not isinstance(state, dict):
-            raise ValueError("settings and coordinator must be values by name")
-        return settings, state
-    return {}, saved
-
-
-def _check_same_run(allocation: VerlAllocation, settings: dict[str, Any], state: dict[str, Any]) -> None:
+def _check_same_run(allocation: VerlAllocation, settings: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     """Raise OtherSettingsError unless the state is of the same allocator, baseline and selection, set the same."""
-    found, own = state.get("name"), allocation.allocator.name
-    if found != own:
-        raise (OtherSettingsError if isinstance(found, str) else ValueError)(
-            f"the checkpoint must be of the same allocator, {own}, got one of {shown(found)}; resume with that "
-            "allocator, or start a new run from the checkpoint's weights"
-        )
     check_same_settings(settings, allocation.settings)
-    for part, present in (("baseline", allocation.baseline), ("selection", allocation.selection)):
-        if part in state and (state[part] is None) != (present is None):
-            has, wanted = ("none", "one") if present is not None else ("one", "none")
+    for name, part in allocation.parts.items():
+        if (state.get(name) is None) != (part is None):
             raise OtherSettingsError(
-                f"the checkpoint must have {wanted} of allocation.{part}, as this run, got {has}; resume with the same "
-                f"{part}, or start a new run from the checkpoint's weights"
+                f"allocation.{name} must be {'given' if part is None else 'left out'}, as in the run that wrote the "
+                f"checkpoint; resume with the same {name}, or start a new run from its weights"
             )
 
 

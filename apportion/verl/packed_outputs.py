@@ -27,10 +27,7 @@ def pack_output(output: AgentLoopOutput) -> dict[str, Any]:
 
 
 def unpack_output(packed: dict[str, Any]) -> AgentLoopOutput:
-    """Return the output that ``pack_output`` was given. Lists and unpacked masks, as once saved, are taken as well."""
-    arrays = {key: np.asarray(packed[key]) for key in TOKEN_FIELDS if packed.get(key) is not None}
-    mask = arrays["response_mask"]
-    if mask.dtype == np.uint8:
-        mask = np.unpackbits(mask, count=len(arrays["response_ids"]))
-    lists = {key: values.tolist() for key, values in arrays.items()}
-    return AgentLoopOutput(**packed | lists | {"response_mask": mask.astype(int).tolist()})
+    """Return the output that ``pack_output`` was given."""
+    mask = np.unpackbits(packed["response_mask"], count=len(packed["response_ids"]))
+    lists = {key: packed[key].tolist() for key in TOKEN_FIELDS if packed.get(key) is not None}
+    return AgentLoopOutput(**packed | lists | {"response_mask": mask.tolist()})

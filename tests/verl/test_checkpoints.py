@@ -16,7 +16,7 @@ from verl.trainer.ppo.checkpoint_callback import CheckpointCallback, build_check
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
-from apportion import AR3PO, VIP, Batch, Belief, Plan, Prompt, Rollout, Uniform
+from apportion import VIP, Batch, Belief, Plan, Prompt, Rollout, Uniform
 from apportion.baselines import SPO
 from apportion.engines.saved_parts import SharedParts, load_with_parts
 from apportion.engines.saved_state import SavedStateError, load_state, save_state
@@ -313,8 +313,8 @@ def test_a_checkpoint_that_is_newer_than_the_weights_or_has_no_number_is_used_fo
 
 
 OTHERS = {
-    "must be of the same allocator, uniform, got one of": Settings(Uniform(4), baseline=SPO()),
-    "must have none of allocation.baseline": dataclasses.replace(counting(), baseline=None),
+    "allocator must be 'vip', as in the run that .*, got 'uniform'": Settings(Uniform(4), baseline=SPO()),
+    "allocation.baseline must be given": dataclasses.replace(counting(), baseline=None),
     r"allocator\.high must be 8, as in the run that wrote the checkpoint, got 6": Settings(
         VIP(rollouts_per_prompt=4, high=6, predictor=DiscountedCounts()), baseline=SPO()
     ),
@@ -332,23 +332,6 @@ def test_a_whole_checkpoint_of_a_run_with_other_settings_is_refused_always_and_o
     path.unlink()
     np.testing.assert_equal(learned(loaded(path, settings)), learned(made(settings)))
     assert warnings(caplog)[0].count("is of a run with other settings") == 2
-
-
-def test_a_file_of_an_earlier_version_has_no_settings(run):
-    path = run[0] / "global_step_3" / FILE
-    save_state(path, KIND, load_state(path, KIND, remedy="", records=RECORDS)["coordinator"])
-    assert is_of(loaded(path, counting(resume="strict")), run[1], 3)
-
-
-@pytest.mark.parametrize("name", ALLOCATORS)
-def test_every_allocator_is_that_of_a_new_run_after_a_belief_that_was_half_loaded(tmp_path, name):
-    path = tmp_path / "global_step_1" / FILE
-    train_and_save(trainer_of(tmp_path, made(Settings(ALLOCATORS[name]()))), 1)
-    found = load_with_parts(path, KIND, remedy="", records=RECORDS)
-    for wrong in ({"unfinished": "nothing"}, {"drawn": -1}, {"another": 1}):
-        save_state(path, KIND, found | {"coordinator": found["coordinator"] | wrong})
-        other = loaded(path, Settings(ALLOCATORS[name]()))
-        np.testing.assert_equal(learned(other), learned(made(Settings(ALLOCATORS[name]()))))
 
 
 def selecting(**settings):
@@ -383,15 +366,14 @@ def test_a_forged_state_in_a_checkpoint_is_refused(tmp_path):
     path = tmp_path / FILE
     good = {"name": "uniform", "allocator": {}, "drawn": 0, "unfinished": [], "learned_uids": []} | NOTHING
     for change in (
-        *({"name": ["uniform"]}, {"allocator": {"secret": 1}}, {"allocator": None}, {"drawn": -1}, {"drawn": "7"}),
+        *({"allocator": {"secret": 1}}, {"allocator": [1]}, {"drawn": -1}, {"drawn": "7"}),
         *({"unfinished": [1]}, {"unfinished": None}, {"learned_uids": [1]}, {"another": 1}),
         *({"given": given} for given in ({"u": -1}, {"u": 1.0}, {1: 1}, ["u"], None)),
     ):
-        for content in (good | change, {"settings": {}, "coordinator": good | change}):
-            save_state(path, KIND, content)
-            with pytest.raises(SavedStateError) as caught:
-                loaded(path, Settings(Uniform(), resume="strict"))
-            assert str(caught.value).startswith(f"{path}: ")
+        save_state(path, KIND, {"settings": {}, "coordinator": good | change})
+        with pytest.raises(SavedStateError) as caught:
+            loaded(path, Settings(Uniform(), resume="strict"))
+        assert str(caught.value).startswith(f"{path}: ")
 
 
 def test_batches_within_a_round_are_learned_from_after_a_resume(tmp_path):
@@ -402,15 +384,14 @@ def test_batches_within_a_round_are_learned_from_after_a_resume(tmp_path):
     )
     path = tmp_path / FILE
     state = {"name": "uniform", "allocator": {}, "drawn": 3, "unfinished": [batch], "learned_uids": []} | NOTHING
-    SharedParts(is_reusable).save(path, KIND, state)
+    SharedParts(is_reusable).save(path, KIND, {"settings": {}, "coordinator": state})
     learned_from = loaded(path, Settings(Watched(Uniform()))).allocation.allocator.learned
     assert learned_from == [batch] and learned_from[0].rollouts[0][0].completion.outputs == completion.outputs
 
 
-@pytest.mark.parametrize("reuse", ["stop_gradient", "recompute", "replay"])
-def test_the_responses_of_ar3po_are_shared_by_checkpoints_and_come_back(tmp_path, reuse):
+def test_the_responses_of_ar3po_are_shared_by_checkpoints_and_come_back(tmp_path):
     def settings():
-        return Settings(AR3PO(stages=2, rollouts_per_stage=3, reuse=reuse))
+        return Settings(ALLOCATORS["ar3po reusing"]())
 
     coordinator = made(settings())
     trainer = trainer_of(tmp_path, coordinator)
