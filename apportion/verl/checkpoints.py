@@ -156,7 +156,7 @@ def _check_same_run(allocation: VerlAllocation, settings: Mapping[str, Any], sta
     """Raise OtherSettingsError unless the state is of the same allocator, baseline and selection, set the same."""
     check_same_settings(settings, allocation.settings)
     for name, part in allocation.parts.items():
-        if (state.get(name) is None) != (part is None):
+        if name in state and (state[name] is None) != (part is None):
             raise OtherSettingsError(
                 f"allocation.{name} must be {'given' if part is None else 'left out'}, as in the run that wrote the "
                 f"checkpoint; resume with the same {name}, or start a new run from its weights"

@@ -1,37 +1,34 @@
 """A long run of verl in one process with faults at random moments, and no operator."""
 
 import logging
-import math
 import random
+import re
 import tempfile
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.cases import lines
 from tests.verl.fault_scene import PROMPTS, ROLLOUTS, Scene
-from tests.verl.fault_table import BROKEN, GONE, jumps, kills, late, raises, remote, returns, score, stops, tokens
+from tests.verl.fault_table import act_of
 
-FAULTS = {
-    "score": (
-        raises(remote(BROKEN)), score(math.nan), score(None), score("one"), returns([1.0]), late(15.0), late(math.inf),
-        kills("me"), stops("me"), jumps(wall=-86400.0), kills("worker 0"), stops("worker 1"),
-    ),
-    "generate": (
-        raises(remote(BROKEN)), late(60.0), late(math.inf), tokens([]), tokens(None), stops("server", seconds=8.0),
-    ),
-    "acquire": (raises(remote(BROKEN)), late(10.0)),
-    "write": (
-        raises(BROKEN), raises(BROKEN, after=True), late(15.0), kills("me"), kills("me", after=True), stops("me"),
-    ),
-    "columns": (raises(BROKEN), kills("me"), kills("me", after=True), stops("me", after=True), late(15.0)),
-    "status": (raises(BROKEN), kills("me", after=True), stops("me", after=True)),
-    "row": (raises(BROKEN), kills("me")),
-    "report": (kills("me"), raises(GONE), late(4.0, after=True)),
-    "task": (kills("me"), raises(GONE)),
-    "rows": (kills("me"), raises(GONE)),
-    "update": (late(60.0), kills("worker 1"), stops("worker 0"), jumps(all_clocks=600.0)),
-}  # fmt: skip
+TABLE = r"""
+    score => raises remotely; scores .nan; scores null; scores one; returns [1.0]; late 15 s; late for ever; kills me; \
+        stops me; jumps -86400 s; kills worker 0; stops worker 1
+    generate => raises remotely; late 60 s; late for ever; generates []; generates null; stops server for 8 s
+    acquire => raises remotely; late 10 s
+    write => raises here; raises here after; late 15 s; kills me; kills me after; stops me
+    columns => raises here; kills me; kills me after; stops me after; late 15 s
+    status => raises here; kills me after; stops me after
+    row => raises here; kills me
+    report => kills me; raises in the network; late 4 s after
+    task => kills me; raises in the network
+    rows => kills me; raises in the network
+    update => late 60 s; kills worker 1; stops worker 0; sleeps 600 s
+"""
 """Faults that a run must survive, by the point where they strike."""
+
+FAULTS = {point: list(map(act_of, re.split(r"; +", acts))) for point, acts in lines(TABLE.replace("\\\n", ""))}
 
 SHARE = 0.01
 """The share of passages of a point that a fault strikes."""

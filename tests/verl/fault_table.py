@@ -17,12 +17,14 @@ from unittest import mock
 
 import numpy as np
 import torch
+import yaml
 from ray.exceptions import ActorUnavailableError, RayTaskError
 from verl.workers.rollout.replica import TokenOutput
 
 from apportion.types import Rollout
 from apportion.verl.coordinator.messages import TaskResult, WrittenRollout
 from apportion.verl.reports import opened
+from tests.cases import lines
 from tests.verl.fault_scene import LIFE, Moment, Scene, Strike
 
 MOMENTS = (
@@ -142,7 +144,7 @@ def full_disk(name, number=1):
 
         def full(*args, **settings):
             calls[name] += 1
-            if calls[name] >= number:
+            if calls[name] >= int(number):
                 raise OSError(errno.ENOSPC, "No space left on device")
             return real(*args, **settings)
 
@@ -164,11 +166,6 @@ def full_log():
     return act
 
 
-def score(value):
-    """Have the reward function return ``value``."""
-    return returns({"reward_score": value, "reward_extra_info": {}})
-
-
 def reports(change):
     """Have a worker report something else."""
     return returns(lambda values: [pickle.dumps(each) for each in change(opened(values))])
@@ -184,175 +181,224 @@ def with_more(results):
     ]
 
 
-BROKEN = RuntimeError("this service is broken")
-GONE = ActorUnavailableError("the network failed", None)
-
-
 def remote(error):
     """Return an error as Ray raises that of another process."""
     return RayTaskError("f", "a traceback", error).as_instanceof_cause()
+
+
+BROKEN = RuntimeError("this service is broken")
+ERRORS = {"remotely": remote(BROKEN), "here": BROKEN, "in the network": ActorUnavailableError("it failed", None)}
 
 
 def tokens(ids, log_probs=None, reason="completed"):
     return returns(TokenOutput.model_construct(token_ids=ids, log_probs=log_probs, stop_reason=reason, extra_fields={}))
 
 
+OWN = {
+    "aborts": tokens([], reason="aborted"),
+    "answers twice": reports(lambda found: found * 2),
+    "answers for others": reports(lambda found: [*found, TaskResult("t9-9:1")]),
+    "answers more": reports(with_more),
+    "fills the log": full_log(),
+}
+VALUES = {
+    "an array": np.ones(3),
+    "a tensor of NaN": torch.tensor(math.nan),
+    "a complex number": 1j,
+    "a number beyond the range": 10**400,
+}
+"""Acts and values by what a table says. Other values are YAML."""
+
+
+def act_of(text):
+    """Return the act that ``text`` says: a word and what it does that with. It may be ``after`` what would happen."""
+    if text in OWN:
+        return OWN[text]
+    if " + " in text:
+        return both(*map(act_of, text.split(" + ")))
+    text, after = text.removesuffix(" after"), text.endswith(" after")
+    word, _, rest = text.partition(" ")
+    whom, _, how = rest.partition(" for ")
+    match word:
+        case "poisons":
+            return poisons(act_of(rest))
+        case "raises":
+            return raises(ERRORS[rest], after)
+        case "late":
+            return late(seconds_of(rest), after)
+        case "kills":
+            return kills(*whom.split(" and "), after=after, for_good=how == "good")
+        case "stops":
+            return stops(*whom.split(" and "), seconds=seconds_of(how), after=after)
+        case "jumps" | "sleeps":
+            return jumps(seconds_of(rest), seconds_of(rest) if word == "sleeps" else 0.0)
+        case "fills":
+            return full_disk(*rest.split(" on call "))
+    value = VALUES[rest] if rest in VALUES else yaml.safe_load(rest)
+    acts = {"scores": lambda: returns({"reward_score": value, "reward_extra_info": {}})}
+    return (acts | {"returns": lambda: returns(value), "generates": lambda: tokens(value)})[word]()
+
+
+def seconds_of(text):
+    """Return the seconds in ``text``, such as "15 s", without which it is for ever."""
+    return float(text.removesuffix(" s")) if text.endswith(" s") else math.inf
+
+
 @dataclass(frozen=True)
 class Kind:
-    """A kind of fault, and the ``cause`` that the last line of a run says that it must end; "" if the run goes on."""
+    """A kind of fault, and the ``cause`` that the last line of a run says that it must end; "" if the run goes on.
+
+    The suite tries one moment of a kind that is ``in_suite``.
+    """
 
     name: str
     strikes: tuple
-    cause: str = ""
-    rule: str = "hora"
-    validates: bool = False
+    cause: str
+    rule: str
+    in_suite: bool
+
+    @property
+    def validates(self):
+        return any("validation" in strike.point for strike in self.strikes)
 
 
-def kind(name, *strikes, **settings):
-    return Kind(name, tuple(Strike(*each) for each in strikes), **settings)
+def kind_of(name, strikes, cause="", rule="hora"):
+    """Return the kind of a line of ``TABLE``."""
+    found = []
+    for each in strikes.split("; "):
+        point, act, times = re.fullmatch(r"(.+?): (.+?)(?:, (\d+) times|, always)?", each).groups()
+        found.append(Strike(point, act_of(act), ALWAYS if each.endswith(", always") else int(times or 1)))
+    return Kind(name.removeprefix("* "), tuple(found), cause, rule, name.startswith("* "))
 
 
-KINDS = (
-    # reward services
-    kind("a reward raises", ("score", raises(remote(BROKEN)))),
-    kind("a reward raises twice", ("score", raises(remote(BROKEN)), 2)),
-    kind("all rewards of a prompt raise", ("score", poisons(raises(remote(BROKEN))), ALWAYS)),
-    kind("rewards raise from now on", ("score", raises(remote(BROKEN)), ALWAYS), cause="must arrive, got none"),
-    *(
-        kind(f"a reward is {name}", ("score", score(value), 2))
-        for name, value in {
-            "NaN": math.nan, "infinite": math.inf, "minus infinity": -math.inf, "None": None, "text": "one",
-            "a list": [1.0, 0.0], "an array": np.ones(3), "a tensor of NaN": torch.tensor(math.nan),
-            "a dictionary": {"score": 1.0}, "a complex number": 1j, "a whole number beyond the range": 10**400,
-        }.items()
-    ),
-    kind("all rewards of a prompt are NaN", ("score", poisons(score(math.nan)), ALWAYS)),
-    kind("a reward service returns nothing", ("score", returns(None), 2)),
-    kind("a reward service returns a list", ("score", returns([1.0]), 2)),
-    kind("a reward service leaves the reward out", ("score", returns({"reward_extra_info": {}}), 2)),
-    kind("a reward service leaves the extra values out", ("score", returns({"reward_score": 1.0}), 2)),
-    kind("a reward takes 15 s", ("score", late(15.0), 3)),
-    kind("a reward takes longer than the deadline", ("score", late(60.0))),
-    kind("a reward never comes", ("score", late(ALWAYS))),
-    kind("a reward comes after the deadline", ("score", late(60.0, after=True))),
-    kind("a reward worker dies", ("score", kills("me"))),
-    kind("both reward workers die", ("score", kills("rewarder 0", "rewarder 1"))),
-    kind("a reward worker stops", ("score", stops("me"))),
-    kind("a reward worker stops for 8 s", ("score", stops("me", seconds=8.0))),
-    kind("a reward worker is gone for good", ("score", kills("me", for_good=True)), cause="rewarder . must live"),
-    # rollout servers and the load balancer
-    kind("a request raises", ("generate", raises(remote(BROKEN)))),
-    kind("all requests of a prompt raise", ("generate", poisons(raises(remote(BROKEN))), ALWAYS)),
-    kind("requests raise from now on", ("generate", raises(remote(BROKEN)), ALWAYS), cause="must arrive, got none"),
-    kind("a request takes longer than the deadline", ("generate", late(60.0))),
-    kind("a request never ends", ("generate", late(ALWAYS))),
-    kind("a response without tokens", ("generate", tokens([]), 2)),
-    kind("a response that was aborted", ("generate", tokens([], reason="aborted"), 2)),
-    kind("a response of None", ("generate", tokens(None), 2)),
-    kind("a response that is text", ("generate", returns("a text"), 2)),
-    kind("a response whose tokens are text", ("generate", tokens(["a", "b"]), 2)),
-    kind(
-        "a server dies while it samples", ("generate", kills("me")),
-        cause="server must live|ActorDiedError|The actor died",
-    ),
-    kind("a server stops while it samples", ("generate", stops("me")), cause="server must answer|no answer of server"),
-    kind("a server stops for 10 s while it samples", ("generate", stops("me", seconds=10.0))),
-    kind("a server stops when it is put to sleep", ("sleep", stops("me")), cause="(must|no) answer"),
-    kind("a server dies when it is put to sleep", ("sleep", kills("me")), cause="The actor died"),
-    kind("a server stops in an update", ("update", stops("server")), cause="server must answer|no answer of server"),
-    kind("a server stops when it gets weights", ("load", stops("me")), cause="server must answer|no answer of server"),
-    kind("a server stops in a checkpoint", ("save", stops("server")), cause="server must answer|no answer of server"),
-    kind("weights are never loaded", ("load", late(ALWAYS)), cause="must leave on_step_end: update_weights"),
-    kind("a training worker stops", ("update", stops("me")), cause="must leave step: update_actor"),
-    kind("a training worker dies", ("update", kills("me")), cause="The actor died"),
-    kind("an update takes 100 s", ("update", late(100.0))),
-    kind("the load balancer raises", ("acquire", raises(remote(BROKEN)), 2)),
-    kind("the load balancer is late", ("acquire", late(60.0))),
-    kind("the load balancer dies", ("acquire", kills("me")), cause="balancer must live|ActorDiedError"),
-    # agent-loop workers
-    kind("a worker dies before it writes rows", ("write", kills("me"))),
-    kind("a worker dies after it wrote rows", ("write", kills("me", after=True))),
-    kind("a worker dies before it commits", ("columns", kills("me"))),
-    kind("a worker dies within a commit", ("columns", kills("me", after=True))),
-    kind("a worker dies after a commit", ("status", kills("me", after=True))),
-    kind("a worker dies with its report", ("report", kills("me"))),
-    kind("a worker dies with its tasks", ("task", kills("me"))),
-    kind("a worker dies with its rows", ("rows", kills("me"))),
-    kind("a worker dies between rounds", ("update", kills("worker 0"))),
-    kind("a worker dies in a validation", ("write in a validation", kills("worker 0")), validates=True),
-    kind("a worker dies after it validated", ("status in a validation", kills("me", after=True)), validates=True),
-    kind("a worker stops in a validation", ("score in a validation", stops("worker 1")), validates=True),
-    kind("a worker dies for good", ("write", kills("me", for_good=True))),
-    kind("a worker dies five times", ("write", kills("me"), 5)),
-    kind("workers die at each write", ("write", kills("me"), ALWAYS), cause="workers must live, got none of 2"),
-    kind("both workers die", ("generate", kills("worker 0", "worker 1"))),
-    kind(
-        "both workers die for good", ("generate", kills("worker 0", "worker 1", for_good=True)),
-        cause="workers must live, got none of 2",
-    ),
-    kind("a worker stops", ("write", stops("me"))),
-    kind("a worker stops after it wrote rows", ("write", stops("me", after=True))),
-    kind("a worker stops within a commit", ("columns", stops("me", after=True))),
-    kind("a worker stops after a commit", ("status", stops("me", after=True))),
-    kind("a worker stops for 3 s", ("write", stops("me", seconds=3.0))),
-    kind("a worker stops for 8 s", ("write", stops("me", seconds=8.0))),
-    kind("both workers stop", ("generate", stops("worker 0", "worker 1"))),
-    kind("one worker dies and the other stops", ("generate", both(kills("worker 0"), stops("worker 1")))),
-    kind("a worker answers twice", ("report", reports(lambda found: found * 2), 5)),
-    kind("a worker answers 4 s late", ("report", late(4.0, after=True))),
-    kind("a worker answers for others", ("report", reports(lambda found: [*found, TaskResult("t9-9:1")]))),
-    kind(
-        "a worker returns what nobody asked for", ("report", reports(with_more), 5),
-        cause="rollouts, but . were asked for",
-    ),
-    kind("a call of a worker fails in the network", ("report", raises(GONE))),
-    kind("tasks are lost in the network", ("task", raises(GONE))),
-    kind("tasks arrive, and the answer is lost", ("task", raises(GONE, after=True))),
-    kind("rows are lost in the network", ("rows", raises(GONE))),
-    # TransferQueue
-    kind("a write of rows fails", ("write", raises(BROKEN))),
-    kind("a write of rows fails after it was done", ("write", raises(BROKEN, after=True))),
-    kind("all writes of a prompt fail", ("write", poisons(raises(BROKEN)), ALWAYS)),
-    kind("a write of rows takes 15 s", ("write", late(15.0))),
-    kind("a commit fails at its columns", ("columns", raises(BROKEN))),
-    kind("a commit fails at its columns twice", ("columns", raises(BROKEN), 2)),
-    kind("a commit fails when it clears", ("score", raises(remote(BROKEN)), 4), ("clear", raises(BROKEN))),
-    kind("a commit fails at the status", ("status", raises(BROKEN))),
-    kind("a commit fails after the status", ("status", raises(BROKEN, after=True))),
-    kind("commits fail from now on", ("columns", raises(BROKEN), ALWAYS), cause="commit of a prompt failed"),
-    kind("a commit takes 15 s", ("columns", late(15.0))),
-    kind("a commit never ends", ("columns", late(ALWAYS)), cause="must end within 30 s"),
-    kind("a row's status fails", ("row", raises(BROKEN))),
-    kind("the list fails when rows are taken over", ("write", kills("me")), ("list", raises(BROKEN))),
-    kind(
-        "TransferQueue's controller dies", ("write", both(late(ALWAYS), kills("controller")), ALWAYS),
-        cause="controller must live",
-    ),
-    kind(
-        "TransferQueue's storage stops", ("write", both(late(ALWAYS), stops("storage")), ALWAYS),
-        cause="storage must answer|no answer of storage",
-    ),
-    # disks
-    kind("the disk is full at the first file", ("save", full_disk("fsync")), cause="No space left", rule="ar3po"),
-    kind("the disk is full at the second file", ("save", full_disk("fsync", 2)), cause="No space left", rule="ar3po"),
-    kind("the disk is full when a file is named", ("save", full_disk("replace")), cause="No space left"),
-    kind("the disk is full for a folder", ("save", full_disk("mkdir")), cause="No space left"),
-    kind("the disk is full for metrics", ("log", full_log()), cause="No space left"),
-    # clocks
-    kind("the host's clock jumps a day ahead", ("score", jumps(wall=86400.0))),
-    kind("the host's clock jumps a day back", ("score", jumps(wall=-86400.0))),
-    kind("the machine sleeps for half an hour", ("score", jumps(wall=1800.0, all_clocks=1800.0))),
-    kind("the machine sleeps in an update", ("update", jumps(wall=600.0, all_clocks=600.0))),
-    # two at once
-    kind("a worker dies, and rewards are NaN", ("write", kills("me")), ("score", score(math.nan), 3)),
-    kind("a worker stops, and a request never ends", ("write", stops("me")), ("generate", late(ALWAYS))),
-    kind("a worker dies, and a write fails", ("report", kills("me")), ("write", raises(BROKEN))),
-    kind("a reward worker and a worker die", ("score", both(kills("worker 0"), kills("me")))),
-    kind("the clock jumps, and a worker stops", ("score", jumps(wall=-9e5)), ("write", stops("me"))),
-    kind("a worker dies, and the one that takes over", ("write", kills("me")), ("row", kills("me"))),
-    kind("a worker dies after a commit, and one within", ("status", kills("me", after=True)), ("columns", kills("me"))),
-)  # fmt: skip
-"""All kinds, each with the cause that must end its run, if one must."""
+TABLE = r"""
+    * a reward raises => score: raises remotely
+    a reward raises twice => score: raises remotely, 2 times
+    all rewards of a prompt raise => score: poisons raises remotely, always
+    * rewards raise from now on => score: raises remotely, always => must arrive, got none
+    * a reward is NaN => score: scores .nan, 2 times
+    a reward is infinite => score: scores .inf, 2 times
+    a reward is minus infinity => score: scores -.inf, 2 times
+    a reward is None => score: scores null, 2 times
+    a reward is text => score: scores one, 2 times
+    a reward is a list => score: scores [1.0, 0.0], 2 times
+    a reward is an array => score: scores an array, 2 times
+    a reward is a tensor of NaN => score: scores a tensor of NaN, 2 times
+    a reward is a dictionary => score: scores {score: 1.0}, 2 times
+    a reward is a complex number => score: scores a complex number, 2 times
+    a reward is a whole number beyond the range => score: scores a number beyond the range, 2 times
+    all rewards of a prompt are NaN => score: poisons scores .nan, always
+    a reward service returns nothing => score: returns null, 2 times
+    a reward service returns a list => score: returns [1.0], 2 times
+    a reward service leaves the reward out => score: returns {reward_extra_info: {}}, 2 times
+    a reward service leaves the extra values out => score: returns {reward_score: 1.0}, 2 times
+    a reward takes 15 s => score: late 15 s, 3 times
+    a reward takes longer than the deadline => score: late 60 s
+    * a reward never comes => score: late for ever
+    a reward comes after the deadline => score: late 60 s after
+    a reward worker dies => score: kills me
+    both reward workers die => score: kills rewarder 0 and rewarder 1
+    * a reward worker stops => score: stops me
+    a reward worker stops for 8 s => score: stops me for 8 s
+    a reward worker is gone for good => score: kills me for good => rewarder . must live
+    a request raises => generate: raises remotely
+    all requests of a prompt raise => generate: poisons raises remotely, always
+    requests raise from now on => generate: raises remotely, always => must arrive, got none
+    a request takes longer than the deadline => generate: late 60 s
+    * a request never ends => generate: late for ever
+    a response without tokens => generate: generates [], 2 times
+    a response that was aborted => generate: aborts, 2 times
+    * a response of None => generate: generates null, 2 times
+    a response that is text => generate: returns a text, 2 times
+    a response whose tokens are text => generate: generates [a, b], 2 times
+    a server dies while it samples => generate: kills me => server must live|ActorDiedError|The actor died
+    a server stops while it samples => generate: stops me => server must answer|no answer of server
+    a server stops for 10 s while it samples => generate: stops me for 10 s
+    * a server stops when it is put to sleep => sleep: stops me => (must|no) answer
+    a server dies when it is put to sleep => sleep: kills me => The actor died
+    a server stops in an update => update: stops server => server must answer|no answer of server
+    a server stops when it gets weights => load: stops me => server must answer|no answer of server
+    a server stops in a checkpoint => save: stops server => server must answer|no answer of server
+    * weights are never loaded => load: late for ever => must leave on_step_end: update_weights
+    a training worker stops => update: stops me => must leave step: update_actor
+    a training worker dies => update: kills me => The actor died
+    an update takes 100 s => update: late 100 s
+    the load balancer raises => acquire: raises remotely, 2 times
+    the load balancer is late => acquire: late 60 s
+    the load balancer dies => acquire: kills me => balancer must live|ActorDiedError
+    a worker dies before it writes rows => write: kills me
+    a worker dies after it wrote rows => write: kills me after
+    a worker dies before it commits => columns: kills me
+    * a worker dies within a commit => columns: kills me after
+    a worker dies after a commit => status: kills me after
+    a worker dies with its report => report: kills me
+    a worker dies with its tasks => task: kills me
+    a worker dies with its rows => rows: kills me
+    a worker dies between rounds => update: kills worker 0
+    * a worker dies in a validation => write in a validation: kills worker 0
+    a worker dies after it validated => status in a validation: kills me after
+    * a worker stops in a validation => score in a validation: stops worker 1
+    a worker dies for good => write: kills me for good
+    a worker dies five times => write: kills me, 5 times
+    * workers die at each write => write: kills me, always => workers must live, got none of 2
+    * both workers die => generate: kills worker 0 and worker 1
+    * both workers die for good => generate: kills worker 0 and worker 1 for good => workers must live, got none of 2
+    * a worker stops => write: stops me
+    a worker stops after it wrote rows => write: stops me after
+    a worker stops within a commit => columns: stops me after
+    a worker stops after a commit => status: stops me after
+    a worker stops for 3 s => write: stops me for 3 s
+    a worker stops for 8 s => write: stops me for 8 s
+    both workers stop => generate: stops worker 0 and worker 1
+    one worker dies and the other stops => generate: kills worker 0 + stops worker 1
+    a worker answers twice => report: answers twice, 5 times
+    a worker answers 4 s late => report: late 4 s after
+    * a worker answers for others => report: answers for others
+    a worker returns what nobody asked for => report: answers more, 5 times => rollouts, but . were asked for
+    a call of a worker fails in the network => report: raises in the network
+    * tasks are lost in the network => task: raises in the network
+    tasks arrive, and the answer is lost => task: raises in the network after
+    * rows are lost in the network => rows: raises in the network
+    a write of rows fails => write: raises here
+    a write of rows fails after it was done => write: raises here after
+    all writes of a prompt fail => write: poisons raises here, always
+    a write of rows takes 15 s => write: late 15 s
+    a commit fails at its columns => columns: raises here
+    a commit fails at its columns twice => columns: raises here, 2 times
+    a commit fails when it clears => score: raises remotely, 4 times; clear: raises here
+    * a commit fails at the status => status: raises here
+    a commit fails after the status => status: raises here after
+    commits fail from now on => columns: raises here, always => commit of a prompt failed
+    a commit takes 15 s => columns: late 15 s
+    * a commit never ends => columns: late for ever => must end within 30 s
+    a row's status fails => row: raises here
+    the list fails when rows are taken over => write: kills me; list: raises here
+    TransferQueue's controller dies => write: late for ever + kills controller, always => controller must live
+    * TransferQueue's storage stops => write: late for ever + stops storage, always \
+        => storage must answer|no answer of storage
+    the disk is full at the first file => save: fills fsync => No space left => ar3po
+    * the disk is full at the second file => save: fills fsync on call 2 => No space left => ar3po
+    the disk is full when a file is named => save: fills replace => No space left
+    the disk is full for a folder => save: fills mkdir => No space left
+    the disk is full for metrics => log: fills the log => No space left
+    the host's clock jumps a day ahead => score: jumps 86400 s
+    the host's clock jumps a day back => score: jumps -86400 s
+    * the machine sleeps for half an hour => score: sleeps 1800 s
+    the machine sleeps in an update => update: sleeps 600 s
+    a worker dies, and rewards are NaN => write: kills me; score: scores .nan, 3 times
+    a worker stops, and a request never ends => write: stops me; generate: late for ever
+    a worker dies, and a write fails => report: kills me; write: raises here
+    a reward worker and a worker die => score: kills worker 0 + kills me
+    the clock jumps, and a worker stops => score: jumps -900000 s; write: stops me
+    a worker dies, and the one that takes over => write: kills me; row: kills me
+    a worker dies after a commit, and one within => status: kills me after; columns: kills me
+"""
+"""All kinds: the name, the strikes, the cause that must end the run if one must, and the rule if it is not HORA.
+
+A strike is a point and what happens there, once, so many times, or always. Those with a star are in the suite.
+"""
+
+KINDS = tuple(kind_of(*line) for line in lines(TABLE.replace("\\\n", "")))
 
 
 @dataclass
