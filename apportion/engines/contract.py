@@ -91,8 +91,7 @@ class EngineGroups:
             rule, prompts, rows_an_update=1, age_bound=NEVER_DUE, selection=decisions.selection, seed=seed, attempts=1,
             patience=lost_after,
         )  # fmt: skip
-        left_out = dict.fromkeys(decisions.parts)  # None, so that a run goes on with no part that it began without
-        self._settings = left_out | decisions.settings | {"group_size": group_size}
+        self._settings = decisions.settings | {"group_size": group_size}
         self._clock, self._prompts = 0, {prompt.id: prompt for prompt in prompts}
         self._flying: dict[str, tuple[Ticket, ...]] = {}
         self._again: list[tuple[Ticket, ...]] = []

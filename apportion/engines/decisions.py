@@ -18,7 +18,7 @@ from apportion.advantages import (
 from apportion.allocators import ALLOCATORS, Allocator
 from apportion.baselines import BASELINES, Baseline
 from apportion.checks import make_named
-from apportion.engines.saved_settings import settings_of
+from apportion.engines.saved_settings import check_same_settings, settings_of
 from apportion.presets import PRESETS, Preset, preset_of
 from apportion.selection import SELECTORS, Selector, check_selector
 from apportion.types import Batch, Needs, Prompt
@@ -86,8 +86,8 @@ class RunDecisions:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings of all parts, as a checkpoint has them; see ``settings_of``."""
-        return settings_of(self.parts)
+        """The settings of all parts by ``settings_of``, as a checkpoint has them; None for one that is left out."""
+        return dict.fromkeys(self.parts) | settings_of(self.parts)
 
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         """Give the allocator and the baseline all prompts, so that no step waits for embeddings."""
@@ -99,8 +99,12 @@ class RunDecisions:
         """Return the state of each part by its name; None for one that is left out."""
         return {name: None if part is None else part.state_dict() for name, part in self.parts.items()}
 
-    def load_state_dicts(self, states: Mapping[str, Any]) -> None:
-        """Restore what ``state_dicts`` returned. Raises ValueError for another kind of state."""
+    def load_state_dicts(self, states: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+        """Restore what ``state_dicts`` returned, of a run with these ``settings``.
+
+        Raises OtherSettingsError for other parts or settings, and ValueError for another kind of state.
+        """
+        check_same_settings(settings, self.settings)
         for name, part in self.parts.items():
             if part is not None:
                 part.load_state_dict(states[name])

@@ -2,43 +2,30 @@
 
 JSON has text, numbers, true, false, null and lists. Everything else is an object with one key, which says what it is:
 a ``dict``, a ``tuple``, ``bytes`` in hexadecimal, the number of a ``tensor`` or of a numpy ``array`` or ``scalar``, or
-a ``record``: one of the dataclasses that the reader names. A ``part`` is a value that is kept elsewhere, by its name.
+a ``record``: one of the dataclasses that the reader names. Earlier versions also wrote the name of a ``part``, which is
+kept elsewhere.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from apportion.runs.declared_types import check_fields
-from apportion.untrusted import MAX_DEPTH
-
 Records = Sequence[type[Any]]
-NameOf = Callable[[Any], str | None]
-"""Returns the name of a value that is kept elsewhere, and None for one that is not."""
-PartNamed = Callable[[str], Any]
-"""Returns a value that is kept elsewhere by its name, or raises ValueError."""
 
 
-def encode(value: Any, tensors: list[Tensor], name_of: NameOf | None = None, depth: int = 0) -> Any:
+def encode(value: Any, tensors: list[Tensor]) -> Any:
     """Return ``value`` as JSON. Its tensors and arrays are appended to ``tensors``, as copies on the CPU.
 
-    A dataclass with a name, by ``name_of``, is left out but for that name.
-
-    Raises TypeError for a value of any other kind, and ValueError for one that is nested too deeply.
+    Raises TypeError for a value of any other kind.
 
     >>> encode({"a": (1, b"x")}, [])
     {'dict': [['a', {'tuple': [1, {'bytes': '78'}]}]]}
     """
-    if depth > MAX_DEPTH:
-        raise ValueError(f"a state must have at most {MAX_DEPTH} levels, got more; does a value contain itself?")
-
-    def inner(part: Any) -> Any:
-        return encode(part, tensors, name_of, depth + 1)
 
     def kept(kind: str, tensor: Tensor) -> dict[str, int]:
         tensors.append(tensor)
@@ -49,11 +36,11 @@ def encode(value: Any, tensors: list[Tensor], name_of: NameOf | None = None, dep
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list):
-        return [inner(part) for part in value]
+        return [encode(part, tensors) for part in value]
     if isinstance(value, tuple):
-        return {"tuple": [inner(part) for part in value]}
+        return {"tuple": encode(list(value), tensors)}
     if isinstance(value, Mapping):
-        return {"dict": [[inner(key), inner(part)] for key, part in value.items()]}
+        return {"dict": [[encode(key, tensors), encode(part, tensors)] for key, part in value.items()]}
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
     if isinstance(value, Tensor):
@@ -61,10 +48,8 @@ def encode(value: Any, tensors: list[Tensor], name_of: NameOf | None = None, dep
     if isinstance(value, np.ndarray):
         return kept("array", torch.tensor(value).contiguous())  # raises TypeError for text and objects
     if is_dataclass(value) and not isinstance(value, type):
-        if name_of is not None and (name := name_of(value)) is not None:
-            return {"part": name}
         own = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
-        return {"record": [type(value).__name__, inner(own)]}
+        return {"record": [type(value).__name__, encode(own, tensors)]}
     raise TypeError(
         f"a state must be plain data, tensors and arrays, got a {type(value).__name__}; leave it out of the state, or "
         "make it plain"
@@ -72,91 +57,40 @@ def encode(value: Any, tensors: list[Tensor], name_of: NameOf | None = None, dep
 
 
 def decode(
-    value: Any,
-    tensors: dict[int, Tensor],
-    records: Records = (),
-    part_named: PartNamed | None = None,
-    depth: int = 0,
+    value: Any, tensors: dict[int, Tensor], records: Records = (), parts: Mapping[str, Any] = MappingProxyType({})
 ) -> Any:
-    """Return what ``encode`` was given. Raise ValueError for JSON that it cannot have written.
+    """Return what ``encode`` was given, with the ``parts`` in the places of their names.
 
-    ``tensors`` are taken out by number, so that each is used once. A record must be of one of ``records``, and its
-    fields must have the types that its class declares. Without ``part_named`` it must have no parts.
+    Raises ValueError, TypeError, KeyError or RecursionError for JSON that it cannot have written. ``tensors`` are taken
+    out by number, so that each is used once. A record must be of one of ``records``. Fields with a default may be newer
+    than the file.
     """
-    if depth > MAX_DEPTH:
-        raise ValueError(f"it must have at most {MAX_DEPTH} levels, got more")
 
     def inner(part: Any) -> Any:
-        return decode(part, tensors, records, part_named, depth + 1)
+        return decode(part, tensors, records, parts)
 
     if isinstance(value, list):
         return [inner(part) for part in value]
     if not isinstance(value, dict):
         return value
-    if len(value) != 1:
-        raise ValueError(f"an object must have one key, got {len(value)}")
     ((kind, content),) = value.items()
-    if kind == "tuple" and isinstance(content, list):
+    if kind == "tuple":
         return tuple(inner(part) for part in content)
-    if kind == "dict" and isinstance(content, list):
-        return _dictionary([(inner(key), inner(part)) for key, part in map(_pair, content)])
-    if kind == "bytes" and isinstance(content, str):
+    if kind == "dict":
+        return {inner(key): inner(part) for key, part in content}
+    if kind == "bytes":
         return bytes.fromhex(content)
-    if kind in ("tensor", "array", "scalar") and type(content) is int and content in tensors:
-        tensor = tensors.pop(content)
-        if kind == "tensor":
-            return tensor
-        array = _array(tensor)
-        if kind == "scalar" and array.ndim:
-            raise ValueError(f"a scalar must be one number, got {array.size}")
-        return array if kind == "array" else array[()]
+    if kind == "tensor":
+        return tensors.pop(content)
+    if kind == "array":
+        return tensors.pop(content).numpy()
+    if kind == "scalar":
+        return tensors.pop(content).numpy()[()]
     if kind == "record":
-        name, own = _pair(content)
-        return _record(name, inner(own), {record.__name__: record for record in records})
-    if kind == "part" and isinstance(content, str) and part_named is not None:
-        return part_named(content)
+        name, own = content
+        if name not in (known := {record.__name__: record for record in records}):
+            raise ValueError(f"a record must be one of {', '.join(known) or 'none'}, got {name!r:.40}")
+        return known[name](**inner(own))
+    if kind == "part":
+        return parts[content]
     raise ValueError(f"an object must say what it is, got {kind!r:.40}")
-
-
-def _array(tensor: Tensor) -> NDArray[Any]:
-    try:
-        return tensor.numpy()
-    except TypeError as error:
-        raise ValueError(f"an array cannot be of {tensor.dtype}") from error
-
-
-def _pair(content: Any) -> tuple[Any, Any]:
-    if not isinstance(content, list) or len(content) != 2:
-        raise ValueError("a dict or a record must be made of pairs")
-    return content[0], content[1]
-
-
-def _dictionary(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    try:
-        found = dict(pairs)
-    except TypeError as error:
-        raise ValueError(f"a key must be hashable: {error}") from error
-    if len(found) < len(pairs):
-        raise ValueError("a dict must have each key once")
-    return found
-
-
-def _record(name: Any, own: Any, known: Mapping[str, type[Any]]) -> Any:
-    kind = known.get(name) if isinstance(name, str) else None
-    if kind is None:
-        raise ValueError(f"a record must be one of {', '.join(known) or 'none'}, got {name!r:.40}")
-    if isinstance(own, dict):  # a field with a default may be newer than the file
-        own = _defaults(kind) | own
-    check_fields(kind, own)
-    return kind(**own)
-
-
-def _defaults(kind: type[Any]) -> dict[str, Any]:
-    """Return the defaults of the fields that have one, by name."""
-    found = {}
-    for each in fields(kind):
-        if each.init and each.default_factory is not MISSING:
-            found[each.name] = each.default_factory()
-        elif each.init and each.default is not MISSING:
-            found[each.name] = each.default
-    return found

@@ -2,17 +2,22 @@
 
 A file is in the safetensors format, followed by the SHA-256 of these bytes, so that a damaged file is never loaded as
 another state. The format is a table of tensors that covers its bytes exactly, so that no number in it can ask for more
-memory than the file has bytes. One of the tensors is UTF-8 JSON with the kind of the file, its version, and the state
-by ``plain_data``. Loading a file builds these values and nothing else. It never runs code.
+memory than the file has bytes. One of the tensors is UTF-8 JSON with the kind of the file, its version, the state by
+``plain_data``, and the type and shape of each tensor in it. Those of one type follow one another in one tensor, because
+the format has room for about a million names. Loading a file builds these values and nothing else. It never runs code.
+
+In files of earlier versions each tensor has its number as a name. Files of verl had rollouts in other files beside
+them, as states of their own, by checksum.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,15 +25,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from apportion.engines.plain_data import PartNamed, Records, decode, encode
-from apportion.runs.declared_types import fits
+from apportion.engines.plain_data import Records, decode, encode
 from apportion.runs.whole_files import is_file, write_whole
 
 VERSION = 2
 """Version of all files; 1 were pickles."""
 CHECKSUM_BYTES = 32
 HEAD = "apportion"
-"""Name of the tensor that holds the JSON. The others are numbered from 0."""
+"""Name of the tensor that holds the JSON. The others are named by their type."""
+PART = "part of a run"
 
 
 class SavedStateError(ValueError):
@@ -49,14 +54,9 @@ def load_state(path: Path, kind: str, *, remedy: str, records: Records = ()) -> 
     Raises SavedStateError, which ends with ``remedy``, for any other file or none, and OSError if it cannot be read.
     """
     with restoring(path, remedy):
-        return unpack(read_saved(path), kind).decode(records)
-
-
-def read_saved(path: Path) -> bytes:
-    """Return the content of a file of a checkpoint. Raise ValueError if there is none."""
-    if not is_file(path):
-        raise ValueError("a checkpoint must hold the state of its run, got no such file")
-    return path.read_bytes()
+        if not is_file(path):
+            raise ValueError("a checkpoint must hold the state of its run, got no such file")
+        return _unpacked(path.read_bytes(), kind, records, path)
 
 
 @contextmanager
@@ -70,70 +70,68 @@ def restoring(path: Path, remedy: str) -> Iterator[None]:
         raise SavedStateError(f"{path}: {' '.join(str(error).split())}; {remedy}") from error
 
 
-@dataclass(frozen=True)
-class PackedState:
-    """The content of a file: the encoded ``state``, its ``tensors`` by number, and the parts in each of its ``files``.
-
-    ``what`` says what the file must be. ``files`` maps names of files to the names and sizes in bytes of their parts.
-    """
-
-    what: str
-    state: Any
-    tensors: dict[int, Tensor]
-    files: Mapping[str, Mapping[str, int]]
-
-    def decode(self, records: Records, part_named: PartNamed | None = None) -> Any:
-        """Return the state. Raise ValueError if it is damaged."""
-        try:
-            return decode(self.state, self.tensors, records, part_named)
-        except ValueError as error:
-            raise ValueError(f"{self.what}, got one that is damaged ({error})") from error
-
-
 def packed(kind: str, state: Any) -> bytes:
-    """Return the content of a file with a ``state`` of ``kind`` that is complete by itself."""
+    """Return the content of a file with a ``state`` of ``kind``."""
     tensors: list[Tensor] = []
-    return pack(kind, encode(state, tensors), tensors)
-
-
-def pack(
-    kind: str, state: Any, tensors: Sequence[Tensor], files: Mapping[str, Mapping[str, int]] = MappingProxyType({})
-) -> bytes:
-    """Return the content of a file with an encoded ``state`` of ``kind`` and its ``tensors``."""
-    found = {"kind": kind, "version": VERSION, "state": state} | ({"files": dict(files)} if files else {})
-    head = torch.frombuffer(bytearray(json.dumps(found).encode()), dtype=torch.uint8)
-    content = save({HEAD: head, **{str(number): tensor for number, tensor in enumerate(tensors)}})
+    encoded, by_type = encode(state, tensors), dict[str, list[Tensor]]()
+    shapes = [(str(tensor.dtype), list(tensor.shape)) for tensor in tensors]
+    for (name, _), tensor in zip(shapes, tensors, strict=True):
+        by_type.setdefault(name, []).append(tensor.flatten())
+    found = json.dumps({"kind": kind, "version": VERSION, "state": encoded, "shapes": shapes})
+    head = torch.frombuffer(bytearray(found.encode()), dtype=torch.uint8)
+    content = save({HEAD: head, **{name: torch.cat(own) for name, own in by_type.items()}})
     return content + sha256(content).digest()
 
 
-def checksum_of(content: bytes | memoryview) -> bytes | None:
-    """Return the checksum at the end of what ``pack`` returned; None if it does not fit."""
-    own = bytes(content[-CHECKSUM_BYTES:])
-    return own if sha256(content[:-CHECKSUM_BYTES]).digest() == own else None
-
-
-def unpack(content: bytes, kind: str) -> PackedState:
-    """Return the parts of what ``pack`` returned. Raise ValueError for anything else."""
+def _unpacked(content: bytes, kind: str, records: Records, path: Path) -> Any:
+    """Return the state in what ``packed`` returned. Raise ValueError for anything else."""
     what = f"the file must be the saved state of a {kind}"
-    if checksum_of(content) is None:
+    if sha256(content[:-CHECKSUM_BYTES]).digest() != content[-CHECKSUM_BYTES:]:
         pickled = content.startswith((b"PK\x03\x04", b"\x80"))
         got = "an archive or a pickle of an earlier version" if pickled else "a file that is damaged"
         raise ValueError(f"{what}, got {got} or of something else")
     try:
         tensors = load(content[:-CHECKSUM_BYTES])
-        head = tensors.pop(HEAD)
-        found = json.loads(head.numpy().tobytes())
-    except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
+        head = json.loads(tensors.pop(HEAD).numpy().tobytes())
+        found, version, state = head["kind"], head["version"], head["state"]
+        shapes = head.get("shapes")
+        numbered = {int(name): own for name, own in tensors.items()} if shapes is None else _apart(tensors, shapes)
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{what}, got a file that is damaged or of something else") from error
-    if not isinstance(found, Mapping) or found.keys() - {"files"} != {"kind", "version", "state"}:
-        raise ValueError(f"{what}, got a file of something else")
-    if found["kind"] != kind:
-        raise ValueError(f"{what}, got that of a {found['kind']!r:.40}")
-    if found["version"] != VERSION:
-        raise ValueError(f"{what} of version {VERSION}, got version {found['version']!r:.40}")
-    if tensors.keys() != {str(number) for number in range(len(tensors))}:
-        raise ValueError(f"{what}, got one whose tensors are not numbered")
-    files = found.get("files", {})
-    if not fits(files, dict[str, dict[str, int]]):
-        raise ValueError(f"{what}, got one whose files are not named")
-    return PackedState(what, found["state"], {number: tensors[str(number)] for number in range(len(tensors))}, files)
+    if found != kind:
+        raise ValueError(f"{what}, got that of a {found!r:.40}")
+    if version != VERSION:
+        raise ValueError(f"{what} of version {VERSION}, got version {version!r:.40}")
+    try:
+        parts = {
+            name: _unpacked(part, PART, records, path)
+            for file, sizes in head.get("files", {}).items()
+            for name, part in _parts_beside(path, file, sizes)
+        }
+        return decode(state, numbered, records, parts)
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{what}, got one that is damaged ({error})") from error
+
+
+def _apart(joined: Mapping[str, Tensor], shapes: Any) -> dict[int, Tensor]:
+    """Return the tensors that follow one another in those of each type, by number."""
+    found, starts = dict[int, Tensor](), Counter[str]()
+    for number, (name, shape) in enumerate(shapes):
+        start = starts[name]
+        starts[name] += math.prod(shape)
+        found[number] = joined[name][start : starts[name]].reshape(shape).clone()
+    return found
+
+
+def _parts_beside(path: Path, name: str, sizes: Mapping[str, int]) -> Iterator[tuple[str, bytes]]:
+    """Yield the checksum and the bytes of each part in the file ``name`` beside ``path``. Raises ValueError."""
+    if not re.fullmatch(rf"{re.escape(path.stem)}\.[0-9a-f]{{16}}\.parts", name):
+        raise ValueError(f"a file of parts must have its own kind of name, got {name!r:.80}")
+    if not is_file(file := path.with_name(name)):
+        raise ValueError(f"{name}, a file of its parts, is missing")
+    content, start = file.read_bytes(), 0
+    for checksum, size in sizes.items():
+        part, start = content[start : start + size], start + size
+        if part[-CHECKSUM_BYTES:].hex() != checksum:
+            raise ValueError(f"{name}, a file of its parts, is damaged")
+        yield checksum, part

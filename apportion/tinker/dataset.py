@@ -12,7 +12,6 @@ from tinker_cookbook.rl.types import EnvGroupBuilder, RLDataset
 from apportion.engines.decisions import check_draws
 from apportion.engines.fresh_rows import FreshRows, draw_distinct
 from apportion.engines.metrics import allocation_metrics, prefixed
-from apportion.engines.saved_settings import check_same_settings
 from apportion.predictors.saved import SavedValues
 from apportion.tinker.batch import AllocatedBatch, RoundSettings
 from apportion.tinker.checkpoints import StateFiles
@@ -122,14 +121,7 @@ class AllocatedDataset(RLDataset):  # type: ignore[misc]
         }
 
     def _load(self, saved: SavedValues) -> None:
-        name = self.allocation.allocator.name
-        if saved.values["name"] != name:
-            raise saved.refusal("name", repr(name))
-        for key, part in self.allocation.parts.items():
-            if (saved.values[key] is None) != (part is None):
-                raise saved.refusal(key, "None" if part is None else f"that of a {key}")
-        check_same_settings(saved.state("settings"), self.allocation.settings)
-        self.allocation.load_state_dicts(saved.values)
+        self.allocation.load_state_dicts(saved.values, saved.state("settings"))
         if drawn := saved.count("drawn"):
             self._fresh.restore(drawn)
 

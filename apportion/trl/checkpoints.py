@@ -12,14 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
 
 from apportion.engines.fresh_rows import FreshRows
-from apportion.engines.saved_settings import check_same_settings
-from apportion.engines.saved_state import SavedStateError, load_state, restoring, save_state
+from apportion.engines.saved_state import load_state, restoring, save_state
 from apportion.records import resume_log, start_log
-from apportion.runs.declared_types import fits
 from apportion.trl.failures import FailureCount
 from apportion.trl.generation import Response
 from apportion.trl.ranks import Ranks
@@ -33,7 +30,7 @@ FILE = "apportion.pt"
 LAST = "trainer_state.json"
 """The file that TRL writes last: a checkpoint that has it is whole."""
 KIND, BATCH_KIND = "TRL run", "TRL generation batch"
-REMEDY = "resume from another checkpoint, or start a new run"
+REMEDY = "resume from another checkpoint, or start a new run from its weights with model="
 TRLTrainer: Any = object  # one of TRL's trainers comes later in the method resolution order
 
 
@@ -47,8 +44,6 @@ class SavedState:
     of the batches that the selection has chosen in this epoch. ``settings`` are those of the allocator, the baseline
     and the selection, ``iterations`` is TRL's num_iterations, ``log`` is the id of the run in its rollout log, and
     ``failures`` is the state of its count of completions without a reward, which earlier versions did not save.
-
-    Raises ValueError for a negative number.
     """
 
     allocator: dict[str, Any]
@@ -64,13 +59,6 @@ class SavedState:
     iterations: int
     log: str | None = None
     failures: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        numbers = {"drawn": self.drawn, "batches": self.batches, "step": self.step}
-        if min(numbers.values()) < 0 or (self.sharing is not None and min(self.sharing) < 1):
-            raise ValueError(
-                f"a saved run must have counted from 0, got {numbers} and {self.sharing}; load one that is unchanged"
-            )
 
 
 class WholeCheckpoints(TRLTrainer):  # type: ignore[misc]
@@ -170,24 +158,15 @@ class CheckpointedTrainer(WholeCheckpoints):
                 log=self._log,
                 failures=self._failures.state_dict(),
             )
-            save(folder, state)
+            save_state(folder / FILE, KIND, state)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Load TRL's optimizer and our own files. All ranks raise the same errors."""
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
-        allocation, ranks, folder = self.allocation, self._ranks, Path(checkpoint)
-        states: dict[str, Any] = {}
-
-        def load_without_state_dicts() -> SavedState:
-            with_parts = {name: part is not None for name, part in allocation.parts.items() if name != "allocator"}
-            saved = load(folder, allocation.allocator.name, **with_parts)
-            check_same_settings(saved.settings, allocation.settings)
-            states.update({name: getattr(saved, name) for name in allocation.parts})
-            return replace(saved, allocator={}, baseline=None, selection=None)
-
-        saved = ranks.run_on_main(load_without_state_dicts)
+        ranks, folder = self._ranks, Path(checkpoint)
+        saved = ranks.run_on_main(lambda: self._restored(folder))
         sharing = (ranks.size, self.args.steps_per_generation, self.num_iterations)
         self._buffered_inputs = load_batch(folder, ranks.rank, sharing, self.accelerator.device, saved)
         self._fresh.restore(saved.drawn)
@@ -196,21 +175,23 @@ class CheckpointedTrainer(WholeCheckpoints):
         with restoring(folder / FILE, REMEDY):
             self._failures.load_state_dict(saved.failures)
             self._restore_sampler(saved)
+        self._log = ranks.run_on_main(lambda: self._resume_log(saved.log))
 
-        def restore() -> None:
-            with restoring(folder / FILE, REMEDY):
-                allocation.load_state_dicts(states)
-            if allocation.rollout_log is not None:
-                self._log = resume_log(allocation.rollout_log, saved.log, self._batches - 1)
-
-        ranks.run_on_main(restore)
+    def _restored(self, folder: Path) -> SavedState:
+        """Restore the parts of the allocation on rank 0. Return the rest, which all ranks need."""
+        saved, parts = load(folder), self.allocation.parts
+        with restoring(folder / FILE, REMEDY):
+            self.allocation.load_state_dicts({name: getattr(saved, name) for name in parts}, saved.settings)
+        return replace(saved, allocator={}, baseline=None, selection=None)
 
     def _start_log(self) -> str | None:
         """Return the id of this run in its rollout log; None without a log. A trainer may train again."""
         folder = self.allocation.rollout_log
-        if folder is None:
-            return None
-        return start_log(folder) if self._log is None else resume_log(folder, self._log, self._batches - 1)
+        return self._resume_log(self._log) if folder is None or self._log is not None else start_log(folder)
+
+    def _resume_log(self, run: str | None) -> str | None:
+        folder = self.allocation.rollout_log
+        return None if folder is None else resume_log(folder, run, self._batches - 1)
 
     def _restore_sampler(self, saved: SavedState) -> None:
         """Put the sampler where the checkpoint was written. transformers then skips rows of its epoch."""
@@ -229,37 +210,9 @@ def newest_checkpoint(folder: Path) -> Path | None:
     return None if newest is None else folder / f"{prefix}{newest}"
 
 
-def save(folder: Path, state: SavedState) -> None:
-    """Write ``state`` to the checkpoint in ``folder``."""
-    save_state(folder / FILE, KIND, state)
-
-
-def load(folder: Path, name: str, *, baseline: bool = False, selection: bool = False) -> SavedState:
-    """Load the state of a run with the allocator ``name``, with or without a ``baseline`` and a ``selection``.
-
-    Raises ValueError if there is none, if it is damaged, or if it belongs to another kind of run.
-    """
-    path = folder / FILE
-    if not path.exists():
-        raise ValueError(
-            f"a checkpoint must hold the allocator's state, got {folder} without {FILE}; resume a run with an "
-            "allocator, or start a new run from its weights with model="
-        )
-    state = load_state(path, KIND, remedy=REMEDY, records=(SavedState, Response))
-    if not isinstance(state, SavedState):
-        raise SavedStateError(f"{path}: the file must hold the state of a run, got a {type(state).__name__}; {REMEDY}")
-    if state.name != name:
-        raise ValueError(
-            f"a checkpoint must be of the same allocator, {name}, got {state.name} in {path}; resume with "
-            "that one, or start a new run from its weights with model="
-        )
-    for part, wanted in (("baseline", baseline), ("selection", selection)):
-        if (getattr(state, part) is not None) != wanted:
-            own, other = ("with", "without") if wanted else ("without", "with")
-            raise ValueError(
-                f"a checkpoint must be of a run {own} a {part}, got {path} of a run {other}; resume with the {part} "
-                "that it was written with"
-            )
+def load(folder: Path) -> SavedState:
+    """Load the state of a run from the checkpoint in ``folder``. Raises SavedStateError if there is none."""
+    state: SavedState = load_state(folder / FILE, KIND, remedy=REMEDY, records=(SavedState, Response))
     return state
 
 
@@ -289,23 +242,8 @@ def load_batch(
             f"steps_per_generation and num_iterations, {begun}, got {sharing}; set them so, or resume a checkpoint "
             "between two batches"
         )
-    path = _batch_file(folder, rank)
-    if not path.exists():
-        raise SavedStateError(f"{path}: a checkpoint in the middle of a batch must hold it, got no such file; {REMEDY}")
-    chunks = load_state(path, BATCH_KIND, remedy=REMEDY)
-    with restoring(path, REMEDY):
-        _check_chunks(chunks, sharing[1])
+    chunks = load_state(_batch_file(folder, rank), BATCH_KIND, remedy=REMEDY)
     return [to_device(chunk, device) for chunk in chunks]
-
-
-def _check_chunks(chunks: Any, count: int) -> None:
-    """Raise ValueError unless these are ``count`` micro-batches with the same columns, of as many rows each."""
-    if not fits(chunks, list[dict[str, Tensor | float | None]]) or len(chunks) != count:
-        raise ValueError(f"the file must hold {count} micro-batches of tensors, got something else")
-    for chunk in chunks:
-        rows = {len(value) for value in chunk.values() if isinstance(value, Tensor) and value.ndim}
-        if chunk.keys() != chunks[0].keys() or len(rows) != 1:
-            raise ValueError("micro-batches must have the same columns with a row for each rollout, got others")
 
 
 def _batch_file(folder: Path, rank: int) -> Path:

@@ -168,13 +168,9 @@ class StreamWorker:
 
     def load(self, path: Path) -> None:
         """Continue from what ``save`` wrote. Raise ValueError if it is damaged, or of a run with other settings."""
-        if not path.exists():
-            raise ValueError(f"a checkpoint must hold the state of the stream, got none at {path}; {REMEDY}")
         state = load_state(path, KIND, remedy=REMEDY, records=(StreamCompletion,))
         with restoring(path, REMEDY):
             check_same_settings(state["settings"], self.allocation.settings)
-            if (state["baseline"] is None) != (self.allocation.baseline is None):
-                raise ValueError("a checkpoint must be of a run with the same baseline, got one with another")
             self.stream.load_state_dict(state["stream"])
             self.stream.restarted()
             if self.allocation.baseline is not None:

@@ -22,9 +22,8 @@ from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 from verl.trainer.ppo.v1 import trainer_base
 from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 
-from apportion.engines.saved_parts import SharedParts, load_with_parts
 from apportion.engines.saved_settings import check_same_settings
-from apportion.engines.saved_state import SavedStateError, restoring
+from apportion.engines.saved_state import SavedStateError, load_state, restoring, save_state
 from apportion.predictors.saved import OtherSettingsError, SavedValues
 from apportion.types import Batch, Belief, Prompt, Rollout
 from apportion.verl.coordinator.messages import WrittenRollout
@@ -50,7 +49,6 @@ class SavedAllocation(CheckpointCallback):  # type: ignore[misc]
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config=config)
-        self._parts = SharedParts(is_reusable)
         self._saved: Path | None = None
         call_before(trainer_base.PPOTrainer, "_save_checkpoint", write_before_weights)
 
@@ -60,13 +58,11 @@ class SavedAllocation(CheckpointCallback):  # type: ignore[misc]
             self.write(trainer, Path(checkpoint_dir))
 
     def write(self, trainer: Any, folder: Path) -> None:
-        """Write the coordinator's state to ``folder``. Only rollouts that are new since the last time are written."""
-        manager, path = trainer.agent_loop_manager, folder / FILE
+        """Write the coordinator's state to ``folder``."""
+        manager = trainer.agent_loop_manager
         state = manager.coordinator_state()
-        if self._saved is None:
-            any(self._parts.adopt(earlier, KIND) for earlier in _earlier_files(path, own=True))
         folder.mkdir(parents=True, exist_ok=True)
-        self._parts.save(path, KIND, {"settings": manager.allocation.settings, "coordinator": state})
+        save_state(folder / FILE, KIND, {"settings": manager.allocation.settings, "coordinator": state})
         self._saved = folder
 
 
@@ -139,7 +135,7 @@ def load_into(coordinator: Coordinator, path: Path) -> None:
 
 def _load(coordinator: Coordinator, path: Path) -> None:
     """Have ``coordinator`` continue from ``path``. Raises SavedStateError, OtherSettingsError or OSError."""
-    parts = load_with_parts(path, KIND, remedy=REMEDY, records=RECORDS)
+    parts = load_state(path, KIND, remedy=REMEDY, records=RECORDS)
     try:
         with restoring(path, REMEDY):
             saved = SavedValues(parts, KIND, ["settings", "coordinator"])
@@ -163,15 +159,15 @@ def _check_same_run(allocation: VerlAllocation, settings: Mapping[str, Any], sta
             )
 
 
-def _earlier_files(path: Path, *, own: bool = False) -> Iterator[Path]:
-    """Yield the files of older checkpoints beside that of ``path``, the newest first; with ``own`` also ``path``."""
+def _earlier_files(path: Path) -> Iterator[Path]:
+    """Yield the files of older checkpoints beside that of ``path``, the newest first."""
     step = _step(path.parent)
     folders = {
         found: folder for folder in path.parent.parent.glob(f"{FOLDER}*") if (found := _step(folder)) is not None
     }
     for found in sorted(folders, reverse=True):
         file = folders[found] / FILE
-        if step is not None and (found < step or (own and found == step)):
+        if step is not None and found < step:
             yield file
 
 
@@ -201,8 +197,3 @@ def _warn(path: Path, what: str, faults: list[str]) -> None:
         len(faults),
         " | ".join(faults[:SHOWN]) + " | ..." * (len(faults) > SHOWN),
     )
-
-
-def is_reusable(value: Any) -> bool:
-    """Return whether ``value`` is a rollout that a later step may train on again."""
-    return isinstance(value, WrittenRollout) and value.outputs is not None

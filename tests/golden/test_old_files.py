@@ -90,7 +90,7 @@ def test_a_checkpoint_of_trl_is_loaded():
 
     from apportion.trl import checkpoints  # noqa: PLC0415
 
-    state = checkpoints.load(HERE / "trl", "hora", selection=True)
+    state = checkpoints.load(HERE / "trl")
     assert (state.step, state.batches, state.sharing, state.chosen) == (2, 1, (1, 4), [[11, 3, 20, 13]])
     chunks = checkpoints.load_batch(HERE / "trl", 0, (*state.sharing, state.iterations), torch.device("cpu"), state)
     assert [tuple(chunk["completion_ids"].shape) for chunk in chunks] == [(8, 4)] * 4

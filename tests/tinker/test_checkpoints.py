@@ -70,8 +70,8 @@ def test_no_state_is_written_where_no_checkpoint_is(configured, run, tmp_path):
 @pytest.mark.parametrize(
     ("allocator", "settings", "message"),
     [
-        (HORA(), {}, "name must be 'hora'"),
-        (VIP(rollouts_per_prompt=6), {"selection": Mixed()}, "selection must be that of a selection"),
+        (HORA(), {}, "allocator must be 'vip', as in the run that wrote the checkpoint, got 'hora'"),
+        (VIP(rollouts_per_prompt=6), {"selection": Mixed()}, "selection must be None, as in .*, got 'mixed'"),
         (VIP(rollouts_per_prompt=5), {}, "allocator.rollouts_per_prompt must be 6, as in the run that wrote"),
     ],
 )

@@ -18,12 +18,11 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from apportion import VIP, Batch, Belief, Plan, Prompt, Rollout, Uniform
 from apportion.baselines import SPO
-from apportion.engines.saved_parts import SharedParts, load_with_parts
 from apportion.engines.saved_state import SavedStateError, load_state, save_state
 from apportion.predictors import DiscountedCounts
 from apportion.predictors.saved import OtherSettingsError
 from apportion.selection import ShuffledEpochs
-from apportion.verl.checkpoints import FILE, KIND, RECORDS, SavedAllocation, is_reusable, load_into, resumed_file
+from apportion.verl.checkpoints import FILE, KIND, RECORDS, SavedAllocation, load_into, resumed_file
 from apportion.verl.checks import SAVED
 from apportion.verl.coordinator.messages import WrittenRollout
 from apportion.verl.coordinator.selection import PromptSelection
@@ -182,7 +181,7 @@ def learned(coordinator):
 def test_the_trainer_writes_our_file_before_its_tracker_names_the_checkpoint(tmp_path):
     """So that a kill at any moment leaves a latest checkpoint that has it."""
     train_and_save(trainer_of(tmp_path, made(counting())), 1)
-    assert load_with_parts(resumed_file(configured(tmp_path)), KIND, remedy="", records=RECORDS)["coordinator"]
+    assert load_state(resumed_file(configured(tmp_path)), KIND, remedy="", records=RECORDS)["coordinator"]
 
     with pytest.raises(OSError, match="killed before actor"):
         train_and_save(trainer_of(tmp_path, made(counting()), fails="actor"), 2)
@@ -377,34 +376,31 @@ def test_a_forged_state_in_a_checkpoint_is_refused(tmp_path):
 
 
 def test_batches_within_a_round_are_learned_from_after_a_resume(tmp_path):
-    """A batch has arrays, beliefs and rollouts, which the file holds as records and parts."""
+    """A batch has arrays, beliefs and rollouts, which the file holds as records."""
     completion = WrittenRollout(b"digest", "h1-0", 2, (5, 3), outputs=({"prompt_ids": [1], "metrics": {"a": 0.5}},))
     batch = Batch.start([Prompt("a"), Prompt("b")], Belief.uniform(2)).add(
         Plan([1, 2]), [[Rollout(True, completion=completion)], [Rollout(False)]]
     )
     path = tmp_path / FILE
     state = {"name": "uniform", "allocator": {}, "drawn": 3, "unfinished": [batch], "learned_uids": []} | NOTHING
-    SharedParts(is_reusable).save(path, KIND, {"settings": {}, "coordinator": state})
+    save_state(path, KIND, {"settings": {}, "coordinator": state})
     learned_from = loaded(path, Settings(Watched(Uniform()))).allocation.allocator.learned
     assert learned_from == [batch] and learned_from[0].rollouts[0][0].completion.outputs == completion.outputs
 
 
-def test_the_responses_of_ar3po_are_shared_by_checkpoints_and_come_back(tmp_path):
+def test_the_responses_of_ar3po_come_back_and_without_their_file_those_of_the_checkpoint_before(tmp_path):
     def settings():
         return Settings(ALLOCATORS["ar3po reusing"]())
 
     coordinator = made(settings())
     trainer = trainer_of(tmp_path, coordinator)
     train_and_save(trainer, 1, 2, 3)
-    files = {step: sorted((tmp_path / f"global_step_{step}").glob("*.parts")) for step in (1, 2, 3)}
-    assert all(files.values())
-    shutil.rmtree(tmp_path / "global_step_1")
     other = loaded(tmp_path / "global_step_3" / FILE, settings())
     entries = [each.allocation.allocator.state_dict()["store"]["entries"] for each in (other, coordinator)]
     assert entries[0] == entries[1] and entries[0]
     assert [rollout["completion"].outputs for _, rollout in entries[0]] == [
         rollout["completion"].outputs for _, rollout in entries[1]
     ]
-    files[3][0].unlink()
+    (tmp_path / "global_step_3" / FILE).unlink()
     load_into(other, tmp_path / "global_step_3" / FILE)
     assert other.allocation.allocator._store.step == 2
