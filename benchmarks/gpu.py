@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from apportion.lab.policy.job_source import LabSource
 from apportion.trl.jobs.command import make_trainer
 from apportion.trl.jobs.folder import remove_results
 from apportion.trl.jobs.job import read_job
@@ -68,13 +67,13 @@ def _now():
 
 def measured(arm, seed, seconds, overrides):
     """Return the accuracy after each part of a run, its steps and rollouts, and the seconds it took."""
-    sources, given = {"lab:": LabSource}, ["training.max_steps=1000000", "training.save_strategy=no"]
+    given = ["training.max_steps=1000000", "training.save_strategy=no"]
     lines = [*given, "training.disable_tqdm=true", f"training.seed={seed}", ARMS[arm], *overrides]
     name = f"gpu-{list(ARMS).index(arm)}-{seed}"
-    prepared = prepare(read_job(JOB, lines, name, False, sources)[0], sources)
+    prepared = prepare(read_job(JOB, lines, name, False)[0])
     remove_results(prepared.job.directory)
     model, clock = prepared.job.model, EqualSeconds(seconds)
-    weights = model if prepared.source_model is None else str(prepared.source_model.folder(None))
+    weights = model if prepared.lab_model is None else str(prepared.lab_model.folder(None))
     trainer = make_trainer(prepared, weights)
     trainer.add_callback(clock)
     before = trainer.evaluate()

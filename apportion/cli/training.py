@@ -6,7 +6,7 @@ import os
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -14,9 +14,6 @@ from typer.core import TyperCommand
 from apportion.cli.errors import missing_extra, usage_errors
 from apportion.cli.options import DryRun, Name, Overrides, Resume
 from apportion.toml import ConfigError
-
-if TYPE_CHECKING:
-    from apportion.trl.jobs.sources import ModelSource
 
 
 class UnreadArguments(TyperCommand):
@@ -69,10 +66,10 @@ def trl(
 
     The file names the model, the data, the verifier and the allocator.
     """
-    sources, jobs = {"lab:": _lab_source}, _import("trl", "apportion.trl.jobs.job")  # before torch
+    jobs = _import("trl", "apportion.trl.jobs.job")  # before torch
     with usage_errors(ConfigError, silent=os.environ.get("LOCAL_RANK", "0") != "0"):  # the first of a machine speaks
-        read = jobs.read_job(job, overrides or [], name, resume, sources)
-        raise typer.Exit(_import("trl", "apportion.trl.jobs.command").run_job(*read, resume, dry_run, sources))
+        read = jobs.read_job(job, overrides or [], name, resume)
+        raise typer.Exit(_import("trl", "apportion.trl.jobs.command").run_job(*read, resume, dry_run))
 
 
 def verl(context: typer.Context) -> None:
@@ -82,12 +79,6 @@ def verl(context: typer.Context) -> None:
     """
     sys.argv[1:] = context.args
     import_module("apportion.verl.__main__").main()
-
-
-def _lab_source() -> ModelSource:
-    from apportion.lab.policy.job_source import LabSource  # noqa: PLC0415 - only jobs that name the lab need it
-
-    return LabSource()
 
 
 def _import(command: str, module: str) -> Any:

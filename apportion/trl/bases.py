@@ -59,11 +59,6 @@ def check_overrides(base: type[Any], own: type[Any], loss: str | None) -> None:
                 f"{base.__name__}.{name} must call super().{name}, got one that does not: an allocator runs TRL's "
                 "method once per round; move what differs to a reward function, an estimator or the loss"
             )
-    if any("num_generations" in _names(method) for method in _overrides(base, own, ROUND)):
-        raise TypeError(
-            f"{base.__name__}.{ROUND} must not depend on num_generations, which is 1 while a round runs; move what "
-            "needs whole groups to an estimator, or to an allocator's groups"
-        )
     different = [name for name in LOSS_METHODS if _leaves_out_super(base, own, name)]
     if different and loss is None:
         raise TypeError(

@@ -37,6 +37,7 @@ from apportion.trl.rows import (
     to_device,
     unpack_row,
 )
+from apportion.trl.shares import Share, row_locations
 from apportion.trl.sleep import SleepMode
 from apportion.trl.stopwatch import Stopwatch
 from apportion.trl.unsloth import KEY, aligned, windowed
@@ -95,30 +96,6 @@ class Response:
     def for_reuse(self) -> Self:
         """Return what a later step needs: the token ids, the scores, and the row."""
         return replace(self, content=None, place=0, row=None if self.row is None else pack_row(self.row))
-
-
-@dataclass(frozen=True)
-class Reused:
-    """A row of an earlier step. With ``recompute`` it gets log-probabilities under the current policy."""
-
-    row: Table
-    recompute: bool
-
-
-@dataclass(frozen=True)
-class Share:
-    """The rows that one rank trains on, and their advantages: its ``own``, those it ``receives``, then ``reused`` ones.
-
-    ``own`` and ``sends`` are indices of rows on this rank. ``receives`` are indices of the rows that all ranks send.
-    ``padding`` is a number of masked rows.
-    """
-
-    own: Sequence[int] = ()
-    sends: Sequence[int] = ()
-    receives: Sequence[int] = ()
-    reused: Sequence[Reused] = ()
-    advantages: Sequence[float] = ()
-    padding: int = 0
 
 
 @dataclass(frozen=True)
@@ -198,7 +175,7 @@ class GenerationBatch:
         return found
 
     def _round(self, request: RoundRequest) -> list[Rollout]:
-        """Run one round. Return its rollouts in the order of ``request.places`` on rank 0, and [] on the others."""
+        """Run one round. Return the rollouts of all ranks, in the order of ``request.places``."""
         self.rows.extend(request.fresh)
         each, before = len(request.places) // self.ranks.size, sum(self.rounds)
         mine = slice(self.ranks.rank * each, (self.ranks.rank + 1) * each)
@@ -228,7 +205,7 @@ class GenerationBatch:
         responses = map(Response, tokens, completions, given, places, kept, penalties)
         columns = (responses, policy_tokens(table, ids), self._score_norms(table))
         rollouts = [Rollout(completion=c, tokens=n, score_norm=norm) for c, n, norm in zip(*columns, strict=True)]
-        return self.ranks.gather(rollouts)
+        return self.ranks.all_gather(rollouts)
 
     def _score_groups(self, request: GroupsRequest, groups: Sequence[Sequence[Rollout]] | None) -> list[Tensor]:
         """Return scores [G, F] of each finished group, with 0 for functions that scored the rounds.
@@ -259,11 +236,15 @@ class GenerationBatch:
         """Return the rows that this rank trains on, in the format of TRL's method."""
         device = self.trainer.accelerator.device
         share, table = batch.shares[self.ranks.rank], concatenate(self._tables, self.pad_token)
-        sent: list[Table] = []
-        if any(each.sends for each in batch.shares):
-            sent = self.ranks.all_gather([to_device(select(table, [i]), "cpu") for i in share.sends])
-        parts = [select(table, share.own)] if share.own else []
-        parts += [to_device(sent[i], device) for i in share.receives]
+        locations = row_locations(self.rounds, self.ranks.size)
+        moved = [at for rank, each in enumerate(batch.shares) for at in each.places if locations[at][0] != rank]
+        sent: dict[int, Table] = {}
+        if moved:
+            mine = [(at, locations[at][1]) for at in moved if locations[at][0] == self.ranks.rank]
+            sent = dict(self.ranks.all_gather([(at, to_device(select(table, [i]), "cpu")) for at, i in mine]))
+        own = [locations[at][1] for at in share.places if at not in sent]
+        parts = [select(table, own)] if own else []
+        parts += [to_device(sent[at], device) for at in share.places if at in sent]
         parts += self._reused(batch, table)
         if share.padding:
             parts.append(masked_rows(table, share.padding))
@@ -271,9 +252,10 @@ class GenerationBatch:
         tokens = self.trainer.accelerator.gather(loss_mask(whole).sum()).sum()
         if self._windowed:
             whole = windowed(whole, self.pad_token)
+        advantages = [row.advantage for row in share.rows] + [0.0] * share.padding
         return {
             **whole,
-            "advantages": torch.tensor([*share.advantages, *[0.0] * share.padding], dtype=torch.float32, device=device),
+            "advantages": torch.tensor(advantages, dtype=torch.float32, device=device),
             "num_items_in_batch": tokens.clamp(min=1),  # some versions of TRL divide by it unguarded
             **{key: torch.tensor(scale, device=device) for key in SCALES if (scale := getattr(batch, key)) != 1.0},
         }

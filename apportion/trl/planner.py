@@ -21,10 +21,10 @@ from apportion.engines.metrics import allocation_metrics, prefixed
 from apportion.engines.prompts import last_text, prompt_of
 from apportion.loop import collect
 from apportion.trl.advantages import Grouped
-from apportion.trl.generation import GenerationBatch, GroupsRequest, Reused, RoundRequest, TrainingBatch
+from apportion.trl.generation import GenerationBatch, GroupsRequest, RoundRequest, TrainingBatch
 from apportion.trl.metrics import reward_metrics
 from apportion.trl.settings import LOSSES, TRLAllocation
-from apportion.trl.shares import LossRow, rows_per_rank, split_rows
+from apportion.trl.shares import LossRow, Reused, rows_per_rank, split_rows
 from apportion.trl.verdicts import Verdicts, scores_of
 from apportion.trl.votes import Votes
 from apportion.types import Batch, Counts, Floats, Group, Prompt, Rollout
@@ -96,7 +96,7 @@ class BatchPlanner:
         own |= self.allocation.allocator.metrics(finished.batch)
         own["surplus"] = float(self.surplus)
         own["padding"] = float(sum(share.padding for share in shares))
-        own["rows"] = float(sum(len(share.advantages) for share in shares))
+        own["rows"] = float(sum(len(share.rows) for share in shares))
         metrics = prefixed(own, self.allocation.selection) | self._reward_metrics(finished)
         metrics |= self.generation.group_metrics
         metrics["frac_reward_zero_std"] = self.trainer._zero_deviation(finished.grouped)

@@ -49,14 +49,6 @@ class Ranks:
         """Return the ``items`` of all ranks in rank order. All ranks must call it."""
         return list(gather_object(items)) if self.size > 1 else items
 
-    def gather(self, items: list[T]) -> list[T]:
-        """Return the ``items`` of all ranks on rank 0, and [] on the others. All ranks must call it."""
-        if self.size == 1:
-            return items
-        parts: list[Any] | None = [None] * self.size if self.is_main else None
-        torch.distributed.gather_object(items, parts, dst=0)
-        return [item for part in parts or () for item in part]
-
     def run_on_main(self, work: Callable[[], T]) -> T:
         """Call ``work`` on rank 0 and return its result on all ranks.
 

@@ -7,8 +7,17 @@ with fewer receives these, and then rows of earlier steps. Masked rows fill up w
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+from operator import itemgetter
 
-from apportion.trl.generation import Reused, Share
+from apportion.trl.rows import Table
+
+
+@dataclass(frozen=True)
+class Reused:
+    """A row of an earlier step. With ``recompute`` it gets log-probabilities under the current policy."""
+
+    row: Table
+    recompute: bool
 
 
 @dataclass(frozen=True)
@@ -17,6 +26,24 @@ class LossRow:
 
     advantage: float
     source: int | Reused
+
+
+@dataclass(frozen=True)
+class Share:
+    """The ``rows`` that one rank trains on: its own, those of other ranks, then earlier ones. ``padding`` is masked."""
+
+    rows: Sequence[LossRow]
+    padding: int = 0
+
+    @property
+    def places(self) -> list[int]:
+        """The places of the rows of this step among those of all ranks."""
+        return [row.source for row in self.rows if isinstance(row.source, int)]
+
+    @property
+    def reused(self) -> list[Reused]:
+        """The rows of earlier steps."""
+        return [row.source for row in self.rows if isinstance(row.source, Reused)]
 
 
 def row_locations(rounds: Sequence[int], ranks: int) -> list[tuple[int, int]]:
@@ -46,29 +73,13 @@ def split_rows(rows: Sequence[LossRow], rounds: Sequence[int], ranks: int, chunk
     """Return the share of every rank. Rows that stay on their rank keep their order."""
     each, locations = rows_per_rank(len(rows), ranks, chunks), row_locations(rounds, ranks)
     quotas = [len(rows) // ranks + (rank < len(rows) % ranks) for rank in range(ranks)]
-    sampled: list[list[tuple[int, float]]] = [[] for _ in range(ranks)]
-    reused: list[tuple[Reused, float]] = []
-    for row in rows:
-        if isinstance(row.source, Reused):
-            reused.append((row.source, row.advantage))
-        else:
-            rank, index = locations[row.source]
-            sampled[rank].append((index, row.advantage))
-    for own in sampled:
-        own.sort()
-    sent = [advantage for own, quota in zip(sampled, quotas, strict=True) for _, advantage in own[quota:]]
-    spare, shares = iter([*enumerate(sent), *reused]), []
-    for own, quota in zip(sampled, quotas, strict=True):
-        kept = own[:quota]
-        added = list(islice(spare, quota - len(kept)))
-        shares.append(
-            Share(
-                own=[index for index, _ in kept],
-                sends=[index for index, _ in own[quota:]],
-                receives=[source for source, _ in added if isinstance(source, int)],
-                reused=[source for source, _ in added if isinstance(source, Reused)],
-                advantages=[advantage for _, advantage in (*kept, *added)],
-                padding=each - len(kept) - len(added),
-            )
-        )
+    placed = sorted(((row.source, row) for row in rows if isinstance(row.source, int)), key=itemgetter(0))
+    own = [[row for place, row in placed if locations[place][0] == rank] for rank in range(ranks)]
+    sent = [row for of_rank, quota in zip(own, quotas, strict=True) for row in of_rank[quota:]]
+    spare = iter([*sent, *(row for row in rows if isinstance(row.source, Reused))])
+    shares = []
+    for of_rank, quota in zip(own, quotas, strict=True):
+        taken = of_rank[:quota]
+        taken += islice(spare, quota - len(taken))
+        shares.append(Share(taken, each - len(taken)))
     return shares

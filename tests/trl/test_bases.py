@@ -112,13 +112,6 @@ class Copied(GRPOTrainer):
         return {"prompt_ids": inputs}
 
 
-class ByGroup(GRPOTrainer):
-    def _generate_and_score_completions(self, inputs):
-        output = super()._generate_and_score_completions(inputs)
-        output["advantages"] = output["advantages"].view(-1, self.num_generations).flatten()
-        return output
-
-
 class Elsewhere(GRPOTrainer):
     """Makes its rows outside the method that an allocator runs."""
 
@@ -152,7 +145,6 @@ class ByName(GRPOTrainer):
 MADE = type("Made", (GRPOTrainer,), {"_generate_and_score_completions": functools.partial(print)})
 REFUSED = (
     (Copied, r"Copied\._generate_and_score_completions must call super\(\)"),
-    (ByGroup, "must not depend on num_generations, which is 1 while a round runs"),
     (MADE, r"Made\._generate_and_score_completions must call super\(\)"),
     (int, r"must be a subclass of trl.GRPOTrainer or trl.RLOOTrainer, got <class 'int'>"),
     (AllocatedGRPOTrainer, "must be a trainer without an allocator, got AllocatedGRPOTrainer"),

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from apportion.trl.generation import Reused
-from apportion.trl.shares import LossRow, row_locations, rows_per_rank, split_rows
+from apportion.trl.shares import LossRow, Reused, row_locations, rows_per_rank, split_rows
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -22,16 +21,17 @@ def test_shares_hold_every_row_once_and_are_equal(seed):
     entries = [LossRow(float(place) + 1, int(place)) for place in used]
     entries += [LossRow(-float(i) - 1, each) for i, each in enumerate(reused)]
     shares = split_rows(entries, rounds, ranks, chunks)
-    given = [(rank, index) for rank, share in enumerate(shares) for index in share.sends]
     found = Counter()
     for rank, share in enumerate(shares):
-        sources = [locations.index((rank, index)) for index in share.own]
-        sources += [locations.index(given[i]) for i in share.receives]
-        rows = [float(place) + 1 for place in sources] + [-float(each.row["row"][0]) - 1 for each in share.reused]
-        assert rows == list(share.advantages) and share.own == sorted(share.own)
-        found.update(rows)
-        assert len(rows) + share.padding == rows_per_rank(len(entries), ranks, chunks)
-        assert not (share.sends and (share.receives or share.reused))
-        assert len(rows) - len(entries) // ranks in (0, 1)
+        assert [row.source for row in share.rows] == [*share.places, *share.reused]
+        assert all(row in entries for row in share.rows)
+        stays = [at for at in share.places if locations[at][0] == rank]
+        assert share.places[: len(stays)] == sorted(stays)
+        kept = sum(row.source in stays for row in entries if isinstance(row.source, int))
+        sampled = sum(locations[row.source][0] == rank for row in entries if isinstance(row.source, int))
+        assert kept == min(sampled, len(share.rows))  # none leaves a rank that has room for it
+        found.update(row.advantage for row in share.rows)
+        assert len(share.rows) + share.padding == rows_per_rank(len(entries), ranks, chunks)
+        assert len(share.rows) - len(entries) // ranks in (0, 1)
     assert found == Counter(entry.advantage for entry in entries)
     assert rows_per_rank(len(entries), ranks, chunks) % chunks == 0

@@ -21,9 +21,12 @@ SPLITS = {"train": False, "test": True}
 
 @dataclass(frozen=True)
 class LabModel:
-    """A base policy as the model of a job: see ``apportion.trl.jobs.sources.SourceModel``."""
+    """The base policy ``base`` as the model of a job. Raises ValueError if the lab has none of that name."""
 
     base: str
+
+    def __post_init__(self) -> None:
+        check_base(self.base)
 
     @property
     def description(self) -> str:
@@ -56,23 +59,17 @@ class LabModel:
             return policy_folder(self.base, progress)
 
 
-class LabSource:
-    """The lab's bases and problems for jobs: see ``apportion.trl.jobs.sources.ModelSource``."""
+DEFAULTS: Mapping[str, Any] = {"verifier": {"name": "function", "function": RIGHT}, "extract": STATED}
+"""Settings of a job on the lab's problems that its file may leave out."""
 
-    defaults: Mapping[str, Any] = {"verifier": {"name": "function", "function": RIGHT}, "extract": STATED}
 
-    def model(self, name: str) -> LabModel:
-        """Return the base called ``name``. Raises ValueError if there is none."""
-        check_base(name)
-        return LabModel(name)
+def lab_data(base: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``settings`` of a data set with the file of the problems of a ``split`` and a template that adds nothing.
 
-    def data(self, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return ``settings`` with the file of the problems of a ``split`` and a template that adds nothing.
-
-        Raises ValueError for a base or a split that the lab does not have.
-        """
-        check_base(name)
-        rest = dict(settings)
-        split = rest.pop("split", "train")
-        check_choice("split", split, SPLITS)
-        return {"template": "plain", "path": str(problems_file(name, SPLITS[split]))} | rest
+    Raises ValueError for a base or a split that the lab does not have.
+    """
+    check_base(base)
+    rest = dict(settings)
+    split = rest.pop("split", "train")
+    check_choice("split", split, SPLITS)
+    return {"template": "plain", "path": str(problems_file(base, SPLITS[split]))} | rest

@@ -1,10 +1,10 @@
 """TRL's settings for a job: those of the file, checked by name and type, over defaults that suit allocation better."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from difflib import get_close_matches
+from __future__ import annotations
+
+from dataclasses import dataclass
 from math import isinf, lcm
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from trl import GRPOConfig, RLOOConfig
@@ -12,7 +12,9 @@ from trl import GRPOConfig, RLOOConfig
 from apportion.allocators import Size
 from apportion.config import ConfigError, build
 from apportion.trl.jobs.job import CHECKPOINTS, Job
-from apportion.trl.jobs.sources import SourceModel
+
+if TYPE_CHECKING:
+    from apportion.lab.policy.job_source import LabModel
 
 CONFIGS: dict[str, type[Any]] = {"grpo": GRPOConfig, "rloo": RLOOConfig}
 PROMPTS = 32
@@ -47,24 +49,20 @@ class Default:
 
 
 def check_names(job: Job) -> None:
-    """Raise ConfigError for an unknown or infinite setting of ``training`` or ``lora``. Cheap, so it comes first."""
+    """Raise ConfigError for an infinite setting of ``training``, or one that the job sets. Cheap, so it comes first."""
     for key, remedy in SET_BY_JOB.items():
         if key in job.training:
             raise ConfigError(f"training.{key} is set by the job, got {job.training[key]!r}; leave it out: {remedy}")
     for key, value in job.training.items():
         if isinstance(value, float) and isinf(value) and key not in MAY_BE_INFINITE:
             raise ConfigError(f"training.{key} must be finite, got {value}; write a number")
-    _check_names("training", job.training, CONFIGS[job.algorithm], "trl")
-    if job.lora is not None:
-        _check_names("lora", job.lora, _lora_config(), "peft")
 
 
-def make_arguments(
-    job: Job, model: SourceModel | None, questions: int, processes: int
-) -> tuple[Any, dict[str, Default]]:
+def make_arguments(job: Job, model: LabModel | None, questions: int, processes: int) -> tuple[Any, dict[str, Default]]:
     """Return TRL's configuration for this number of ``questions``, and those of its settings that are defaults of ours.
 
-    ``model`` is the job's if it is of a source. Raises ConfigError for a wrong type, and for what TRL refuses.
+    ``model`` is the job's if it is of the lab. Raises ConfigError for an unknown setting, a wrong type, and what TRL
+    refuses.
     """
     defaults = _defaults(job, model) | _sizes(job, questions, processes) | _evaluation_size(job, processes)
     used = {key: default for key, default in defaults.items() if key not in job.training}
@@ -78,17 +76,6 @@ def make_lora(job: Job) -> Any:
     return None if job.lora is None else build(_lora_config(), {"task_type": "CAUSAL_LM"} | job.lora, "lora")
 
 
-def _check_names(where: str, given: Mapping[str, Any], config: type[Any], package: str) -> None:
-    known = [field.name for field in fields(config) if field.init]
-    for key in given:
-        if key not in known:
-            close = get_close_matches(key, known, n=1)
-            remedy = f"did you mean {close[0]!r}?" if close else "check the spelling:"
-            raise ConfigError(
-                f"{where} has no key {key!r}; {remedy} It has the settings of {package}.{config.__name__}"
-            )
-
-
 def _lora_config() -> type[Any]:
     try:
         from peft import LoraConfig  # noqa: PLC0415 - an optional extra of TRL's
@@ -97,7 +84,7 @@ def _lora_config() -> type[Any]:
     return LoraConfig
 
 
-def _defaults(job: Job, model: SourceModel | None) -> dict[str, Default]:
+def _defaults(job: Job, model: LabModel | None) -> dict[str, Default]:
     found = {
         "max_completion_length": Default(COMPLETION_TOKENS, "TRL's cuts reasoning off")
         if model is None

@@ -23,7 +23,6 @@ from apportion.trl.jobs.folder import MODEL, claim, remove_results
 from apportion.trl.jobs.job import CHECKPOINTS, Job
 from apportion.trl.jobs.plan import plan_lines
 from apportion.trl.jobs.prepared import Prepared, prepare
-from apportion.trl.jobs.sources import NO_SOURCES, Sources
 from apportion.verifiers import Verifier
 
 FAILED = 1
@@ -32,13 +31,13 @@ SHOWN = 300
 TRAINERS: dict[str, type[EvaluatedTrainer]] = {"grpo": EvaluatedGRPOTrainer, "rloo": EvaluatedRLOOTrainer}
 
 
-def run_job(job: Job, settings: Mapping[str, Any], resume: bool, dry_run: bool, sources: Sources = NO_SOURCES) -> int:
+def run_job(job: Job, settings: Mapping[str, Any], resume: bool, dry_run: bool) -> int:
     """Print the plan, then train; return the exit code. ``settings`` are those of the job, as tables.
 
     Of several processes only the first prints and writes. Raises ConfigError before weights are loaded.
     """
     with job.judge or nullcontext():
-        prepared = prepare(job, sources)
+        prepared = prepare(job)
         display = Display(prepared.optimizer_steps, "step")
         if prepared.is_main_process:
             display.plan(plan_lines(prepared))
@@ -87,7 +86,7 @@ def make_trainer(prepared: Prepared, model: str) -> EvaluatedTrainer:
 
 
 def _train(prepared: Prepared, display: Display, resume: bool) -> int:
-    job, main, source_model = prepared.job, prepared.is_main_process, prepared.source_model
+    job, main, lab_model = prepared.job, prepared.is_main_process, prepared.lab_model
     folder = job.directory
     checkpoint = newest_checkpoint(folder / CHECKPOINTS) if resume else None
     say = display.say if main else lambda line: None  # another process prints
@@ -98,7 +97,7 @@ def _train(prepared: Prepared, display: Display, resume: bool) -> int:
         say(f"Continuing from {checkpoint}.")
     elif main:
         remove_results(folder)
-    weights = job.model if source_model is None else str(source_model.folder(display if main else None))
+    weights = job.model if lab_model is None else str(lab_model.folder(display if main else None))
     trainer, begun = make_trainer(prepared, weights), _Begun()
     trainer.add_callback(begun)
     to_continue = f"apportion trl --name {shlex.quote(job.name)} --resume"

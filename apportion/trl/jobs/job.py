@@ -6,7 +6,7 @@
     [allocator]
     name = "hora"
 
-A model or a data set may also be one of a source that the caller offers, such as "lab:medium".
+A model or a data set may also be one of the lab, such as "lab:medium".
 """
 
 import os
@@ -28,13 +28,15 @@ from apportion.runs.folder import read_settings
 from apportion.selection import Selector
 from apportion.toml import check_folder_name
 from apportion.trl.failures import STOP, FailedRewards
-from apportion.trl.jobs.sources import NO_SOURCES, Sources, find_source
 from apportion.trl.settings import TRLAllocation
 from apportion.user_functions import import_function
 from apportion.verifiers import Verifier
 
 RUNS = Path("runs")
 FILE, CHECKPOINTS = "job.toml", "checkpoints"
+LAB = "lab:"
+"""What names of the lab's models and problems begin with."""
+
 ID = "id"
 """The column of a question's id."""
 
@@ -48,7 +50,7 @@ class Job:
 
     Args:
         name: the folder of the results under runs/.
-        model: an id of the Hugging Face hub, a local folder, or a model of a source.
+        model: an id of the Hugging Face hub, a local folder, or a base of the lab.
         data: the questions and their template.
         preset: a method with its allocator, estimator, baseline and selection, one of ``apportion.presets``.
         allocator: any allocator, with labels or without. A preset has one.
@@ -156,7 +158,7 @@ class Job:
 
 
 def read_job(
-    config: Path | None, overrides: Sequence[str], name: str | None, resume: bool, sources: Sources = NO_SOURCES
+    config: Path | None, overrides: Sequence[str], name: str | None, resume: bool
 ) -> tuple[Job, dict[str, Any]]:
     """Return the job in the file ``config``, checked as far as the file goes, and its settings in full, as tables.
 
@@ -173,25 +175,31 @@ def read_job(
         read_settings(config)
     table = {"name": config.stem} | load(config, overrides) | ({"name": name} if name else {})
     try:
-        job = build(Job, _with_source_data(table, sources))
+        job = build(Job, _with_lab_data(table))
     except ImportError as error:  # a verifier needs an extra that is missing
         raise ConfigError(str(error)) from error
     named = {key: table[key] for key in ("data", "evaluation") if key in table}
-    return job, dump(job) | named  # the name of a source's problems stays, because their file is in this user's cache
+    return job, dump(job) | named  # the name of the lab's problems stays, because their file is in this user's cache
 
 
-def _with_source_data(table: Mapping[str, Any], sources: Sources) -> dict[str, Any]:
-    """Return the job's table with the file in place of the name of a source's problems, and with their verifier."""
+def lab_base(name: Any) -> str | None:
+    """Return the base of the lab that ``name`` names, as "lab:medium" does; None for a name of something else."""
+    return name.removeprefix(LAB) if isinstance(name, str) and name.startswith(LAB) else None
+
+
+def _with_lab_data(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the job's table with the file in place of the name of the lab's problems, and with their verifier."""
     found, defaults = dict(table), dict[str, Any]()
     for key in ("data", "evaluation"):
         data = found.get(key)
-        if not isinstance(data, Mapping) or (source := find_source(data.get("name"), sources)) is None:
+        if not isinstance(data, Mapping) or (base := lab_base(data.get("name"))) is None:
             continue
-        rest = {setting: value for setting, value in data.items() if setting != "name"}
+        from apportion.lab.policy.job_source import DEFAULTS, lab_data  # noqa: PLC0415 - only such jobs need it
+
         try:
-            found[key] = source[0].data(source[1], rest)
+            found[key] = lab_data(base, {setting: value for setting, value in data.items() if setting != "name"})
         except ValueError as error:
             raise ConfigError(f"{key}: {error}") from error
         if key == "data":
-            defaults = dict(source[0].defaults)
+            defaults = dict(DEFAULTS)
     return defaults | found

@@ -1,10 +1,8 @@
 """The plan of a training job, in lines: what it will do, and how many rollouts and tokens that takes."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from apportion.allocators import Size
-from apportion.config import dump
 from apportion.data import describe
 from apportion.trl.jobs.prepared import Prepared
 
@@ -26,8 +24,8 @@ def plan_lines(prepared: Prepared) -> list[str]:
     lines += [
         f"verifier     {_verifier(prepared)}",
         *([f"tools        {', '.join(job.tools)}"] if job.tools else []),
-        f"allocator    {settings_text(dump(prepared.allocation.allocator))}",
-        *([] if job.selection is None else [f"selection    {settings_text(dump(job.selection))}"]),
+        f"allocator    {prepared.allocation.allocator}",
+        *([] if job.selection is None else [f"selection    {job.selection}"]),
         f"algorithm    {_algorithm(prepared)}",
         f"a batch      {prepared.prompts:,} prompts, {_drawn(size, 1)}",
         f"a run        {batches:,} batches, {prepared.optimizer_steps:,} optimizer steps",
@@ -43,30 +41,10 @@ def plan_lines(prepared: Prepared) -> list[str]:
     return lines
 
 
-def settings_text(table: Mapping[str, Any]) -> str:
-    """Return the name of a registered thing and its settings, nested ones in brackets.
-
-    >>> settings_text({"name": "vip", "low": 3, "predictor": {"name": "gp"}, "exact": True})
-    'vip: low 3, predictor gp, exact true'
-    """
-    name = table.get("name", "")
-    parts = [f"{key} {_value(value)}" for key, value in table.items() if key != "name" and value is not None]
-    return f"{name}: {', '.join(parts)}" if parts else str(name)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if not isinstance(value, Mapping):
-        return str(value)
-    text = settings_text(value)
-    return text if ": " not in text else f"({text})"
-
-
 def _model(prepared: Prepared) -> str:
     parts = [prepared.job.model]
-    if prepared.source_model is not None:
-        parts.append(prepared.source_model.description)
+    if prepared.lab_model is not None:
+        parts.append(prepared.lab_model.description)
     if prepared.lora is not None:
         parts.append(f"LoRA of rank {prepared.lora.r}")
     return ", ".join(parts)
@@ -76,8 +54,7 @@ def _verifier(prepared: Prepared) -> str:
     job = prepared.job
     if job.judge is None:
         return "none; rewards come from votes"
-    text = settings_text(dump(job.judge))
-    return f"{text}; only reported, because rewards come from votes" if job.allocation.label_free else text
+    return f"{job.judge}{'; only reported, because rewards come from votes' * job.allocation.label_free}"
 
 
 def _algorithm(prepared: Prepared) -> str:
@@ -86,7 +63,7 @@ def _algorithm(prepared: Prepared) -> str:
     if job.estimator is not None:
         parts.append(f"estimator {job.estimator}")
     if job.baseline is not None:
-        parts.append(f"baseline {settings_text(dump(job.baseline))}")
+        parts.append(f"baseline {job.baseline}")
     if job.allocation.label_free:
         parts.append(f"answers read by {job.extract or job.data.chosen_template.extractor}, equal by {job.equivalence}")
     return ", ".join(parts)

@@ -1,10 +1,12 @@
 """Everything about a job that can be known and checked before weights are loaded."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from datasets import Dataset
 from jinja2 import TemplateError
@@ -15,10 +17,12 @@ from apportion.data import Data, Loaded, load
 from apportion.questions import Question
 from apportion.rows import TableError
 from apportion.trl.jobs.arguments import Default, check_names, make_arguments, make_lora
-from apportion.trl.jobs.job import ID, RATE, Job
-from apportion.trl.jobs.sources import NO_SOURCES, SourceModel, Sources, find_source
+from apportion.trl.jobs.job import ID, RATE, Job, lab_base
 from apportion.trl.settings import TRLAllocation
 from apportion.verifiers import Verifier
+
+if TYPE_CHECKING:
+    from apportion.lab.policy.job_source import LabModel
 
 GOLD = "gold"
 """The column of a question's answer: a text, or in each row a list of all right answers if some have several."""
@@ -29,14 +33,14 @@ class Prepared:
     """A job with its questions, its tokenizer and its settings.
 
     ``allocation`` is the job's, with TRL's ``num_generations`` as the budget of an allocator without one.
-    ``source_model`` is the model if it is of a source, else None. ``arguments`` is TRL's configuration, of which the
+    ``lab_model`` is the model if it is of the lab, else None. ``arguments`` is TRL's configuration, of which the
     file leaves the ``defaults`` out. ``lora`` is peft's configuration, or None. The longest prompt has ``longest``
     tokens.
     """
 
     job: Job
     allocation: TRLAllocation
-    source_model: SourceModel | None
+    lab_model: LabModel | None
     arguments: Any
     defaults: Mapping[str, Default]
     lora: Any
@@ -110,13 +114,9 @@ class Prepared:
         return found.remove_columns(RATE) if data.rate_column is None else found
 
 
-def prepare(job: Job, sources: Sources = NO_SOURCES) -> Prepared:
+def prepare(job: Job) -> Prepared:
     """Read questions and tokenizer, and check everything that can be checked. Raises ConfigError."""
-    source = find_source(job.model, sources)
-    try:
-        model = None if source is None else source[0].model(source[1])
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    model = _lab_model(job.model)
     check_names(job)
     training = _questions("data", job.data, job.judge)
     evaluation = None if job.evaluation is None else _questions("evaluation", job.evaluation_data, job.judge)
@@ -141,6 +141,18 @@ def has_chat_template(tokenizer: Any) -> bool:
     return getattr(tokenizer, "chat_template", None) is not None
 
 
+def _lab_model(name: str) -> LabModel | None:
+    base = lab_base(name)
+    if base is None:
+        return None
+    from apportion.lab.policy.job_source import LabModel  # noqa: PLC0415 - only jobs that name the lab need it
+
+    try:
+        return LabModel(base)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
 def _allocation(job: Job, arguments: Any, questions: Sequence[Question]) -> TRLAllocation:
     """Return the job's allocation with the budget that ``arguments`` say, if it has none. Raise ValueError."""
     allocation = job.allocation.with_defaults(arguments)
@@ -161,7 +173,7 @@ def _questions(where: str, data: Data, judge: Verifier | None) -> Loaded:
     return found
 
 
-def _check_room(job: Job, model: SourceModel | None, arguments: Any, longest: int) -> None:
+def _check_room(job: Job, model: LabModel | None, arguments: Any, longest: int) -> None:
     """Raise ConfigError if the longest prompt leaves the model no room for a completion."""
     room: int | None
     if model is None:
@@ -206,7 +218,7 @@ def _texts(job: Job, data: Data, questions: Sequence[Question], tokenizer: Any, 
         ) from error
 
 
-def _lengths(job: Job, model: SourceModel | None, texts: Sequence[str], tokenizer: Any) -> list[int]:
+def _lengths(job: Job, model: LabModel | None, texts: Sequence[str], tokenizer: Any) -> list[int]:
     """Return the number of tokens of each text. Raise ConfigError for one that the model cannot read."""
     try:
         if model is None:  # without its warning of texts that are too long, which are refused later

@@ -1,7 +1,6 @@
 """Small jobs: a file of questions for the policy of ``tiny``, a verifier, and a job that uses both."""
 
 from apportion.config import to_toml
-from apportion.lab.policy.job_source import LabSource
 from apportion.trl.jobs.command import run_job
 from apportion.trl.jobs.job import read_job
 from apportion.trl.jobs.prepared import prepare
@@ -75,5 +74,4 @@ def prepared(folder, policy, **settings):
 
 def train(config, *overrides, name=None, resume=False, dry_run=False):
     """Run the job in the file ``config`` as ``apportion trl`` does, and return its exit code."""
-    sources = {"lab:": LabSource}
-    return run_job(*read_job(config, overrides, name, resume, sources), resume, dry_run, sources)
+    return run_job(*read_job(config, overrides, name, resume), resume, dry_run)

