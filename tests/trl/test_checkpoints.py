@@ -1,63 +1,25 @@
-"""A killed run that is resumed ends like an uninterrupted one, and checkpoints of other runs are refused."""
+"""An interrupted run that is resumed ends like an uninterrupted one, and checkpoints of other runs are refused."""
 
-import json
-import signal
-from multiprocessing import get_context
-
+import numpy as np
 import pytest
 import torch
+from transformers import TrainerCallback
 from trl import GRPOTrainer
 
-from apportion import DAPO, HORA, VIP, Uniform
-from apportion.baselines import SPO
+from apportion import AR3PO, DAPO, HORA, VIP, OptPO, PilotCommit, ReinforceAda, Uniform
+from apportion.baselines import SPO, Predicted
+from apportion.engines.prompts import prompt_of
 from apportion.engines.saved_state import SavedStateError, save_state
-from apportion.predictors import DiscountedCounts
+from apportion.predictors import DiscountedCounts, EmpiricalBayes, GaussianProcess, PrecomputedEmbeddings
 from apportion.records import RecordError, read_log
-from apportion.selection import LargestVariance, Mixed
-from apportion.trl import AllocatedGRPOTrainer, checkpoints
+from apportion.selection import GRESO, LargestVariance, Mixed, SPOWeights
+from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer, checkpoints
 from tests.hostile import FILES, MARKER
 from tests.soak import case
-from tests.trl.scripts import resumed
 from tests.trl.scripts.policy import digest, history, make_trainer
 from tests.trl.tiny import make_questions
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def processes():
-    """Return a context for processes that share imports, and nothing else, with each other."""
-    context = get_context("forkserver")
-    context.set_forkserver_preload([resumed.__name__])
-    return context
-
-
-def ran(processes, *arguments, **settings):
-    """Return the exit code of a process of ``resumed.run``: 0, or minus the number of a signal."""
-    process = processes.Process(target=resumed.run, args=arguments, kwargs=settings)
-    process.start()
-    process.join(timeout=120)
-    return process.exitcode
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("forks")  # one worker process, so that one server imports TRL
-@pytest.mark.parametrize("name", [case(name, suite=name.startswith("dapo, a selection")) for name in resumed.CASES])
-def test_a_killed_run_resumes_like_an_uninterrupted_one(processes, tmp_path, name):
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert ran(processes, name, whole) == 0
-    assert ran(processes, name, killed, killed=True) == -signal.SIGKILL
-    assert [path.name for path in (killed / "run").glob("checkpoint-*")] == [f"checkpoint-{resumed.EVERY}"]
-    begun = read_log(killed / "log")
-    assert ran(processes, name, killed, resume=True) == 0
-    log = logged_steps(whole / "log")
-    assert log.num_rows > begun.num_rows and logged_steps(killed / "log").equals(log)
-    expected, found = (json.loads((folder / "found.json").read_text()) for folder in (whole, killed))
-    assert len(expected["history"]) == resumed.STEPS
-    assert found == expected
-    if name.startswith(("ar3po", "pilot_commit")):
-        reused = [row["step"] for row in log.to_pylist() if row["reused_step"] is not None]
-        assert max(reused) >= max(begun["step"].to_pylist())
 
 
 def logged_steps(folder):
@@ -85,6 +47,82 @@ def trained(folder, allocator=None, kind=AllocatedGRPOTrainer, resume=None, step
 
 def assert_equal_ends(again, whole):
     assert history(again) == history(whole) and digest(again.model) == digest(whole.model)
+
+
+class Interrupted(TrainerCallback):
+    def on_step_end(self, args, state, control, **more):
+        if state.global_step == 7:
+            raise KeyboardInterrupt
+
+
+def gaussian_process():
+    prompts = [prompt_of(row) for row in make_questions(8)]
+    table = np.random.default_rng(0).normal(size=(len(prompts), 3))
+    return GaussianProcess(PrecomputedEmbeddings.from_array(prompts, table))
+
+
+def replay():
+    return AR3PO(stages=1, rollouts_per_stage=2, reuse="replay")
+
+
+def drawing():
+    return DAPO(rollouts_per_prompt=3, draw=3, max_draws=5)
+
+
+FOUR = {"num_iterations": 2, "steps_per_generation": 4}
+"""A batch is used for four steps."""
+RULES = {
+    "vip, a gaussian process": (lambda: VIP(rollouts_per_prompt=4, predictor=gaussian_process()), dict, {}),
+    "hora, rloo": (hora, dict, {"kind": AllocatedRLOOTrainer}),
+    "hora, a baseline": (hora, lambda: {"estimator": "reinforce", "baseline": Predicted(DiscountedCounts())}, {}),
+    "ar3po, four steps a batch": (replay, dict, FOUR),
+    "dapo": (drawing, dict, {"questions": 24}),
+    "pilot_commit": (lambda: PilotCommit(pilots=4, commits=3, target=1, max_rounds=3), dict, {}),
+    "reinforce_ada, two steps a batch": (
+        lambda: ReinforceAda(rollouts_per_round=3, rounds=3, keep=4),
+        dict,
+        {"steps_per_generation": 4},
+    ),
+    "vip, the largest P(mixed)": (
+        lambda: VIP(rollouts_per_prompt=4, predictor=EmpiricalBayes()),
+        lambda: {"selection": Mixed()},
+        {"questions": 24},
+    ),
+    "hora, weights of a selection, four steps a batch": (
+        hora,
+        lambda: {"selection": SPOWeights(importance_weights=True)},
+        {"questions": 12} | FOUR,
+    ),
+    "dapo, a selection, two batches a step": (
+        drawing,
+        lambda: {"selection": GRESO(importance_weights=True)},
+        {"questions": 32, "steps_per_generation": 1},
+    ),
+    "optpo": (lambda: OptPO(min_samples=3, max_samples=9, exceedances=2, wave=3), dict, {}),
+}
+"""A rule, what else its trainer is given, and settings. By default an epoch has two batches, of a step each."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [case(name, suite=name.startswith("dapo, a selection")) for name in RULES])
+def test_an_interrupted_run_resumes_like_an_uninterrupted_one(tmp_path, name):
+    rule, others, settings = RULES[name]
+
+    def go(folder, callbacks=(), resume=None):
+        given = {"rollout_log": tmp_path / folder / "log", "callbacks": list(callbacks)} | others()
+        return trained(tmp_path / folder, rule(), given=given, resume=resume, steps=10, save_steps=5, **settings)
+
+    whole = go("whole")
+    with pytest.raises(KeyboardInterrupt):
+        go("interrupted", [Interrupted()])
+    assert [path.name for path in (tmp_path / "interrupted").glob("checkpoint-*")] == ["checkpoint-5"]
+    begun = read_log(tmp_path / "interrupted" / "log")
+    assert_equal_ends(go("interrupted", resume=True), whole)
+    log = logged_steps(tmp_path / "whole" / "log")
+    assert log.num_rows > begun.num_rows and logged_steps(tmp_path / "interrupted" / "log").equals(log)
+    if name.startswith(("ar3po", "pilot_commit")):
+        reused = [row["step"] for row in log.to_pylist() if row["reused_step"] is not None]
+        assert max(reused) >= max(begun["step"].to_pylist())
 
 
 def mixed(group_size=4):
