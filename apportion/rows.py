@@ -12,7 +12,7 @@ import io
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -20,7 +20,6 @@ from apportion.untrusted import LINE_CHARACTERS, TABLE_BYTES, check_file, parse_
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, Schema
-    from pyarrow.parquet import FileMetaData
 
 Rows = Iterator[tuple[int, dict[str, Any]]]
 """Rows, each with its line, or its number in Parquet."""
@@ -29,8 +28,8 @@ SUFFIXES = (".jsonl", ".ndjson", ".csv", ".parquet", ".json", ".eval")
 MOST_ROWS = 10**8
 """Rows of the largest Parquet file."""
 
-CHUNK = 2**24
-"""Bytes that are read together."""
+CHUNK = 2**20
+"""Bytes that are unpacked together."""
 
 ROWS_AT_ONCE, WIDE_ROWS_AT_ONCE = 1000, 64
 """Rows of a Parquet file that become objects of Python together: of chosen columns, and of all."""
@@ -107,55 +106,42 @@ class _Bounded(io.RawIOBase):
         super().close()
 
 
-def chunks(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield whole lines of about ``CHUNK`` bytes, with the number of the first. A byte order mark is left out.
+def text_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a file that are not blank, each with its number and without a byte order mark.
 
     Raises OSError for a line of ``LINE_CHARACTERS`` or more.
     """
     with open_bytes(path) as file:
-        content, line = file.read(CHUNK).removeprefix(b"\xef\xbb\xbf"), 1
-        while content:
-            if not content.endswith(b"\n"):
-                content += file.readline(LINE_CHARACTERS)
-                if len(content) - content.rfind(b"\n") > LINE_CHARACTERS:
-                    raise OSError(f"it has a line of {LINE_CHARACTERS:,} bytes or more")
-            yield line, content
-            line += content.count(b"\n")
-            content = file.read(CHUNK)
+        for line, text in enumerate(iter(partial(file.readline, LINE_CHARACTERS), b""), start=1):
+            if len(text) == LINE_CHARACTERS:
+                raise OSError(f"it has a line of {LINE_CHARACTERS:,} bytes or more")
+            if text := text.removeprefix(b"\xef\xbb\xbf").lstrip():
+                yield line, text
 
 
-def json_rows(path: Path, first: int, content: bytes, parse: Callable[[str], Any] = parse_json) -> Rows:
-    """Yield the JSON objects in whole lines, of which the first has the number ``first``.
-
-    Raises TableError for anything else than one object a line.
-    """
-    for line, text in enumerate(io.BytesIO(content), start=first):
-        if text.isspace():
-            continue
-        try:
-            row = parse(text.removesuffix(b"\n").decode("utf-8-sig"))
-        except UnicodeDecodeError as error:
-            raise TableError(
-                f"a file must be UTF-8, got other bytes in {path} line {line}; save it as UTF-8"
-            ) from error
-        except ValueError as error:
-            raise TableError(f"a line must be JSON, got {error} in {path} line {line}; correct or remove it") from error
-        if not isinstance(row, dict):
-            raise TableError(
-                f"a line must be a JSON object, got {shown(row)} in {path} line {line}; write one object a line, or "
-                "name one JSON document .json"
-            )
-        yield line, row
+def json_row(path: Path, line: int, text: bytes, parse: Callable[[str], Any] = parse_json) -> dict[str, Any]:
+    """Return the JSON object in a line. Raise TableError for anything else."""
+    try:
+        row = parse(text.removesuffix(b"\n").decode())
+    except UnicodeDecodeError as error:
+        raise TableError(f"a file must be UTF-8, got other bytes in {path} line {line}; save it as UTF-8") from error
+    except ValueError as error:
+        raise TableError(f"a line must be JSON, got {error} in {path} line {line}; correct or remove it") from error
+    if not isinstance(row, dict):
+        raise TableError(
+            f"a line must be a JSON object, got {shown(row)} in {path} line {line}; write one object a line, or "
+            "name one JSON document .json"
+        )
+    return row
 
 
 def jsonl_rows(path: Path, parse: Callable[[str], Any] = parse_json) -> Rows:
-    """Yield the rows of a file of JSON lines. Raise TableError as above, and OSError as ``chunks``."""
-    for line, content in chunks(path):
-        yield from json_rows(path, line, content, parse)
+    """Yield the rows of a file of JSON lines. Raise TableError as above, and OSError as ``text_lines``."""
+    return ((line, json_row(path, line, text, parse)) for line, text in text_lines(path))
 
 
-def csv_cells(path: Path, skipinitialspace: bool = False) -> Iterator[tuple[int, list[str]]]:
-    """Yield the names of the columns, without spaces around them, and the cells of each row, each with its line.
+def csv_rows(path: Path, skipinitialspace: bool = False) -> Rows:
+    """Yield the rows of a CSV file with a header. Names of columns lose the spaces around them.
 
     Raises TableError if the file is not CSV, if two names are equal, and for a row of another length.
     """
@@ -170,25 +156,15 @@ def csv_cells(path: Path, skipinitialspace: bool = False) -> Iterator[tuple[int,
                 )
             if len(names) == 1 and (";" in names[0] or "\t" in names[0]):
                 raise TableError(f"{path} must have commas between its cells, got {names[0]}; save it with commas")
-            yield reader.line_num, names
-            for cells in reader:
-                if len(cells) not in (0, len(names)):
+            for cells in filter(None, reader):
+                if len(cells) != len(names):
                     raise TableError(
                         f"a row must have {len(names)} cells as the header, got {len(cells)} in {path} line "
                         f"{reader.line_num}; correct or remove that row"
                     )
-                if cells:
-                    yield reader.line_num, cells
+                yield reader.line_num, dict(zip(names, cells, strict=True))
         except csv.Error as wrong:
             raise TableError(f"{path} must be CSV, got {wrong} in line {reader.line_num}; correct that line") from wrong
-
-
-def csv_rows(path: Path, skipinitialspace: bool = False) -> Rows:
-    """Yield the rows of a CSV file with a header. Raise TableError as above."""
-    lines = csv_cells(path, skipinitialspace)
-    for _, names in islice(lines, 1):
-        for line, cells in lines:
-            yield line, dict(zip(names, cells, strict=True))
 
 
 def table_rows(
@@ -206,10 +182,6 @@ def table_rows(
 
 def schema_of(path: Path) -> Schema:
     """Return the columns of a Parquet file and their types. Raise TableError if it is another file, or too long."""
-    return _metadata(path)[1]
-
-
-def _metadata(path: Path) -> tuple[FileMetaData, Schema]:
     check_file(path, TABLE_BYTES)
     with parquet_errors(path):
         from pyarrow.parquet import read_metadata  # noqa: PLC0415 - an optional extra
@@ -220,55 +192,44 @@ def _metadata(path: Path) -> tuple[FileMetaData, Schema]:
         raise TableError(f"{path} must have at most {MOST_ROWS:,} rows, got {rows:,}; split or check the file")
     if len(set(schema.names)) < len(schema.names):
         raise TableError(f"columns must have different names, got equal ones in {path}; rename one")
-    return metadata, schema
-
-
-def parquet_batches(path: Path, rows: int, columns: Sequence[str] | None = None) -> Iterator[RecordBatch]:
-    """Yield so many ``rows`` of a Parquet file at once: all columns, or those of ``columns`` that it has.
-
-    Texts of chosen columns that are stored once stay one text. Raises TableError if the file is damaged or too large.
-    """
-    metadata, schema = _metadata(path)
-    kept = columns and [name for name in dict.fromkeys(columns) if name in schema.names]
-    texts = [name for name in kept or () if str(schema.field(name).type) in ("string", "large_string", "binary")]
-    found = unpacked = 0
-    with parquet_errors(path):
-        from pyarrow.parquet import ParquetFile  # noqa: PLC0415 - an optional extra
-
-        with ParquetFile(path, metadata=metadata, read_dictionary=texts, page_checksum_verification=True) as file:
-            for batch in file.iter_batches(rows, columns=kept):
-                found, unpacked = found + batch.num_rows, unpacked + batch.nbytes
-                if unpacked > TABLE_BYTES:
-                    raise TableError(f"{path} must unpack to at most {TABLE_BYTES:,} bytes; split the file")
-                yield batch
-    if found != metadata.num_rows:
-        raise TableError(
-            f"{path} must have the {metadata.num_rows:,} rows that it declares, got {found:,}; check the file"
-        )
+    return schema
 
 
 def parquet_rows(path: Path, columns: Sequence[str] | None = None) -> Rows:
     """Yield the rows of a Parquet file: all cells, or those of ``columns`` that it has.
 
-    Raises TableError as above. Rows of chosen columns are held together, so that they must fit into memory too.
+    Texts of chosen columns that are stored once stay one text. Raises TableError if the file is damaged or too large.
+    Rows of chosen columns are held together, so that they must fit into memory too.
     """
-    names = schema_of(path).names
-    if columns is not None and not set(columns) & set(names):  # one row is enough to say which columns there are
-        yield 1, dict.fromkeys(names)
+    schema = schema_of(path)
+    kept = columns and [name for name in dict.fromkeys(columns) if name in schema.names]
+    if columns is not None and not kept:  # one row is enough to say which columns there are
+        yield 1, dict.fromkeys(schema.names)
         return
-    row, unpacked = 1, 0
-    for batch in parquet_batches(path, WIDE_ROWS_AT_ONCE if columns is None else ROWS_AT_ONCE, columns):
-        rows, size = batch_rows(path, batch)
-        unpacked += size
-        if columns is not None and unpacked > UNPACKED_BYTES:
-            raise TableError(
-                f"{path} must need at most {UNPACKED_BYTES:,} bytes when it is unpacked, got more; split the file"
-            )
-        yield from enumerate(rows, start=row)
-        row += len(rows)
+    texts = [name for name in kept or () if str(schema.field(name).type) in ("string", "large_string", "binary")]
+    found = unpacked = held = 0
+    with parquet_errors(path):
+        from pyarrow.parquet import ParquetFile  # noqa: PLC0415 - an optional extra
+
+        with ParquetFile(path, read_dictionary=texts, page_checksum_verification=True) as file:
+            for batch in file.iter_batches(WIDE_ROWS_AT_ONCE if columns is None else ROWS_AT_ONCE, columns=kept):
+                rows, size = _batch_rows(path, batch)
+                unpacked, held = unpacked + batch.nbytes, held + size
+                if unpacked > TABLE_BYTES:
+                    raise TableError(f"{path} must unpack to at most {TABLE_BYTES:,} bytes; split the file")
+                if columns is not None and held > UNPACKED_BYTES:
+                    raise TableError(
+                        f"{path} must need at most {UNPACKED_BYTES:,} bytes when it is unpacked, got more; split the "
+                        "file"
+                    )
+                yield from enumerate(rows, start=found + 1)
+                found += batch.num_rows
+            declared = file.metadata.num_rows
+    if found != declared:
+        raise TableError(f"{path} must have the {declared:,} rows that it declares, got {found:,}; check the file")
 
 
-def batch_rows(path: Path, batch: RecordBatch) -> tuple[list[dict[str, Any]], int]:
+def _batch_rows(path: Path, batch: RecordBatch) -> tuple[list[dict[str, Any]], int]:
     """Return the rows of a batch, and their bytes. Cells that are stored once stay one object."""
     columns: dict[str, list[Any]] = {}
     size = ROW_BYTES * batch.num_rows
@@ -282,8 +243,8 @@ def batch_rows(path: Path, batch: RecordBatch) -> tuple[list[dict[str, Any]], in
             else:
                 columns[name] = column.to_pylist()
                 size += column.nbytes
-        except UnicodeDecodeError:
-            raise
+        except UnicodeDecodeError as error:
+            raise TableError(f"a file must be UTF-8, got {path} ({error.reason}); save it as UTF-8") from error
         except (ValueError, OverflowError) as error:
             raise TableError(
                 f"{name} must hold texts or numbers, got {column.type} out of range in {path}; convert it"

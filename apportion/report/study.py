@@ -15,7 +15,7 @@ from apportion.records.importing.files import parsed
 from apportion.report.calibration import Calibration
 from apportion.report.curves import Curve, mean_curve, plain_curve, ratio, resampled, share_curve
 from apportion.report.profile import ALL_RIGHT, ALL_WRONG, RunProfile, RunTotals, band_shares, stretches_of
-from apportion.rows import chunks, json_rows
+from apportion.rows import json_row, text_lines
 from apportion.toml import load
 from apportion.types import Counts, Floats
 
@@ -202,11 +202,7 @@ def _saved(runs: Sequence[_LabRun], before: Sequence[_LabRun]) -> tuple[float, f
 
 def _read(path: Path) -> list[dict[str, Any]]:
     """Return the records at ``path``, without a torn last line."""
-    return [
-        record
-        for line, content in chunks(path)
-        for _, record in json_rows(path, line, content[: content.rfind(b"\n") + 1], parsed)
-    ]
+    return [json_row(path, line, text, parsed) for line, text in text_lines(path) if text.endswith(b"\n")]
 
 
 def _column(path: Path, records: Sequence[Mapping[str, Any]], key: str) -> Floats:

@@ -1,4 +1,4 @@
-"""Blocks of rows, from any files in any order, as a ``RunRecord``.
+"""Rows, from any files in any order, as a ``RunRecord``.
 
 Rows of one prompt at one step are one group, in the order in which they were read, if no column names the groups. Which
 prompt a row is of is decided in ``keys.py``, when all rows are there.
@@ -9,28 +9,31 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from apportion.records.importing.blocks import Block, Unsure, coded
-from apportion.records.importing.layout import EVALUATION
+from apportion.records.importing.cells import check_rows, numbers_of, texts_of
+from apportion.records.importing.layout import EVALUATION, Layout
 from apportion.records.keys import by_appearance, keys_of, numbered_pairs
 from apportion.records.rollout_log import RecordError
 from apportion.records.run_record import PER_ROLLOUT, RunRecord
-from apportion.rows import MOST_ROWS
+from apportion.rows import MOST_ROWS, Rows
 from apportion.types import Counts, Floats
 
-SHARE_ERROR = 1e-3
-"""By which a share of correct rollouts may be rounded, times the rollouts."""
+ROWS = 20_000
+"""Rows that become columns together."""
 
 NAMING = ("id", "prompt", "gold", "run", "group")
 KEPT = {"step", "trials", "tokens", "score_norm", "predicted", "asked", "time", "advantage"}
 """Texts that are held as codes, and numbers that are held as they are."""
 
 _WHOLE = re.compile(r"(-?[0-9]+)\.0+")
+_SAMPLE = re.compile(r"(.+)_[0-9]+_[0-9]+", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Assembled:
 
 
 class RunAssembly:
-    """Collects blocks, and remembers the number of each text."""
+    """Collects rows as columns, and remembers the number of each text."""
 
     def __init__(self, weights: Mapping[str, float]) -> None:
         self._weights = weights
@@ -53,44 +56,45 @@ class RunAssembly:
         self._files: list[int] = []
         self.rows = 0
 
-    def add(self, blocks: Iterable[Block], step: int | None = None, evaluation: bool = False) -> None:
-        """Add the rows of a file, or none of them if it ends with Unsure. Raise RecordError if there are too many.
+    def add(self, path: Path, layout: Layout, rows: Rows, step: int | None = None, evaluation: bool = False) -> None:
+        """Add the ``rows`` of a file, or none of them if one is wrong. Raise RecordError for that, or for too many.
 
         ``step`` is that of all rows, if no column is. ``evaluation`` says that all are of one.
         """
-        before = len(self._blocks), self.rows
-        try:
-            for block in blocks:
-                self._add(block, step, evaluation)
-            self._files.append(before[0])
-        except Unsure:
-            del self._blocks[before[0] :]
-            self.rows = before[1]
-            raise
-
-    def _add(self, block: Block, step: int | None, evaluation: bool) -> None:
-        self.rows += block.rows
-        if self.rows > MOST_ROWS:
-            raise RecordError(f"a run must have at most {MOST_ROWS:,} rows, got more; import a part of it")
-        columns: dict[str, Any] = {name: values for name, values in block.numbers.items() if name in KEPT}
-        columns["reward"] = self._reward(block)
-        if step is not None:
-            columns["step"] = np.full(block.rows, float(step))
-        for name, values in block.numbers.items():
-            if name.startswith("other "):
-                columns[name] = values.astype(np.float32)
-        for name, (texts, codes) in block.texts.items():
-            if name in NAMING:
-                columns[name] = coded((_key(name, text) for text in texts), codes, self._known[name]).astype(np.int32)
-            elif name == "split":
-                columns[name] = np.array([*(bool(EVALUATION.match(text.lower())) for text in texts), False])[codes]
-            else:  # a hash of 64 bits that is not 0, which stands for no answer
-                columns[name] = np.asarray([*(hash(text) or 1 for text in texts), 0], np.int64)[codes]
-        if evaluation:
-            columns["split"] = np.ones(block.rows, bool)
-        if self._blocks and ("id" in columns) != ("id" in self._blocks[0][1]):
+        blocks, total = [], self.rows
+        while some := list(islice(rows, ROWS)):
+            if (total := total + len(some)) > MOST_ROWS:
+                raise RecordError(f"a run must have at most {MOST_ROWS:,} rows, got more; import a part of it")
+            blocks.append((len(some), self._columns(path, layout, some)))
+            if step is not None:
+                blocks[-1][1]["step"] = np.full(len(some), float(step))
+            if evaluation:
+                blocks[-1][1]["split"] = np.ones(len(some), bool)
+        if self._blocks and blocks and ("id" in blocks[0][1]) != ("id" in self._blocks[0][1]):
             raise RecordError("all files of a run must have a column id, or none, got both; import them apart")
-        self._blocks.append((block.rows, columns))
+        self._files.append(len(self._blocks))
+        self._blocks += blocks
+        self.rows = total
+
+    def _columns(self, path: Path, layout: Layout, rows: Sequence[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
+        """Return the columns of some rows, with texts as codes. Raises RecordError, which names the row."""
+        found: dict[str, Any] = {role: numbers_of(path, layout, role, rows) for role in layout.numbers}
+        found |= {role: texts_of(path, layout, role, rows) for role in layout.texts}
+        check_rows(path, layout, rows, found)
+        columns = {role: values for role, values in found.items() if role in KEPT}
+        columns["reward"] = self._reward(found, len(rows))
+        for role, values in found.items():
+            if role.startswith("other "):
+                columns[role] = values.astype(np.float32)
+            elif role in NAMING:
+                known, texts = self._known[role], dict.fromkeys(text for text in values if text is not None)
+                codes = {text: known.setdefault(_key(role, text, layout.format), len(known)) for text in texts}
+                columns[role] = np.array([codes.get(text, -1) for text in values], np.int32)
+            elif role == "split":
+                columns[role] = np.array([bool(text and EVALUATION.match(text.lower())) for text in values])
+            elif role == "answer":  # a hash of 64 bits that is not 0, which stands for no answer
+                columns[role] = np.array([0 if text is None else hash(text) or 1 for text in values], np.int64)
+        return columns
 
     def record(self, name: str, source: str, column: str | None = None) -> Assembled:
         """Return the run of all rows. The assembly is empty afterwards. ``column`` is that of ``keys_of``."""
@@ -150,19 +154,14 @@ class RunAssembly:
             self._blocks[place] = int(kept.sum()), {name: values[kept] for name, values in columns.items()}
         return [f"{left:,} of {self.rows:,} rows are of evaluations and left out; --column split= reads them"]
 
-    def _reward(self, block: Block) -> Floats:
-        numbers, unknown = block.numbers, np.full(block.rows, np.nan)
+    def _reward(self, found: Mapping[str, Floats], rows: int) -> Floats:
+        unknown = np.full(rows, np.nan)
         if self._weights:
-            parts = np.stack([weight * numbers[f"reward {name}"] for name, weight in self._weights.items()])
+            parts = np.stack([weight * found[f"reward {name}"] for name, weight in self._weights.items()])
             return np.where(np.isnan(parts).all(0), np.nan, np.nansum(parts, 0))
-        if "share" in numbers:
-            right = numbers["share"] * numbers["trials"]
-            wrong = np.abs(right - np.rint(right)) > SHARE_ERROR * numbers["trials"]
-            if wrong.any():
-                share, trials = (float(numbers[name][wrong.argmax()]) for name in ("share", "trials"))
-                raise RecordError(f"a share must be of whole rollouts, got {share:g} of {trials:g}; give their number")
-            return np.rint(right)
-        correct, reward = numbers.get("correct", unknown), numbers.get("reward", unknown)
+        if "share" in found:
+            return np.rint(found["share"] * found["trials"])
+        correct, reward = found.get("correct", unknown), found.get("reward", unknown)
         return np.where(np.isnan(reward), correct, reward)
 
     def _taken(self, name: str, none: float = np.nan) -> Any:
@@ -173,10 +172,14 @@ class RunAssembly:
         )
 
 
-def _key(name: str, text: str) -> str:
-    """Return a text that names something, in one form of Unicode. A whole number that was saved as a float is whole."""
+def _key(name: str, text: str, format: str) -> str:
+    """Return a text that names something, in one form of Unicode. A whole number that was saved as a float is whole.
+
+    The key of a row of verl is that of its sample, without the numbers of the rollout and the output.
+    """
     text = text if text.isascii() else unicodedata.normalize("NFC", text)
-    found = _WHOLE.fullmatch(text) if name in ("id", "group") else None
+    pattern = _SAMPLE if format == "verl" and name == "group" else _WHOLE
+    found = pattern.fullmatch(text) if name in ("id", "group") else None
     return found[1] if found else text
 
 

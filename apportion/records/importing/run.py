@@ -12,11 +12,10 @@ import numpy as np
 
 from apportion.records.doubts import doubts_of, gold_answers, parts_in_doubt, two_valued
 from apportion.records.importing.assembly import Assembled, RunAssembly
-from apportion.records.importing.blocks import Unsure
 from apportion.records.importing.files import evaluations_in_names, files_of, repeats, steps_in_names
 from apportion.records.importing.layout import MOST_OTHERS, NAMES, USUAL, Layout, detect, layout_of, weights_of
 from apportion.records.importing.prime_rl import step_of
-from apportion.records.importing.source import HEAD, LATER_HEAD, Source
+from apportion.records.importing.source import HEAD, LATER_HEAD, LateColumns, Source
 from apportion.records.importing.visits import read_visits
 from apportion.records.rollout_log import RecordError
 from apportion.records.run_record import RunRecord
@@ -125,14 +124,11 @@ def import_run(
             while True:
                 layout = layout_of(str(path), own, source.columns, source.numeric, weights, renamed)
                 try:
-                    assembly.add(
-                        source.blocks(layout),
-                        None if "step" in layout.columns or steps is None else steps[place],
-                        evaluations[place],
-                    )
+                    step = None if "step" in layout.columns or steps is None else steps[place]
+                    assembly.add(path, layout, source.read(own), step, evaluations[place])
                     break
-                except Unsure as unsure:
-                    source = source.without_haste(unsure.columns)
+                except LateColumns as late:
+                    source = replace(source, columns=[*source.columns, *late.columns])
             layouts.append(layout)
             folded |= source.folded
             named = source.columns if own == "prime-rl" and step_of(path) is None else layout.columns

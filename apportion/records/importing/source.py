@@ -1,10 +1,9 @@
-"""One file of a run: its columns, its first rows, and the quickest reader that reads it rightly."""
+"""One file of a run: its columns, its first rows, and all of them."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -12,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from apportion.records.importing.blocks import Block, coded, exact_blocks, may_be_number
+from apportion.records.importing.cells import may_be_number
 from apportion.records.importing.files import DOCUMENTS, document_of, rows_of
-from apportion.records.importing.layout import Layout
+from apportion.records.importing.layout import NUMBERS, TEXTS
 from apportion.records.importing.prime_rl import rollouts_of
-from apportion.records.importing.quick import blocks_of_csv, blocks_of_jsonl, blocks_of_parquet, numeric_columns
 from apportion.records.importing.unfolding import is_folded, rows_in, unfolded
 from apportion.records.rollout_log import RecordError
 from apportion.rows import SUFFIXES, Rows, kind_of, schema_of
@@ -24,24 +22,32 @@ from apportion.untrusted import shown
 
 HEAD, LATER_HEAD = 100, 4
 """Rows by which the columns of the first file of a run are known, and of each later one."""
-_KEY = re.compile(r"(.+)_[0-9]+_[0-9]+", re.DOTALL)
+NAMED = {*NUMBERS, *TEXTS}
+"""Columns that are looked for in all rows, because the first rows may lack them."""
 ANSWERS = {"id", "answer", "votes", "samples", "stopped"}
 """Keys of the answers that apportion vote writes."""
 
 
+class LateColumns(Exception):
+    """Raised by a file that has ``columns`` which its first rows lack. It must be read again."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        super().__init__()
+        self.columns = columns
+
+
 @dataclass(frozen=True)
 class Source:
-    """One file: its columns, ``numeric`` ones of them, its first rows, and how its rows are read.
+    """One file: its columns, ``numeric`` ones of them, its first rows, and a function that returns all.
 
-    ``rows`` returns its rows one by one if a quick reader cannot be used. Rows of a ``folded`` file held several
-    rollouts each.
+    Rows of a ``folded`` file held several rollouts each.
     """
 
     path: Path
     columns: list[str]
     numeric: list[str]
     head: list[dict[str, Any]]
-    rows: Callable[[], Rows] | None
+    rows: Callable[[], Rows]
     folded: bool = False
 
     @classmethod
@@ -69,31 +75,18 @@ class Source:
             first = [row for _, row in islice(unfold(), rows)]
             return cls(path, *_columns(first), first, unfold, folded=True)
         columns, numeric = _columns(head)
-        if kind == ".parquet":
-            schema = schema_of(path)
-            columns, numeric = list(schema.names), numeric_columns(schema)
-        return cls(path, columns, numeric, head, slow if kind in DOCUMENTS else None)
+        return cls(path, columns, _numeric_columns(path) if kind == ".parquet" else numeric, head, slow)
 
-    def blocks(self, layout: Layout) -> Iterable[Block]:
-        """Return the rows of the file. Raises RecordError, and Unsure if they must be read again."""
-        kind = kind_of(self.path)
-        if layout.format == "prime-rl":
-            return exact_blocks(self.path, layout, rollouts_of(self.path))
-        if self.rows is not None:
-            found = exact_blocks(self.path, layout, self.rows())
-        elif kind == ".parquet":
-            found = blocks_of_parquet(self.path, layout)
-        else:
-            found = (
-                blocks_of_csv(self.path, layout) if kind == ".csv" else blocks_of_jsonl(self.path, layout, self.columns)
-            )
-        return map(_with_samples, found) if layout.format == "verl" and "group" not in layout.given else found
-
-    def without_haste(self, columns: Sequence[str]) -> Source:
-        """Return the file read row by row, or with further ``columns``."""
-        if columns:
-            return replace(self, columns=[*self.columns, *columns])
-        return replace(self, rows=partial(rows_of, self.path))
+    def read(self, format: str) -> Rows:
+        """Yield all rows. Raise RecordError, and LateColumns for a row with columns that were not known."""
+        if format == "prime-rl":
+            yield from rollouts_of(self.path)
+            return
+        late = NAMED - {*self.columns}
+        for number, row in self.rows():
+            if not late.isdisjoint(row):
+                raise LateColumns(sorted(late & row.keys()))
+            yield number, row
 
     def list_lengths(self, ignored: Collection[str]) -> dict[str, int]:
         """Return the usual length of lists of numbers in ``ignored`` columns."""
@@ -111,18 +104,14 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
     return columns, [name for name in columns if all(may_be_number(row.get(name)) for row in rows)]
 
 
+def _numeric_columns(path: Path) -> list[str]:
+    """Return the columns of a Parquet file that hold numbers or booleans, and those without any value."""
+    schema = schema_of(path)
+    from pyarrow import types  # noqa: PLC0415 - an optional extra
+
+    kinds = (types.is_integer, types.is_floating, types.is_boolean, types.is_null)
+    return [field.name for field in schema if any(is_kind(field.type) for is_kind in kinds)]
+
+
 def _is_numbers(cell: list[Any]) -> bool:
     return len(cell) > 1 and all(type(each) in (int, float, bool) for each in cell)
-
-
-def _with_samples(block: Block) -> Block:
-    """Return a block of verl in which the sample of each key is the group, so that a repeated prompt has several.
-
-    Some trainers write ``uid``, the key of a row: sample, rollout and output in one text.
-    """
-    if "group" not in block.texts:
-        return block
-    keys, codes = block.texts["group"]
-    known: dict[str, int] = {}
-    places = coded([match[1] if (match := _KEY.fullmatch(key)) else key for key in keys], codes, known)
-    return replace(block, texts={**block.texts, "group": (list(known), places)})

@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from apportion.records.importing.blocks import may_be_number
+from apportion.records.importing.cells import may_be_number
 from apportion.records.importing.files import parsed
 from apportion.records.importing.layout import EVALUATION, STEP, USUAL, verdict_names
 from apportion.records.rollout_log import RecordError

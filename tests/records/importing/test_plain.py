@@ -221,7 +221,7 @@ def test_a_word_for_a_missing_cell_of_csv_has_a_remedy_that_csv_has(tmp_path, wo
     assert open_run(comma_separated(tmp_path / "run.csv", [rows[0] | {"reward": ""}, *rows[1:]])).trials[0] == 3
 
 
-def test_rows_that_pyarrow_does_not_read_are_read_cell_by_cell(opened):
+def test_cells_of_several_types_in_one_column_are_read(opened):
     rows = rollouts()
     rows[5]["reward"], rows[6]["prompt"] = "1.0", 7
     found = opened([row | {"extra": float("nan")} for row in rows])
@@ -233,6 +233,12 @@ def test_messages_of_a_chat_are_a_prompt(tmp_path):
     for name in ("run.jsonl", "run.parquet"):
         found = open_run(WRITERS[name](tmp_path / name, rows))
         assert found.texts[0] == '[{"role": "user", "content": "What is 0?"}]' and found.trials.tolist() == [4] * 9
+
+
+def test_names_of_columns_inside_cells_are_no_columns(opened):
+    call = {"role": "assistant", "tool_calls": [{"id": "c1", "answer": 4}]}
+    rows = [row | {"prompt": [{"role": "user", "content": row["prompt"]}, call]} for row in rollouts()]
+    assert opened(rows).trials.tolist() == [4] * 9
 
 
 def test_more_correct_than_trials_is_refused(tmp_path):

@@ -251,7 +251,9 @@ def test_counts_in_csv_are_counts(tmp_path):
 
 
 def test_a_share_that_is_no_number_of_rollouts_is_refused(opened):
-    with pytest.raises(RecordError, match=r"a share must be of whole rollouts, got 0.3 of 4; give their number"):
+    with pytest.raises(
+        RecordError, match=r"a share must be of whole rollouts, got 0.3 of 4 in .* line 1; give their number"
+    ):
         opened([{"id": "a", "n": 4, "pass_rate": 0.3}])
 
 

@@ -1,0 +1,162 @@
+"""What the cells of rows say: numbers, verdicts in words, steps and texts. Errors name the row and the column."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from apportion.records.importing.layout import OPTIONAL, STEP, Layout
+from apportion.records.rollout_log import RecordError
+from apportion.rows import kind_of, row_location
+from apportion.types import Floats, Mask
+from apportion.untrusted import check_depth, parse_number, shown
+
+Rows = Sequence[tuple[int, dict[str, Any]]]
+"""Some rows of one file, each with its number."""
+
+TRUTHS = {"true": 1.0, "false": 0.0}
+WORDS = TRUTHS | dict.fromkeys(("yes", "pass", "passed", "correct"), 1.0)
+WORDS |= dict.fromkeys(("no", "fail", "failed", "incorrect", "wrong"), 0.0)
+"""Verdicts in words, of any case."""
+
+MISSING = ("nan", "na", "n/a", "none", "null")
+"""How programs write a number that is missing."""
+
+SHARE_ERROR = 1e-3
+"""By which a share of correct rollouts may be rounded, times the rollouts."""
+
+NO_NUMBER = -sys.float_info.max
+"""Stands for a cell that holds something else than a number. It is outside the limits of every column."""
+
+
+def numbers_of(path: Path, layout: Layout, role: str, rows: Rows) -> Floats:
+    """Return a column of numbers as floats [R], nan for none. Raise RecordError for a cell that is wrong there."""
+    column = layout.numbers[role]
+    cells = [row.get(column) for _, row in rows]
+    if layout.has_nan(role):
+        cells = [None if cell != cell else cell for cell in cells]
+    if role == "step":
+        cells = [_step(cell) if isinstance(cell, str) else cell for cell in cells]
+    words = layout.may_hold_words(role)
+    numbers = np.array([_number(cell, words) for cell in cells])
+    wrong = layout.out_of_limits(role, numbers)
+    if role.startswith("other ") and not layout.made_of_others:
+        numbers[wrong] = np.nan
+    elif wrong.any():
+        low, high, whole = layout.limits(role)
+        cell = cells[int(wrong.argmax())]
+        said = f"{column} must be a {'whole' if whole else 'finite'} number from {low:g} to {high:g}, got {shown(cell)}"
+        _refuse(path, rows, wrong, said, _remedy(role, cell, path))
+    return numbers
+
+
+def check_rows(path: Path, layout: Layout, rows: Rows, columns: Mapping[str, Any]) -> None:
+    """Raise RecordError for a row that lacks what each row must have, by its numbers and texts in ``columns`` [R].
+
+    That is a step, a prompt, and the rollouts of a count, of which a whole number, and no more than all, are correct.
+    """
+    key = next(role for role in ("id", "prompt", "group") if role in columns)
+    absent = {key: np.array([not text for text in columns[key]])}
+    needed = {"step"} | ({"correct", "share", "trials"} if "trials" in columns else set())
+    absent |= {role: np.isnan(columns[role]) for role in needed if role in columns}
+    for role, wrong in absent.items():
+        said = f"{layout.columns[role]} must be given in every row, got nothing"
+        _refuse(path, rows, wrong, said, "correct or remove the row")
+    if "trials" not in columns:
+        return
+    trials = columns["trials"]
+    if "share" in columns:
+        right = columns["share"] * trials
+        wrong = np.abs(right - np.rint(right)) > SHARE_ERROR * trials
+        place = int(wrong.argmax())
+        said = f"a share must be of whole rollouts, got {columns['share'][place]:g} of {trials[place]:g}"
+        _refuse(path, rows, wrong, said, "give their number")
+    else:
+        wrong = columns["correct"] > trials
+        place = int(wrong.argmax())
+        said = f"correct must be at most trials, got {columns['correct'][place]:g} of {trials[place]:g}"
+        _refuse(path, rows, wrong, said, "correct it")
+
+
+def _refuse(path: Path, rows: Rows, wrong: Mask, said: str, remedy: str) -> None:
+    """Raise RecordError for the first row that is ``wrong`` [R], if any is."""
+    if wrong.any():
+        raise RecordError(f"{said} in {row_location(path, rows[int(wrong.argmax())][0])}; {remedy}")
+
+
+def _remedy(role: str, cell: Any, path: Path) -> str:
+    """Return what to do about a wrong number."""
+    if str(cell).strip().lower() in MISSING and role not in OPTIONAL:
+        return f"correct it, or {'leave it empty' if kind_of(path) == '.csv' else 'write null'} for a missing one"
+    if role in OPTIONAL:
+        return f"correct it, or leave the column out by --column {role}="
+    if role == "correct":
+        return "correct it, or name the number of rollouts by --column trials= or a score by --reward"
+    return "correct it"
+
+
+def may_be_number(cell: Any) -> bool:
+    """Return whether a cell is a number, a verdict, or empty."""
+    return _number(cell) != NO_NUMBER
+
+
+def _number(cell: Any, words: bool = True) -> float:
+    """Return the number in ``cell``, nan for an empty one. A verdict is one, in any of ``WORDS`` if ``words``."""
+    if cell is None:
+        return math.nan
+    try:
+        if isinstance(cell, str):
+            text, known = cell.strip().lower(), WORDS if words else TRUTHS
+            if not text:
+                return math.nan
+            value = known[text] if text in known else parse_number(text)
+        else:
+            value = float(cell) if isinstance(cell, (bool, int, float, Decimal)) else NO_NUMBER
+    except (ValueError, OverflowError):
+        return NO_NUMBER
+    return NO_NUMBER if math.isnan(value) else value
+
+
+def _step(cell: str) -> str:
+    """Return the number at the end of a text such as step_12; another text as it is."""
+    found = STEP.search(cell)
+    return found[1] if found and found[1] and cell.endswith(found[1]) else cell
+
+
+def texts_of(path: Path, layout: Layout, role: str, rows: Rows) -> list[str | None]:
+    """Return a column of texts [R], None for none. Raise RecordError for a cell that is no text."""
+    column = layout.texts[role]
+    return [
+        cell if cell is None or isinstance(cell, str) else _text(cell, column, path, number)
+        for number, row in rows
+        for cell in [row.get(column)]
+    ]
+
+
+def _text(cell: Any, column: str, path: Path, number: int) -> str:
+    """Return the text in ``cell``. Messages of a chat become their JSON, whatever the order of their keys."""
+    if isinstance(cell, (bool, int, float)):
+        return str(cell)
+    try:
+        check_depth(cell)
+        return json.dumps(_in_order(cell), ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        at = row_location(path, number)
+        raise RecordError(
+            f"a text must be text or messages, got {shown(cell)} for {column} in {at}; correct it"
+        ) from error
+
+
+def _in_order(cell: Any) -> Any:
+    """Return messages with the role first, then the content, then other keys by name."""
+    if isinstance(cell, dict):
+        keys = sorted(cell, key=lambda key: ({"role": 0, "content": 1}.get(key, 2), str(key)))
+        return {key: _in_order(cell[key]) for key in keys}
+    return [_in_order(each) for each in cell] if isinstance(cell, (list, tuple)) else cell
