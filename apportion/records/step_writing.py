@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import zip_longest
-from operator import attrgetter, is_
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, get_args
@@ -96,83 +96,51 @@ def hash_of(text: str) -> str:
     return blake2b(text.encode(errors="replace"), digest_size=16).hexdigest()
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """The rows of a file as lists.
+def _rows(batch: Batch, groups: Sequence[Group]) -> Iterator[tuple[int, int | None, Any, int]]:
+    """Yield the rows of a step: the place of the prompt, the number and the rollout, and its place in all groups or -1.
 
-    ``prompts`` has the place of each row's prompt among those of all steps. ``numbers`` has the place of each rollout
-    among those of its prompt. ``uses`` has its place in all groups, or -1.
+    Raises ValueError for groups of another batch or in another order.
     """
-
-    prompts: list[int] = field(default_factory=list)
-    numbers: list[int | None] = field(default_factory=list)
-    rollouts: list[Any] = field(default_factory=list)
-    uses: list[int] = field(default_factory=list)
-
-    def add_step(self, batch: Batch, groups: Sequence[Group], prompts: int, used: int) -> None:
-        """Add the rows of a step after ``prompts`` prompts and ``used`` rollouts in groups of earlier ones.
-
-        Raises ValueError for groups of another batch or in another order.
-        """
-        left = 0
-        for place, drawn in enumerate(batch.rollouts):
-            grouped: Sequence[Rollout] = ()
-            if left < len(groups) and _fits(groups[left], batch.prompts[place], drawn):
-                grouped = groups[left].rollouts
-                left += 1
-            self._add(prompts + place, drawn, grouped, used)
-            used += len(grouped)
-        if left < len(groups):
-            raise ValueError(
-                f"groups must hold the first rollouts of the batch's prompts, in its order, got others in group {left} "
-                f"of prompt {groups[left].prompt.text!r}; pass Allocator.groups(batch), and leave rollouts out of the "
-                "loss with Group.keep"
-            )
-
-    def _add(self, prompt: int, drawn: Sequence[Rollout], grouped: Sequence[Rollout], used: int) -> None:
-        """Add the rows of one prompt. The first of ``grouped`` is number ``used`` in the groups."""
-        before = len(self.prompts)
+    left = used = 0
+    for place, (prompt, drawn) in enumerate(zip(batch.prompts, batch.rollouts, strict=True)):
+        grouped: Sequence[Rollout] = ()
+        if left < len(groups) and _fits(groups[left], prompt, drawn):
+            grouped = groups[left].rollouts
+            left += 1
         if not drawn and not grouped:
-            self._append(None, ABSENT, -1)
-        elif any(rollout.step is not None for rollout in grouped):
-            for number, (own, other) in enumerate(zip_longest(drawn, grouped)):
-                reused = other is not None and _stands_for(other, own)
-                if own is not None:  # with the verdict and the reward of the batch
-                    self._append(number, own, -1 if other is None or reused else used + number)
-                if reused:
-                    self._append(number, other, used + number)
-        else:
-            self.numbers.extend(range(len(drawn)))
-            self.rollouts.extend(drawn)
-            self.uses.extend(range(used, used + len(grouped)))
-            self.uses.extend([-1] * (len(drawn) - len(grouped)))
-        self.prompts.extend([prompt] * (len(self.numbers) - before))
-
-    def _append(self, number: int | None, rollout: Any, use: int) -> None:
-        self.numbers.append(number)
-        self.rollouts.append(rollout)
-        self.uses.append(use)
+            yield place, None, ABSENT, -1
+        for number, (own, other) in enumerate(zip_longest(drawn, grouped)):
+            reused = other is not None and _stands_for(other, own)
+            if own is not None:  # with the verdict and the reward of the batch
+                yield place, number, own, -1 if other is None or reused else used + number
+            if reused:
+                yield place, number, other, used + number
+        used += len(grouped)
+    if left < len(groups):
+        raise ValueError(
+            f"groups must hold the first rollouts of the batch's prompts, in its order, got others in group {left} "
+            f"of prompt {groups[left].prompt.text!r}; pass Allocator.groups(batch), and leave rollouts out of the "
+            "loss with Group.keep"
+        )
 
 
 def _fits(group: Group, prompt: Prompt, drawn: Sequence[Rollout]) -> bool:
-    """Return whether ``group`` is of ``prompt``, and has the first of its ``drawn`` rollouts or reused ones."""
-    grouped = group.rollouts
-    if prompt != group.prompt:
-        return False
-    if len(grouped) <= len(drawn) and all(map(is_, grouped, drawn)):
-        return True
-    pairs = zip_longest(grouped, drawn[: len(grouped)])
-    return all(_stands_for(used, own) or (own is not None and _same(used, own)) for used, own in pairs)
+    """Return whether ``group`` is of ``prompt``, and has the first of its ``drawn`` rollouts or reused ones.
+
+    The verdict and the reward of a rollout may differ.
+    """
+    pairs = zip_longest(group.rollouts, drawn[: len(group.rollouts)])
+    return prompt == group.prompt and all(
+        used is own
+        or _stands_for(used, own)
+        or (own is not None and used.completion is own.completion and _OTHER(used) == _OTHER(own))
+        for used, own in pairs
+    )
 
 
 def _stands_for(used: Rollout, drawn: Rollout | None) -> bool:
     """Return whether ``used`` is a reused rollout, in the place of ``drawn`` or after all drawn ones."""
     return used.step is not None and (drawn is None or drawn.step is None)
-
-
-def _same(used: Rollout, drawn: Rollout) -> bool:
-    """Return whether ``used`` is ``drawn`` itself; its verdict and reward may differ."""
-    return used.completion is drawn.completion and _OTHER(used) == _OTHER(drawn)
 
 
 _OTHER = attrgetter("answer", "tokens", "score_norm", "round", "step")
@@ -183,27 +151,26 @@ def _columns(steps: Sequence[LoggedStep], text: Callable[[Any], str], log_text: 
     schema()
     from pyarrow import array  # noqa: PLC0415 - an optional extra
 
-    rows, full = _Rows(), log_text == "full"
+    full = log_text == "full"
+    rows = [(step, *row) for step, each in enumerate(steps) for row in _rows(each.batch, each.groups)]
+    of_step, place, use = (np.array([row[n] for row in rows], np.int64) for n in (0, 1, 4))
+    sizes = [sum(len(group.rollouts) for group in each.groups) for each in steps]
+    use = np.where(use < 0, -1, use + np.cumsum([0, *sizes])[of_step])
+    at = place + np.cumsum([0, *(len(each.batch.prompts) for each in steps)])[of_step]
     prompts = [prompt for each in steps for prompt in each.batch.prompts]
     kept = [keep for each in steps for group in each.groups for keep in group.keep.tolist()]
-    sizes = [sum(len(group.rollouts) for group in each.groups) for each in steps]
-    begins = np.cumsum([0, *(len(each.batch.prompts) for each in steps)])
-    for each, begin, used in zip(steps, begins.tolist(), np.cumsum([0, *sizes]).tolist(), strict=False):
-        rows.add_step(each.batch, each.groups, begin, used)
-    at, uses = np.array(rows.prompts, np.int64), np.array(rows.uses, np.int64)
-    of_step = np.searchsorted(begins, at, side="right") - 1
-    cells = {name: list(map(attrgetter(name), rows.rollouts)) for name in FIELDS}
+    cells = {name: [getattr(row[3], name) for row in rows] for name in FIELDS}
     shown = encodable if full else hash_of
     cells["answer"] = [None if each is None else shown(each) for each in cells["answer"]]
     cells["completion"] = [None if each is None else shown(text(each)) for each in cells["completion"]]
     columns = {
         "step": array(np.array([each.step for each in steps])[of_step]),
-        "place": array(at - begins[of_step]),
+        "place": array(place),
         "prompt_id": array([prompt.id for prompt in prompts], "string").take(array(at)),
         "predicted": array(np.concatenate([each.batch.belief.mean for each in steps])[at]),
         "asked": array(np.concatenate([each.batch.asked for each in steps])[at]),
-        "index": array(rows.numbers, "int64"),
-        "kept": array(np.array([*kept, False], bool)[uses]),
+        "index": array([row[2] for row in rows], "int64"),
+        "kept": array(np.array([*kept, False], bool)[use]),
         "reused_step": array(cells.pop("step"), "int64"),
         "written": array(np.array([each.written for each in steps])[of_step]),
         **{name: array(values, COLUMNS[name]) for name, values in cells.items()},
@@ -214,7 +181,7 @@ def _columns(steps: Sequence[LoggedStep], text: Callable[[Any], str], log_text: 
         values = [
             _numbers(f"{name}s", getattr(each, f"{name}s"), size) for each, size in zip(steps, sizes, strict=True)
         ]
-        columns[name] = with_nulls(np.concatenate([*values, [np.nan]])[uses])
+        columns[name] = with_nulls(np.concatenate([*values, [np.nan]])[use])
     return columns
 
 

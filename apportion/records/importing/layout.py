@@ -45,7 +45,7 @@ the known answer of a problem, or its image: it tells apart problems that have t
 an evaluation from those of training, and ``run`` those of several runs or models from each other."""
 
 USUAL = {
-    "step": ("global_step", "train_step", "training_step", "training_iteration", "iteration", "iter"),
+    "step": ("global_step", "train_step", "training_step", "training_iteration", "iteration", "iter", "_step"),
     "reward": ("score", "rewards", "scores", "scalar_reward", "total_reward", "final_reward"),
     "correct": ("is_correct", "acc", "success", "passed", "pass", "solved", "exact_match", "task_correct"),
     "trials": (

@@ -220,10 +220,12 @@ def _decided(
 def chosen_reward(record: RunRecord, candidates: Mapping[str, Floats], advantage: Floats) -> tuple[str, Floats, str]:
     """Return what the reward is made of, its values [R], and what to say of that.
 
-    It is the one column that differs within groups. If several do, it is their weighted sum whose deviations from the
-    mean of the group are the recorded ``advantage`` [R], up to a scale of each group. Raises RecordError if none is.
+    It is the one column that differs within groups; a missing value counts as 0 there, as in TRL. If several do, it is
+    their weighted sum whose deviations from the mean of the group are the recorded ``advantage`` [R], up to a scale of
+    each group. Raises RecordError if none is.
     """
-    varying = {name: values for name, values in candidates.items() if replace(record, reward=values).mixed.any()}
+    filled = ((name, np.nan_to_num(values)) for name, values in candidates.items())
+    varying = {name: candidates[name] for name, values in filled if replace(record, reward=values).mixed.any()}
     if len(varying) <= 1:
         name = next(iter(varying or candidates))
         constant = [other for other in candidates if other != name]

@@ -189,6 +189,10 @@ def test_a_step_is_in_the_name_of_the_file_if_no_column_is_one(tmp_path, name):
     assert set(open_run(tmp_path, columns={"step": ""}).step) == {0}
 
 
+def test_the_step_of_a_table_of_wandb_is_read(opened):
+    assert set(opened(renamed(rollouts(), step="_step")).step) == {0, 1, 2}
+
+
 def test_a_step_may_be_written_as_text(opened):
     rows = [row | {"step": f"global_step_{row['step'] + 9}"} for row in rollouts()]
     assert opened(rows).step.tolist() == [9] * 3 + [10] * 3 + [11] * 3

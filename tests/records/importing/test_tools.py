@@ -79,9 +79,11 @@ def test_the_advantages_of_trl_say_which_rewards_trained(tmp_path, name):
 def test_a_reward_of_some_tasks_alone_is_not_taken_for_the_whole(tmp_path):
     parts = np.random.default_rng(0).integers(2, size=(12, 8, 2)).astype(float)
     parts[::2, :, 0] = parts[1::2, :, 1] = np.nan
-    rows, total = rows_of_trl(parts, [1, 1])
-    run = open_run(parquet(tmp_path / "completions_00001.parquet", rows))
-    assert run.reward.tolist() == total.reshape(-1).tolist() and run.doubts[0].startswith("the reward is a + b")
+    some = np.where(np.arange(8) % 3, 1.0, np.nan)[None, :, None]  # b has one value, and TRL adds 0 where it has none
+    for values in (parts, np.where([True, False], np.nan_to_num(parts), some)):
+        rows, total = rows_of_trl(values, [1, 1])
+        run = open_run(parquet(tmp_path / "completions_00001.parquet", rows))
+        assert run.reward.tolist() == total.reshape(-1).tolist() and run.doubts[0].startswith("the reward is a + b")
 
 
 def rows_of_trl(parts, weights, scaled=True):
