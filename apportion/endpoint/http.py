@@ -1,8 +1,8 @@
 """The HTTP client of an endpoint: every request is bounded in time, in bytes and in redirects.
 
 httpx has a deadline for each read, which a slow trickle of bytes never exceeds, so the deadline here covers a request
-with its redirects and its whole body. A body that is too long is cut off, and bodies longer than ``LARGE_BYTES`` are
-read one at a time. The logs of the HTTP library name URLs without their queries, which may hold a key.
+with its redirects and its whole body. A body that is too long is cut off. The logs of the HTTP library name URLs
+without their queries, which may hold a key.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import json
 import logging
 import re
 from collections.abc import Collection, Mapping
-from contextlib import AsyncExitStack, aclosing
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -21,7 +21,7 @@ from apportion import __version__
 from apportion.endpoint.completion import BadReply, Fault
 from apportion.endpoint.reply import error_text
 from apportion.endpoint.retries import asked_wait, may_pass
-from apportion.endpoint.stream import Body
+from apportion.endpoint.stream import has_ended, read_body
 from apportion.untrusted import check_depth, one_line
 
 HTTP: Any = import_module(openai.DefaultAsyncHttpxClient.__mro__[1].__module__)  # httpx; from openai 3 on, httpx2
@@ -30,14 +30,8 @@ CONNECT_SECONDS = 10.0
 MAX_REPLY_BYTES = 2**26
 """Bytes of the longest reply, unpacked: 64 MiB. Half a million tokens with 20 log-probabilities each are shorter."""
 
-LARGE_BYTES = 2**20
-"""Bytes of a reply beyond which it is read alone, so that all replies together are bounded, too."""
-
-DRAIN_SECONDS = 0.5
-"""How long a stream may stay open after its last event, before its connection is closed and not used again."""
-
-USAGE_SECONDS = 2.0
-"""How long a stream without ``[DONE]`` may stay open after its choices have ended, in which its usage may come."""
+LINGER_SECONDS = 2.0
+"""How long a stream may stay open after its choices have ended, in which its usage and its last event may come."""
 
 NO_CREDIT = "insufficient_quota"
 """OpenAI's code in a 429 for want of credit, which no wait ends. Proxies quote it in their message."""
@@ -46,7 +40,7 @@ MAX_REDIRECTS = 3
 SHOWN = 500
 """Maximum number of characters of a server's error in ours."""
 
-_PAGE = re.compile(rb"(?:<!doctype html|<html)", re.IGNORECASE)
+_PAGE = re.compile(rb"\s*+(?:<!doctype html|<html)", re.IGNORECASE)
 _TITLE = re.compile(rb"<title[^>]*>([^<]{1,200})", re.IGNORECASE)
 
 
@@ -92,14 +86,15 @@ class Http:
     reached: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self._large = asyncio.Lock()
         own = {"accept": "application/json", "user-agent": f"apportion/{__version__}"}
         self._http = HTTP.AsyncClient(
             headers=own | {name.lower(): value for name, value in self.headers.items()},
             params=self.query or None,
             timeout=HTTP.Timeout(None, connect=CONNECT_SECONDS),
             limits=HTTP.Limits(max_connections=None, max_keepalive_connections=self.idle),
-            follow_redirects=False,
+            follow_redirects=self.own_headers is not None,
+            max_redirects=MAX_REDIRECTS,
+            event_hooks={"request": [self._keep_own_headers]},
         )
 
     async def aclose(self) -> None:
@@ -120,9 +115,17 @@ class Http:
         )
         try:
             async with asyncio.timeout(seconds):
-                return await self._follow(request)
+                response = await self._http.send(request, stream=True)
+                self.reached = True
+                try:
+                    return await self._read(response)
+                finally:
+                    await response.aclose()
         except TimeoutError:
             raise Fault(f"sent no whole reply within {seconds:g} s", "late") from None
+        except HTTP.TooManyRedirects as error:
+            last = plain_url(error.request.url)
+            raise Fault(f"was redirected {MAX_REDIRECTS + 1} times, at last to {last}", "astray") from None
         except HTTP.RequestError as error:
             said = str(error) or type(error).__name__
             if isinstance(error, (HTTP.ConnectError, HTTP.ConnectTimeout)):
@@ -139,52 +142,37 @@ class Http:
             text = text.replace(secret, self.hidden[secret])
         return text
 
-    async def _follow(self, request: Any) -> Any:
-        """Return the reply at the end of the redirects."""
-        for redirects in range(MAX_REDIRECTS + 1):
-            response = await self._http.send(request, stream=True)
-            self.reached = True
-            try:
-                if response.next_request is None or self.own_headers is None:
-                    moved = f", after a redirect to {plain_url(request.url)}" if redirects else ""
-                    return await self._read(response, moved)
-            finally:
-                await response.aclose()
-            before, request = request.url, response.next_request
-            if request.url.host != before.host or (before.scheme, request.url.scheme) == ("https", "http"):
-                for name in self.own_headers or ():
-                    request.headers.pop(name, None)
-        raise Fault(f"was redirected {MAX_REDIRECTS + 1} times, at last to {plain_url(request.url)}", "astray")
+    async def _keep_own_headers(self, request: Any) -> None:
+        """Remove our own headers from a request that was redirected to another host, or from https to http."""
+        first = HTTP.URL(self.url)
+        if request.url.host != first.host or (first.scheme, request.url.scheme) == ("https", "http"):
+            for name in self.own_headers or ():
+                request.headers.pop(name, None)
 
-    async def _read(self, response: Any, moved: str) -> Any:
-        """Return the reply in a response, whatever the declared type is. A large one waits for the others."""
-        body, size = Body(streams=response.is_success), 0
-        async with AsyncExitStack() as alone:
-            pieces = await alone.enter_async_context(aclosing(response.aiter_bytes()))
+    async def _read(self, response: Any) -> Any:
+        """Return the reply in a response, whatever the declared type is."""
+        raw, most = bytearray(), self.most_bytes or MAX_REPLY_BYTES
+        async with aclosing(response.aiter_bytes()) as pieces:
             try:
                 async with asyncio.timeout(None) as end:
                     async for piece in pieces:
-                        if size <= LARGE_BYTES < size + len(piece):
-                            await alone.enter_async_context(self._large)
-                        size += len(piece)
-                        if size > (most := self.most_bytes or MAX_REPLY_BYTES):
+                        raw += piece
+                        if len(raw) > most:
                             said = f"sent a reply of more than {most:,} bytes, which was cut off"
                             raise Fault(said, "long", again=False)
-                        done = body.add(piece)
-                        if done or body.complete:
-                            rest = DRAIN_SECONDS if done else USAGE_SECONDS
-                            latest = asyncio.get_running_loop().time() + rest
-                            end.reschedule(min(latest, end.when() or latest))
+                        if end.when() is None and has_ended(raw):
+                            end.reschedule(asyncio.get_running_loop().time() + LINGER_SECONDS)
             except (TimeoutError, HTTP.RequestError):
                 if end.when() is None:
                     raise
+        moved = f", after a redirect to {plain_url(response.url)}" if response.history else ""
         if not response.is_success:
-            raise self._refused(response.status_code, response.headers, bytes(body.raw), moved)
+            raise self._refused(response.status_code, response.headers, bytes(raw), moved)
         try:
-            return body.reply()
+            return read_body(raw)
         except BadReply:
-            if _PAGE.match(body.raw) or response.headers.get("content-type", "").startswith("text/html"):
-                title = _TITLE.search(body.raw)
+            if _PAGE.match(raw) or response.headers.get("content-type", "").startswith("text/html"):
+                title = _TITLE.search(raw)
                 named = f' "{title[1].decode(errors="replace")}"' if title else ""
                 raise Fault(f"sent a page for browsers{named} and not a reply{moved}", "astray") from None
             raise

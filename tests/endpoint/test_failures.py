@@ -9,10 +9,10 @@ import time
 
 import pytest
 
-from apportion.endpoint import http, retries
+from apportion.endpoint import retries
 from apportion.endpoint import server as server_module
-from tests.endpoint.builders import endpoint, run, sample, take, texts
-from tests.endpoint.fault_server import FaultServer, ok, raw, refused
+from tests.endpoint.builders import sample, texts
+from tests.endpoint.fault_server import ok, raw, refused
 
 COUNT = 40
 
@@ -83,17 +83,6 @@ def test_one_page_for_browsers_does_not_end_a_run_in_which_others_succeed():
     page = raw(200, b"<!doctype html><title>Just a moment</title>")
     found, server, _ = sample([page], 3)
     assert [each.error for each in found] == [None] * 3 and server.requests[1].prompt == "1 + 1 ="
-
-
-def test_large_replies_are_held_one_at_a_time(monkeypatch):
-    """So memory is bounded over all replies, and not only for each."""
-    monkeypatch.setattr(http, "LARGE_BYTES", 1000)
-
-    async def scenario():
-        async with FaultServer(lambda _: ok("x" * 100_000, most=1)) as server, endpoint(server).connect() as client:
-            assert [len(each or "") for each in texts(await take(client, "a", 8))] == [100_000] * 8
-
-    run(scenario())
 
 
 def test_a_server_that_hangs_is_named_once(monkeypatch, caplog):

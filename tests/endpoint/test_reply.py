@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from apportion.endpoint import seed_of
 from apportion.endpoint.completion import BadReply
 from apportion.endpoint.reply import error_text, read_reply
-from apportion.endpoint.stream import Body
+from apportion.endpoint.stream import read_body
 from tests.endpoint.builders import endpoint, run, sample, take, texts
 from tests.endpoint.fault_server import (
     FaultServer,
@@ -46,9 +46,7 @@ def test_a_filtered_choice_is_a_sample_without_text():
 
 def read(body):
     """Return the completions in the body of a reply."""
-    whole = Body()
-    whole.add(body)
-    return read_reply(whole.reply())
+    return read_reply(read_body(body))
 
 
 def reply(*choices, **fields):

@@ -120,10 +120,3 @@ def test_parallel_tool_calls_stay_apart_whatever_their_index(indexes, pieces):
             assert said == CALLS
 
     run(scenario())
-
-
-@pytest.mark.parametrize("upstream_stream", [True, False])
-def test_large_replies_are_held_one_at_a_time(monkeypatch, upstream_stream):
-    monkeypatch.setattr("apportion.endpoint.http.LARGE_BYTES", 1000)
-    own = run(own_of(lambda _: either(f"{'x ' * 2000}\nAnswer: 42"), upstream_stream=upstream_stream))
-    assert own["votes"] == {"42": 4}
