@@ -1,6 +1,5 @@
 """Find secrets among settings, so that they can be kept out of files and errors."""
 
-import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -12,8 +11,8 @@ _WORDS = """key apikey token secret password passwd passphrase pwd auth authoriz
 signature sig cookie session"""
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
-
-_HIDDEN = re.compile(r"secret:[0-9a-f]{8}")
+HIDDEN = "secret"
+"""What is written in the place of a secret."""
 
 
 def is_secret_name(name: str) -> bool:
@@ -25,36 +24,21 @@ def is_secret_name(name: str) -> bool:
     return any(word.lower() in _WORDS.split() for word in _WORD.findall(name))
 
 
-def hide_secrets(value: Any, secret: bool = False) -> Any:
-    """Return ``value`` with a short hash for each text in a field whose name looks like a secret, at any depth.
+def hide_secrets(value: Any) -> Any:
+    """Return ``value`` with the word secret for each text in a field whose name looks like a secret, at any depth.
 
-    The same text in any other field is hidden too, if it has ``SHORTEST`` characters. A text that is such a hash is
-    kept.
+    The same text in any other field is hidden too, if it has ``SHORTEST`` characters.
 
-    >>> hide_secrets({"top_k": 20, "api_key": "abc", "options": {"token": ["abc"]}})
-    {'top_k': 20, 'api_key': 'secret:63906248', 'options': {'token': ['secret:63906248']}}
-    >>> hide_secrets({"api_key": "12345678", "user": "12345678"})["user"][:7]
-    'secret:'
+    >>> hide_secrets({"top_k": 20, "api_key": "12345678", "options": {"token": ["abc"]}, "user": "12345678"})
+    {'top_k': 20, 'api_key': 'secret', 'options': {'token': ['secret']}, 'user': 'secret'}
     """
-    known = {text for text in _secrets(value, secret) if len(text) >= SHORTEST}
+    known = {text for text in _secrets(value) if len(text) >= SHORTEST}
 
     def hide(leaf: Any, secret: bool) -> Any:
-        if leaf is None or isinstance(leaf, (int, float)) or _HIDDEN.fullmatch(str(leaf)):
-            return leaf
-        if not secret and not (isinstance(leaf, str) and leaf in known):
-            return leaf
-        return f"secret:{hashlib.blake2b(str(leaf).encode(errors='replace'), digest_size=4).hexdigest()}"
+        hidden = (secret or (isinstance(leaf, str) and leaf in known)) and not isinstance(leaf, int | float | None)
+        return HIDDEN if hidden else leaf
 
-    return _changed(value, hide, secret)
-
-
-def without_hashes(value: Any) -> Any:
-    """Return ``value`` with the word secret for each hash of ``hide_secrets``, so that a new key changes nothing.
-
-    >>> without_hashes({"top_k": 20, "api_key": "secret:63906248"})
-    {'top_k': 20, 'api_key': 'secret'}
-    """
-    return _changed(value, lambda leaf, _: "secret" if isinstance(leaf, str) and _HIDDEN.fullmatch(leaf) else leaf)
+    return _changed(value, hide)
 
 
 def secret_texts(values: Iterable[str], extra_body: Mapping[str, Any]) -> tuple[str, ...]:
@@ -67,7 +51,7 @@ def secret_texts(values: Iterable[str], extra_body: Mapping[str, Any]) -> tuple[
     return tuple(sorted({each for text in texts for each in (text, *text.split()) if len(each) >= SHORTEST}))
 
 
-def _secrets(value: Any, secret: bool = False) -> list[str]:
+def _secrets(value: Any) -> list[str]:
     """Return the texts in fields whose names look like secrets."""
     found: list[str] = []
 
@@ -75,7 +59,7 @@ def _secrets(value: Any, secret: bool = False) -> list[str]:
         if secret and isinstance(leaf, str):
             found.append(leaf)
 
-    _changed(value, note, secret)
+    _changed(value, note)
     return found
 
 

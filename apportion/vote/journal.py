@@ -6,6 +6,7 @@ lines and uses all samples. A lock beside the files allows one run at a time.
 """
 
 import json
+import re
 from collections.abc import Container, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -15,7 +16,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from apportion.answers.extraction import Extractor
-from apportion.endpoint.secrets import without_hashes
 from apportion.runs.folder import check_settings, hold_lock
 from apportion.runs.whole_files import is_file, write_whole
 from apportion.toml import ConfigError
@@ -30,6 +30,9 @@ MAY_CHANGE = ("apportion", "base_url")
 
 NEW = {"give_up", "weight"}
 """Settings that answers of version 0.1 do not name."""
+
+_HASH = re.compile(r'"secret:[0-9a-f]{8}"')
+"""What version 0.2 wrote in the place of a secret."""
 
 Samples = Mapping[int, Sample]
 """The samples of one question by their numbers, without their texts."""
@@ -130,7 +133,7 @@ def read_finished(path: Path, setup: Setup, resume: bool = False) -> VoteRecord:
     ballots, answer_bytes = _read_ballots(path)
     if not ballots and next(_samples(path), None) is None:
         return VoteRecord()
-    started, settings = without_hashes(read_started(path)), without_hashes(setup.resolved())  # a key may be a new one
+    started, settings = read_started(path), setup.resolved()
     _check_same(path, _sampled(started), _sampled(settings), "use the same settings, choose another file, or overwrite")
     again, must_read = False, started.get("extract") != settings["extract"]
     if ballots:
@@ -173,7 +176,7 @@ def read_started(path: Path) -> dict[str, Any]:
     if not (path.exists() or samples_path(path).exists()):
         raise JournalError(f"answers must be in a file that exists, got {path}; check the path")
     try:
-        started = parse_json(read_config(settings_path(path)))
+        started = parse_json(_HASH.sub('"secret"', read_config(settings_path(path))))
         if not isinstance(started, dict):
             raise ValueError(f"settings are a JSON object, got {type(started).__name__}")
     except (OSError, ValueError) as error:

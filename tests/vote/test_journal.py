@@ -182,7 +182,8 @@ def test_other_settings_are_refused_by_name(out):
 def test_the_address_the_version_and_a_key_in_the_body_may_change(out):
     old, new = ({"extra_body": {"top_k": 20, "api_key": key}} for key in ("first-key", "second-key"))
     write(out, "a", setup=setup_of(**old))
-    started = json.loads(settings_path(out).read_text()) | {"apportion": "99.0"}
+    hashed = {"top_k": 20, "api_key": "secret:63906248"}  # as version 0.2 wrote it
+    started = json.loads(settings_path(out).read_text()) | {"apportion": "99.0", "extra_body": hashed}
     settings_path(out).write_text(json.dumps(started))
     assert list(finished(out, setup_of(**new, base_url="http://localhost:8001/v1"))) == ["a"]
     new["extra_body"]["top_k"] = 30
