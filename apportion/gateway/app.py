@@ -23,7 +23,7 @@ from apportion.endpoint.settings import key_in
 from apportion.gateway.body import VoteRequest, read_request
 from apportion.gateway.errors import SERVER, GatewayError
 from apportion.gateway.queue import VoteQueue
-from apportion.gateway.replies import VoteResponse, encode, whole_reply
+from apportion.gateway.replies import encode, respond, whole_reply
 from apportion.gateway.settings import GatewaySettings
 from apportion.gateway.upstream import Bill, Upstream
 from apportion.gateway.vote import RunningVote
@@ -65,7 +65,7 @@ class Gateway:
             await self.upstream.aclose()
             await self.equivalence.aclose()
 
-    async def chat(self, request: Request) -> VoteResponse:
+    async def chat(self, request: Request) -> Response:
         """Answer ``POST /v1/chat/completions``."""
         self._check_host(request)
         content_type = request.headers.get("content-type", "")
@@ -74,11 +74,8 @@ class Gateway:
         limits = self.settings.limits
         asked = read_request(await _body(request, limits.max_body_bytes, limits.body_seconds), self.settings)
         headers = self.upstream.headers(request.headers)
-
-        async def vote() -> dict[str, Any]:
-            return await self._vote(asked, headers)
-
-        return VoteResponse(vote, asked.stream, asked.include_usage, limits.keep_alive_seconds)
+        vote = asyncio.create_task(self._vote(asked, headers))
+        return await respond(request, vote, asked.stream, asked.include_usage, limits.keep_alive_seconds)
 
     async def models(self, request: Request) -> Response:
         """Answer ``GET /v1/models`` as upstream does."""

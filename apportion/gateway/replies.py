@@ -10,20 +10,19 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from apportion.gateway.errors import GatewayError
 from apportion.gateway.upstream import Bill
 from apportion.gateway.vote import RunningVote
 
-if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
-
 logger = logging.getLogger("apportion.gateway")
 
-JSON = {"content-type": "application/json"}
 EVENTS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}
 
 KEEP_ALIVE = b": voting\n\n"
@@ -114,82 +113,82 @@ def _text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-@dataclass
-class VoteResponse:
-    """An ASGI response: it sends what ``vote`` returns, as one object or as a stream.
+async def respond(
+    request: Request, vote: asyncio.Task[dict[str, Any]], stream: bool, include_usage: bool, keep_alive_seconds: float
+) -> Response:
+    """Return the response to a request whose body was read already: what ``vote`` returns, as an object or a stream.
 
-    Args:
-        vote: holds the vote and returns the reply. Raises GatewayError.
-        stream: whether the client asked for a stream.
-        include_usage: whether a stream ends with the usage.
-        keep_alive_seconds: time between two comments in a stream.
+    ``include_usage`` ends a stream with the usage. ``keep_alive_seconds`` is the time between two comments in a stream.
+    Raises the GatewayError of a vote that fails before its stream begins.
+    """
+    started, gone = time.monotonic(), asyncio.create_task(_gone(request.receive))
+    vote.add_done_callback(lambda _: logger.info("%s after %.2f s", _said(vote), time.monotonic() - started))
+    wait = keep_alive_seconds if stream else None
+    try:
+        await asyncio.wait({vote, gone}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+        if not vote.done() and not gone.done():
+            return VoteStream(vote, include_usage, keep_alive_seconds)
+    except asyncio.CancelledError:
+        await _end(vote)
+        raise
+    finally:
+        await _end(gone)
+    if not vote.done():
+        await _end(vote)
+        return Response(status_code=499)  # nobody reads it
+    reply = vote.result()
+    headers = headers_of(reply["apportion"])
+    if stream:
+        return Response(b"".join(events(reply, include_usage)), headers=EVENTS | headers)
+    return Response(encode(reply), headers=headers, media_type="application/json")
+
+
+class VoteStream(StreamingResponse):
+    """Sends comments until ``vote`` ends, and then its reply or an error. If the client leaves, the vote is cancelled.
+
+    The arguments are those of ``respond``.
     """
 
-    vote: Callable[[], Awaitable[dict[str, Any]]]
-    stream: bool
-    include_usage: bool
-    keep_alive_seconds: float
+    def __init__(self, vote: asyncio.Task[dict[str, Any]], include_usage: bool, keep_alive_seconds: float) -> None:
+        super().__init__(self._events(vote, include_usage, keep_alive_seconds), headers=EVENTS)
+        self.vote = vote
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request whose body was read already."""
-        started = time.monotonic()
-        vote, gone = asyncio.ensure_future(self.vote()), asyncio.ensure_future(_gone(receive))
         try:
-            status = await self._answer(vote, gone, send)
+            await super().__call__(scope, receive, send)
         finally:
-            for task in (vote, gone):
-                task.cancel()
-            await asyncio.gather(vote, gone, return_exceptions=True)
-        logger.info("%s after %.2f s", status, time.monotonic() - started)
+            await _end(self.vote)
 
-    async def _answer(self, vote: asyncio.Future[dict[str, Any]], gone: asyncio.Future[None], send: Send) -> str:
-        """Send the reply, and return what is logged about it."""
-        either: set[asyncio.Future[Any]] = {vote, gone}
-        begun, wait = False, self.keep_alive_seconds if self.stream else None
+    @staticmethod
+    async def _events(
+        vote: asyncio.Task[dict[str, Any]], include_usage: bool, keep_alive_seconds: float
+    ) -> AsyncIterator[bytes]:
         while not vote.done():
-            await asyncio.wait(either, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
-            if gone.done():
-                return "499 the client left"
-            if not vote.done():
-                if not begun:
-                    await _start(send, 200, EVENTS)
-                begun = True
-                await _body(send, KEEP_ALIVE, more=True)
+            yield KEEP_ALIVE
+            await asyncio.wait({vote}, timeout=keep_alive_seconds)
         try:
-            reply = vote.result()
+            for each in events(vote.result(), include_usage):
+                yield each
         except GatewayError as error:
-            if begun:
-                await _body(send, event(error.body()))
-            else:
-                await _whole(send, error.status, error.headers(), encode(error.body()))
-            return f"{error.status} {error.code or error.kind}"
-        ballot = reply["apportion"]
-        if self.stream:
-            if not begun:
-                await _start(send, 200, EVENTS | headers_of(ballot))
-            for each in events(reply, self.include_usage):
-                await _body(send, each, more=True)
-            await _body(send, b"")
-        else:
-            await _whole(send, 200, headers_of(ballot), encode(reply))
-        return f"200 {ballot['samples']} samples, stopped by {ballot['stopped']}"
+            yield event(error.body())
+
+
+async def _end(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.wait({task})
+
+
+def _said(vote: asyncio.Task[dict[str, Any]]) -> str:
+    """Return what is logged about an ended vote."""
+    if vote.cancelled():
+        return "499 the client left"
+    if error := vote.exception():
+        return f"{error.status} {error.code or error.kind}" if isinstance(error, GatewayError) else "500"
+    ballot = vote.result()["apportion"]
+    return f"200 {ballot['samples']} samples, stopped by {ballot['stopped']}"
 
 
 async def _gone(receive: Receive) -> None:
     """Return when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def _whole(send: Send, status: int, headers: dict[str, str], body: bytes) -> None:
-    await _start(send, status, {**JSON, **headers, "content-length": str(len(body))})
-    await _body(send, body)
-
-
-async def _start(send: Send, status: int, headers: dict[str, str]) -> None:
-    raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": status, "headers": raw})
-
-
-async def _body(send: Send, body: bytes, more: bool = False) -> None:
-    await send({"type": "http.response.body", "body": body, "more_body": more})

@@ -23,8 +23,8 @@ SPARE_CONNECTIONS = 64
 HEAD_SECONDS = 30.0
 """Longest time in which the head of a request must arrive."""
 
-UNREAD_SECONDS = 30.0
-"""Longest time in which a client may read nothing of a reply."""
+UNREAD_SECONDS = 120.0
+"""Longest time in which a client may leave a reply, or a part of a stream, unread."""
 
 
 class Connection(H11Protocol):
@@ -43,7 +43,7 @@ class Connection(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._check_read(None)
+        self._unread = self.loop.call_later(UNREAD_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -59,14 +59,6 @@ class Connection(H11Protocol):
         for timer in (self._closing, self._unread):
             if timer is not None:
                 timer.cancel()
-
-    def _check_read(self, before: int | None) -> None:
-        """Abort if as many bytes wait for the client as ``before``, and else look again later."""
-        left = self.transport.get_write_buffer_size()
-        if left == before:
-            self.transport.abort()
-        else:
-            self._unread = self.loop.call_later(UNREAD_SECONDS, self._check_read, left)
 
     def _set_deadline(self) -> None:
         if self.conn.their_state is not h11.IDLE:

@@ -123,7 +123,7 @@ class RunningVote:
         }
 
     async def _samples(self, numbers: Sequence[int]) -> AsyncGenerator[Sample, None]:
-        """DrawReply the samples of a wave at once, and yield them in order until one fails as all others would."""
+        """Draw the samples of a wave at once, and yield them in order until one fails as all others would."""
         self._replies = {each.number: each.reply for each in self.samples if each.reply is not None}
         tasks = [asyncio.ensure_future(self._draw(number)) for number in numbers]
         try:

@@ -104,7 +104,7 @@ def test_connections_without_a_request_do_not_fill_the_gateway(monkeypatch):
     run(scenario())
 
 
-def test_a_client_that_does_not_read_its_reply_loses_its_connection(monkeypatch):
+def test_a_client_that_reads_its_reply_a_byte_at_a_time_loses_its_connection(monkeypatch):
     monkeypatch.setattr(server, "UNREAD_SECONDS", 1.0)
 
     async def scenario():
@@ -115,8 +115,11 @@ def test_a_client_that_does_not_read_its_reply_loses_its_connection(monkeypatch)
                 client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
                 connections = place.server.server_state.connections
                 await until(lambda: connections)
+                client.setblocking(False)
                 while connections:
                     await asyncio.sleep(0.05)
+                    with suppress(BlockingIOError):
+                        client.recv(1)
                 assert place.upstream.requests and all(each.answered for each in place.upstream.requests)
 
     run(scenario(), 60)

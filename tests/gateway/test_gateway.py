@@ -141,7 +141,7 @@ async def test_a_vote_takes_at_least_n_samples(place):
 
 def test_a_stream_holds_the_winner_the_ballot_and_the_usage():
     async def scenario():
-        text = "word " * 3000
+        text = "word " * 1000
         async with gateway(lambda _: either(f"{text}Answer: 42")) as place:
             chunks = [chunk async for chunk in await place.ask(stream=True, stream_options={"include_usage": True})]
             *parts, last, usage = chunks
