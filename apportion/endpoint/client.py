@@ -2,7 +2,8 @@
 
 One request with n asks for many samples of one prompt, which is prefilled once. The first such request is a probe, and
 meanwhile other requests have n = 1. If the reply has one choice, or if n is refused but n = 1 is answered, every later
-request has n = 1. Other short replies are kept, and the missing samples are requested again.
+request has n = 1; so it has after two failures in a row, because some servers refuse n with an error of their own.
+Other short replies are kept, and the missing samples are requested again.
 
 A prompt waits for one slot at a time, in turn with the others, and chooses n when it gets the slot. Completions are
 returned in the order of their sample numbers, because a rule that saw them as they arrive would favour short ones.
@@ -159,6 +160,7 @@ class Client:
                 found = [Completion.failed(str(refusal), refused=True)] * len(numbers)
             except Failure as failure:
                 if len(numbers) > 1 and failure.of_sample:
+                    self._refuse_n()
                     requests.create_task(self._ask_for(job, numbers, requests, attempt + 1))
                     return
                 found = [Completion.failed(str(failure))] * len(numbers)
@@ -177,34 +179,34 @@ class Client:
         return seed_of(self._seed, key if attempt == 0 else f"{key}\n{attempt}", number)
 
     async def _completions(self, job: _Job, numbers: Sequence[int], seed: int | None, first: bool) -> list[Completion]:
-        """Return completions of the first of these samples, at least one. Raises Failure and EndpointError."""
-        sent = time.monotonic()
+        """Return completions of the first of these samples, at least one. Raises Failure and EndpointError.
+
+        If many are refused, one is asked for.
+        """
+        sent, n = time.monotonic(), len(numbers)
         try:
-            found = await self._as_many(job.prompt, len(numbers), seed)
+            try:
+                found = await self._ask(job.prompt, n, seed)
+                if n > 1:
+                    self._refused_n = 0
+                    self.honours_n = len(found) > 1 if self.honours_n is None else self.honours_n
+            except Refusal:
+                if n == 1:
+                    raise
+                found = await self._ask(job.prompt, 1, seed)
+                self._refuse_n(once=self.honours_n is None)
         except Refusal as refusal:
             if first:
                 await self._check_settings(refusal, sent)
             raise
         self._answered_until = max(self._answered_until, sent)
-        return found[: len(numbers)]
+        return found[:n]
 
-    async def _as_many(self, prompt: str | Messages, n: int, seed: int | None) -> list[Completion]:
-        """Ask for n completions, or for one if n is refused."""
-        try:
-            found = await self._ask(prompt, n, seed)
-        except Refusal:
-            if n == 1:
-                raise
-            found = await self._ask(prompt, 1, seed)
-            self._refused_n += 1
-            if self.honours_n is None or self._refused_n > 1:  # a server may refuse one of many requests
-                self.honours_n = False
-            return found
-        if n > 1:
-            self._refused_n = 0
-            if self.honours_n is None:
-                self.honours_n = len(found) > 1
-        return found
+    def _refuse_n(self, once: bool = False) -> None:
+        """Note that a request for many was refused: once may be enough, because a server may fail for one of them."""
+        self._refused_n += 1
+        if once or self._refused_n > 1:
+            self.honours_n = False
 
     async def _check_settings(self, refusal: Refusal, sent: float) -> None:
         """Raise EndpointError if plain prompts are refused too. Nothing is asked if one ``sent`` later was answered."""

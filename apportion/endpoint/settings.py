@@ -110,7 +110,7 @@ class Endpoint:
         """Return the settings that may be written to files, as plain values by name.
 
         The query of ``base_url`` and the ``headers`` are left out. Fields of ``extra_body`` whose names look like
-        secrets have a short hash in place of their texts, so that a change is noticed.
+        secrets have the word secret in place of their texts.
 
         >>> Endpoint("http://host/v1?api-key=1", "tiny", extra_body={"top_k": 20}).public_settings()["base_url"]
         'http://host/v1'
@@ -213,6 +213,9 @@ def check_url(name: str, url: str, query: bool = True) -> None:
         named = False
     if not named:
         raise ValueError(f"{name} must name a host, and a port from 1 to 65535, got {bare!r}; correct it")
+    if parts.path.rstrip("/").endswith("/completions"):
+        end = parts.path.partition("/chat/completions")[0].removesuffix("/completions")
+        raise ValueError(f"{name} must end before /chat/completions, got {bare!r}; write {parts.scheme}://...{end}")
     if parts.username or parts.password:
         raise ValueError(f"{name} must not hold a name or password, because it is written to files; remove them")
     if not query and (parts.query or parts.fragment):

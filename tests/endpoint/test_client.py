@@ -89,6 +89,13 @@ async def test_after_a_failed_probe_it_stays_unknown_whether_n_is_honoured(serve
     assert client.honours_n is True
 
 
+@asked(lambda request: refused(500, "n is not supported") if request.n > 1 else ok(), max_retries=0)
+async def test_a_server_that_fails_for_n_twice_gets_one_request_a_sample_from_then_on(server, client):
+    for key in "abc":
+        await take(client, key, 2)
+    assert [request.n for request in server.requests] == [2, 1, 1, 2, 1, 1, 1, 1] and client.honours_n is False
+
+
 def test_samples_are_given_in_the_order_of_their_numbers_however_they_arrive():
     def script(request):
         late = {seed_of(0, "q", number): 0.03 * (8 - number) for number in range(8)}
