@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -55,7 +54,7 @@ def revote(
     from apportion.report.votes import is_vote  # noqa: PLC0415
     from apportion.toml import load  # noqa: PLC0415 - what voting needs is slow to import
     from apportion.vote.revote import revote as count_again  # noqa: PLC0415
-    from apportion.vote.right import count_right, read_labels  # noqa: PLC0415
+    from apportion.vote.right import read_labels  # noqa: PLC0415
 
     with usage_errors(ValueError, ImportError, AnswerFunctionError):
         known: list[Question] | None = None if questions is None else read_questions(questions)
@@ -69,9 +68,7 @@ def revote(
         if changes["equivalence_settings"] is not None:
             changes["equivalence_settings"] = json_fields(changes["equivalence_settings"], "equivalence_settings")
         golds = None if labels is None else read_labels(labels)
-        found = count_again(answers, known, out=out, **rule, **changes)
-        if golds is not None:
-            found = replace(found, right=count_right(found.ballots, golds, found.setup))
+        found = count_again(answers, known, out=out, labels=golds, **rule, **changes)
     typer.echo(found.to_json() if as_json else found.to_text(sys.stdout.isatty()))
     if found.wanting:
         typer.echo(

@@ -89,9 +89,12 @@ class Ballot:
 
     @property
     def repeats(self) -> bool | None:
-        """Whether all samples were the same text; None if fewer than three arrived."""
+        """Whether all samples were the same text, or all of a wave were; None if fewer than three arrived.
+
+        Some servers give one seed to all n samples of a request.
+        """
         arrived = self.samples - self.failed
-        return None if arrived < 3 else self.texts == 1
+        return None if arrived < 3 else self.texts == 1 or (self.texts <= self.waves and 3 * self.waves <= arrived)
 
     def to_json(self) -> str:
         """Return one line of JSON with a checksum."""

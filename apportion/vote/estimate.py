@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import mul
 
+from apportion.answers.making import JUDGE
 from apportion.messages import prompt_text
 from apportion.questions import Question, fill_template
 from apportion.runs.text_table import text_table
@@ -20,7 +21,8 @@ class Estimate:
     """Of ``questions``, ``finished`` are answered already. The rest takes between ``least_`` and ``most_``.
 
     Prompt tokens are estimated at 4 characters each, with one prompt a sample. ``most_completion_tokens`` counts each
-    completion at its longest; None if the server sets that. ``most_cost`` is None without prices, or without it.
+    completion at its longest; None if the server sets that. ``most_cost`` is None without prices, or without it. The
+    tokens of a judge are in none of them.
     """
 
     questions: int
@@ -31,6 +33,7 @@ class Estimate:
     most_prompt_tokens: int
     most_completion_tokens: int | None
     most_cost: float | None
+    judged: bool = False
 
 
 def estimate(
@@ -51,7 +54,8 @@ def estimate(
     there = [kept.get(question.id, 0) for question in to_do]
     fewest = [max(0, least - have) for have in there]
     most = [max(0, setup.voting.max_samples - have) for have in there]
-    lengths = [len(prompt_text(fill_template(setup.template, question))) for question in to_do]
+    system = len(setup.endpoint.system or "")
+    lengths = [system + len(prompt_text(fill_template(setup.template, question))) for question in to_do]
     tokens = [-(-length // CHARACTERS_PER_TOKEN) for length in lengths]
     longest = setup.endpoint.max_tokens
     completion = None if longest is None else sum(most) * longest
@@ -65,6 +69,7 @@ def estimate(
         most_prompt_tokens=most_prompt,
         most_completion_tokens=completion,
         most_cost=None if prices is None or completion is None else prices.cost(most_prompt, completion),
+        judged=setup.equivalence == JUDGE,
     )
 
 
@@ -80,5 +85,5 @@ def estimate_text(result: Estimate, terminal: bool) -> str:
         longest = "if every completion is as long as it may be"
         rows.append(("completion tokens", f"at most {result.most_completion_tokens:,}, {longest}"))
     if result.most_cost is not None:
-        rows.append(("cost", f"at most {result.most_cost:,.2f}"))
+        rows.append(("cost", f"at most {result.most_cost:,.2f}{', and that of the judge' if result.judged else ''}"))
     return text_table(rows, align="ll", terminal=terminal)

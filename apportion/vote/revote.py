@@ -20,7 +20,7 @@ from apportion.vote.ballot import Ballot
 from apportion.vote.count import Count
 from apportion.vote.journal import Samples, VoteRecord, check_path, read_recorded, read_started
 from apportion.vote.lines import JournalError, unwritable
-from apportion.vote.right import RightWinners, check_labels
+from apportion.vote.right import RightWinners, check_labels, right_winners
 from apportion.vote.run import check_samples
 from apportion.vote.sample import Sample
 from apportion.vote.setup import ENDPOINT_SETTINGS, READING, VOTING, Setup, make_setup
@@ -84,14 +84,20 @@ class Revote:
 
 
 def revote(
-    path: str | Path, questions: Sequence[Question] | None = None, *, out: str | Path | None = None, **changes: Any
+    path: str | Path,
+    questions: Sequence[Question] | None = None,
+    *,
+    out: str | Path | None = None,
+    labels: Mapping[str, Question] | None = None,
+    **changes: Any,
 ) -> Revote:
     """Count the samples at ``path`` again, with ``changes`` of the settings that it was started with.
 
     ``changes`` are ``target``, ``rule``, ``rule_settings``, ``max_samples``, ``curtail``, ``extract``, ``equivalence``,
     ``equivalence_settings``, ``give_up`` and ``weight``. ``questions`` are needed for gold answers of questions that
-    were not finished. The new ballots are written to ``out`` if it is given, which must not exist. Nothing else is
-    written, and no server is contacted.
+    were not finished. ``labels`` are right answers by the id of a question, for the bound on right winners. The new
+    ballots are written to ``out`` if it is given, which must not exist. Nothing else is written, and no server is
+    contacted.
 
     Settings that name a function of the user must be given again, because nothing that is loaded may run code.
 
@@ -106,7 +112,7 @@ def revote(
         raise JournalError(
             f"{path} must have its samples beside it to count them again, got none; vote once with this version"
         )
-    found = run_coroutine(_count_all(record, setup, known))
+    found = run_coroutine(_count_all(record, setup, known, labels))
     if out is not None:
         try:
             write_whole(Path(out), "".join(f"{ballot.to_json()}\n" for ballot in found.ballots))
@@ -160,7 +166,9 @@ def _check_new(out: Path, path: Path) -> None:
         raise JournalError(f"the new answers to {path} must go to a new file, got {out}, which exists; name another")
 
 
-async def _count_all(record: VoteRecord, setup: Setup, known: Mapping[str, Question]) -> Revote:
+async def _count_all(
+    record: VoteRecord, setup: Setup, known: Mapping[str, Question], labels: Mapping[str, Question] | None
+) -> Revote:
     ballots, wanting, compared, same = [], {}, 0, 0
     async with setup.open_equivalence() as equivalence:
         for id in record.ids:
@@ -175,7 +183,8 @@ async def _count_all(record: VoteRecord, setup: Setup, known: Mapping[str, Quest
                 compared += 1
                 earlier = [] if before.answer is None else [before.answer]
                 same += before.answer == found.answer or await is_correct(found.answer, earlier, equivalence)
-    return Revote(setup, tuple(ballots), wanting, compared, same, tuple(record.ballots.values()))
+        right = None if labels is None else await right_winners(ballots, labels, equivalence)
+    return Revote(setup, tuple(ballots), wanting, compared, same, tuple(record.ballots.values()), right)
 
 
 async def _count(question: Question, samples: Samples, setup: Setup, equivalence: Equivalence) -> Ballot | int:

@@ -4,7 +4,8 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,9 @@ class Report:
         seconds: duration of this run.
         usage: requests and tokens of this run, without those of a judge.
         judge: what a judge of answers cost in this run; None without one.
-        uncounted_tokens: completion tokens of this run that are in no ballot, because they arrived after the rule had
-            stopped or belong to a question that is not finished. Their samples are kept.
+        uncounted_tokens, uncounted_prompt_tokens: completion and prompt tokens of this run that are in no ballot,
+            because they arrived after the rule had stopped or belong to a question that is not finished. Their samples
+            are kept.
     """
 
     questions: int
@@ -60,6 +62,7 @@ class Report:
     usage: Usage
     judge: JudgeUsage | None
     uncounted_tokens: int
+    uncounted_prompt_tokens: int
 
     @property
     def complete(self) -> bool:
@@ -69,9 +72,10 @@ class Report:
     @property
     def summary(self) -> Summary:
         """The totals over all finished questions."""
-        return summarise(
+        summary = summarise(
             self.ballots, self.questions, self.max_samples, self.seconds, self.uncounted_tokens, self.judge
         )
+        return replace(summary, uncounted_prompt_tokens=self.uncounted_prompt_tokens)
 
 
 def vote(questions: Sequence[Question] | str | Path, **settings: Any) -> Report:
@@ -92,33 +96,19 @@ async def vote_async(
     base_url: str,
     model: str,
     out: str | Path,
-    deadline_seconds: float | None = None,
-    max_unparsed: float = MAX_UNPARSED,
-    save_completions: bool = True,
-    overwrite: bool = False,
-    resume: bool = False,
-    progress: bool = False,
     **settings: Any,
 ) -> Report:
     """Ask the server at ``base_url`` for samples of each question until the stopping rule is met.
 
-    ``questions`` may be the path of a file. ``settings`` are those of ``make_setup``: ``rule``, ``rule_settings``,
-    ``max_samples``, ``wave``, ``curtail``, ``template``, ``extract``, ``equivalence``, and those of ``Endpoint``. The
-    other arguments and the errors are those of ``run``.
+    ``questions`` may be the path of a file. ``settings`` are those of ``make_setup``: ``target``, ``rule``,
+    ``rule_settings``, ``max_samples``, ``wave``, ``curtail``, ``template``, ``extract``, ``equivalence``, and those of
+    ``Endpoint``; and those of ``run``: ``deadline_seconds``, ``max_unparsed``, ``save_completions``, ``overwrite``,
+    ``resume`` and ``progress``. The errors are those of ``run``.
     """
     if isinstance(questions, (str, Path)):
         questions = read_questions(Path(questions))
-    return await run(
-        questions,
-        make_setup(base_url, model, **settings),
-        Path(out),
-        deadline_seconds=deadline_seconds,
-        max_unparsed=max_unparsed,
-        save_completions=save_completions,
-        overwrite=overwrite,
-        resume=resume,
-        progress=progress,
-    )
+    running = {name: settings.pop(name) for name in signature(run).parameters if name in settings}
+    return await run(questions, make_setup(base_url, model, **settings), Path(out), **running)
 
 
 async def run(
@@ -164,7 +154,8 @@ async def run(
             seconds=time.monotonic() - started,
             usage=open_questions.usage,
             judge=open_questions.judge,
-            uncounted_tokens=open_questions.usage.completion_tokens - open_questions.counted_tokens,
+            uncounted_tokens=open_questions.usage.completion_tokens - open_questions.counted.completion_tokens,
+            uncounted_prompt_tokens=open_questions.usage.prompt_tokens - open_questions.counted.prompt_tokens,
         )
 
 
@@ -229,7 +220,7 @@ class _OpenQuestions:
     refused: list[Ballot] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
     judge: JudgeUsage | None = None
-    counted_tokens: int = 0
+    counted: Usage = field(default_factory=Usage)
     ended: int = 0
     _unwritten: list[Ballot] = field(default_factory=list)
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -263,8 +254,9 @@ class _OpenQuestions:
             self.ended += 1
             if ballot.finished:
                 self.tally.finish(ballot)
-                before = sum(sample.tokens or 0 for number, sample in kept.items() if number < ballot.samples)
-                self.counted_tokens += (ballot.completion_tokens or 0) - before
+                before = [sample for number, sample in kept.items() if number < ballot.samples]
+                self.counted.prompt_tokens += (ballot.prompt_tokens or 0) - sum(s.prompt_tokens or 0 for s in before)
+                self.counted.completion_tokens += (ballot.completion_tokens or 0) - sum(s.tokens or 0 for s in before)
                 self._unwritten.append(ballot)
                 await self._write()
                 self._check_answers()

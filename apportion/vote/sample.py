@@ -68,7 +68,7 @@ class Sample:
     @property
     def truncated(self) -> bool:
         """Whether the completion was cut off at its maximum length."""
-        return self.finish_reason in TRUNCATED
+        return (self.finish_reason or "").lower() in TRUNCATED
 
     def read(self, extractor: Callable[[str], str | None]) -> Self:
         """Return the sample with the answer that ``extractor`` finds in its text. Without a text it is unchanged.

@@ -11,7 +11,10 @@ from apportion.runs.text_table import text_table
 from apportion.vote.ballot import Ballot, total
 from apportion.vote.right import RightWinners, exact_interval
 
-REPEATS = "every sample of a question was the same text: does the server sample, or ignore the temperature?"
+REPEATS = (
+    "every sample of a question, or of a wave, was the same text: does the server sample, or ignore the temperature? "
+    "If it gives one seed to all samples of a request, use --wave 1"
+)
 
 
 class Accuracy(NamedTuple):
@@ -72,10 +75,11 @@ class Summary:
 
     ``waves``, ``share`` (the winner's share of the votes) and ``disagreement`` (the probability that the full vote
     would choose another answer, as in ``Ballot``) are means over questions. Unknown values are None: tokens if the
-    server does not count them, and means over nothing. ``seconds``, ``judge`` and ``uncounted_completion_tokens``, of
-    completions that are in no ballot, are of the last run only. ``unanswered`` questions have no sample with an answer.
-    ``repeats`` says whether each question with three samples or more got the same text every time, as from a server
-    that decodes greedily; None without such questions. ``right`` is a bound on right winners from labelled questions.
+    server does not count them, and means over nothing. ``seconds``, ``judge``, and the ``uncounted_`` tokens, of
+    completions in no ballot and of their prompts, are of the last run only. ``unanswered`` questions have no sample
+    with an answer. ``repeats`` says whether each question with three samples or more got the same text every time, as
+    from a server that decodes greedily, or in all samples of a wave; None without such questions. ``right`` is a bound
+    on right winners from labelled questions.
     """
 
     questions: int
@@ -105,6 +109,7 @@ class Summary:
     judge: JudgeUsage | None
     seconds: float
     right: RightWinners | None = None
+    uncounted_prompt_tokens: int = 0
 
 
 def summarise(
@@ -223,12 +228,14 @@ def _counted(*counts: tuple[int, str]) -> str:
 
 
 def _costs(summary: Summary, prices: Prices) -> tuple[float, float] | tuple[None, None]:
-    """Return the cost of this vote, with that of its judge, and of the full vote; None if tokens are unknown."""
+    """Return the cost of this vote, with its judge and what is in no ballot, and of the full vote; None if unknown."""
     used, full = summary.prompt_tokens, summary.full_prompt_tokens
     if used is None or full is None or summary.completion_tokens is None or summary.full_completion_tokens is None:
         return None, None
     judge = JudgeUsage() if summary.judge is None else summary.judge
-    paid = prices.cost(used + judge.prompt_tokens, summary.completion_tokens + judge.completion_tokens)
+    prompts = used + judge.prompt_tokens + summary.uncounted_prompt_tokens
+    completions = summary.completion_tokens + judge.completion_tokens + summary.uncounted_completion_tokens
+    paid = prices.cost(prompts, completions)
     return paid, prices.cost(full, summary.full_completion_tokens)
 
 

@@ -124,6 +124,9 @@ def test_what_cannot_be_counted_is_refused(full):
     ):
         with pytest.raises((JournalError, ValueError), match=problem):
             revote(full, given, **changes)
+    with pytest.raises(ValueError, match="labels must be of questions that are finished"):
+        revote(full, out=full.with_name("new.jsonl"), labels={"z": Question("z", "z", "1")})
+    assert not full.with_name("new.jsonl").exists()
     settings = settings_path(full)
     started = json.loads(settings.read_text())
     for name, value in (("base_url", None), ("model", 7), ("extract", None), ("extract", 7)):

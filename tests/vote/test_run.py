@@ -211,6 +211,7 @@ def test_a_run_that_the_deadline_ended_can_be_continued(out):
     first = report_of(script, out, make_questions(3), deadline_seconds=1.0, **settings)
     assert not first.complete and [b.id for b in first.ballots] == ["q1"] and first.seconds < 5
     assert first.uncounted_tokens == 15
+    assert first.uncounted_prompt_tokens == first.usage.prompt_tokens - first.ballots[0].prompt_tokens > 0
     second, requests = voted(lambda _: zero, out, make_questions(3), deadline_seconds=60.0, **settings)
     assert second.complete and second.ballots[1] == first.ballots[0] and second.uncounted_tokens == 0
     assert [PLACES[request.seed] for request in requests if "Question 0" in request.prompt] == [3, 4, 5]

@@ -92,7 +92,7 @@ def test_text_for_people():
         "tokens not counted        1,200 of samples that are kept and in no vote",
         "seconds                   2.5",
     ]
-    assert "cost                      0.04 of about 0.07" in summary_text(summary, False, Prices(1.0, 10.0))
+    assert "cost                      0.05 of about 0.07" in summary_text(summary, False, Prices(1.0, 10.0))
     assert "│ samples" in summary_text(summary, terminal=True)
 
 
@@ -120,6 +120,9 @@ def test_a_server_that_does_not_sample_gives_a_warning():
     assert summarise([greedy, make_ballot("c")], 5, 16, 1.0).repeats is False
     assert "does the server sample" not in summary_text(summarise([greedy, make_ballot("c")], 5, 16, 1.0), False)
     assert summarise([few], 5, 16, 1.0).repeats is None
+    one_seed = make_ballot("d", samples=12, votes={"7": 11}, waves=2, texts=2)
+    assert summarise([greedy, one_seed], 5, 16, 1.0).repeats is True
+    assert summarise([replace(one_seed, waves=6)], 5, 16, 1.0).repeats is False
 
 
 def test_without_finished_questions_all_means_are_unknown():
