@@ -64,7 +64,7 @@ class OfferedStream(Stream):
             )
         self._place_of = {prompt.id: place for place, prompt in enumerate(self._prompts)}
         self._offered: deque[tuple[int, int | None]] = deque()
-        self._granted: dict[int, int] = {}
+        self._granted: dict[int, int] = {}  # by place, from before a prompt was withdrawn
         self._ended: list[int] = []
         self._most_rows = most_rows
         self._updates_a_version = updates_a_version
@@ -73,7 +73,7 @@ class OfferedStream(Stream):
     def missing(self) -> int:
         """The prompts that the next update lacks, if all that are open or can be opened get rows."""
         able = len({place for place, _ in self._offered if not self._held[place]})
-        return max(0, self.rows_an_update - able - self._open.total() - self._ready)
+        return max(0, self.rows_an_update - able - len(self.unfinished()) - self._ready)
 
     @property
     def training(self) -> tuple[int, ...]:
@@ -83,7 +83,7 @@ class OfferedStream(Stream):
     @property
     def sizes(self) -> dict[str, int]:
         """The numbers of prompts that wait for a first slot, are sampled, and wait for an update."""
-        return {"offered": len(self._offered), "open": self._open.total(), "ready": self._ready}
+        return {"offered": len(self._offered), "open": len(self.unfinished()), "ready": self._ready}
 
     def wanted(self) -> int:
         """Return how many prompts to ``offer`` beyond ``prompts_an_update`` for each update. They count as offered.
@@ -128,7 +128,7 @@ class OfferedStream(Stream):
 
     def unfinished(self) -> tuple[int, ...]:
         """Return the units that are sampled."""
-        return tuple(number for number in self._units if number not in self._finished and number not in self._training)
+        return tuple(number for number, unit in self._units.items() if unit.missing)
 
     def withdraw(self, units: Collection[int]) -> dict[int, int]:
         """Forget ``units`` that are not in training, because their rollouts are lost.
@@ -141,15 +141,9 @@ class OfferedStream(Stream):
         self._ended = [number for number in self._ended if number not in gone]
         for number in gone:
             unit = self._units.pop(number)
-            if number in self._finished:
-                self._ready -= self._finished.pop(number)
-            else:
-                self._open[unit.opened] -= 1
-                self._open = +self._open  # without zeros
+            self._finished.pop(number, None)
             self._held[unit.places] = False
-            self._room += len(unit.places)
-            self._reserved -= unit.reserved
-            before = self._granted.pop(number, None)
+            before = self._granted.get(unit.places[0])
             if unit.decided and unit.plan is not None:
                 granted[number] = int(unit.batch.asked[0] + unit.plan.counts[0])
             elif before is not None:
@@ -165,12 +159,6 @@ class OfferedStream(Stream):
     def withdraw_offered(self) -> None:
         """Forget the prompts that were offered and have no request yet."""
         self._offered.clear()
-
-    def trained(self, version: int) -> bool:
-        """As in ``Stream``."""
-        for number in self._training:
-            self._granted.pop(number, None)
-        return super().trained(version)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything, as in ``Stream``."""
@@ -208,13 +196,13 @@ class OfferedStream(Stream):
         assert index is not None
         place, granted = self._offered[index]
         del self._offered[index]
+        self._granted.pop(place, None)
         if granted is not None:
-            self._granted[self.counts["opened"]] = granted
+            self._granted[place] = granted
         return place
 
     def _plan(self, unit: Unit) -> Plan:
-        held = self._reserved, unit.reserved
-        granted = self._granted.get(unit.number)
+        reserved, granted = unit.reserved, self._granted.get(unit.places[0])
         if self._price is None or granted is None or unit.decided:
             plan = super()._plan(unit)
         else:
@@ -222,7 +210,7 @@ class OfferedStream(Stream):
             waits = asked < first and not self._price.rule.one_round
             unit.decided = not waits
             plan = Plan(np.array([max(0, (first if waits else granted) - asked)]))
-        self._reserved, unit.reserved = held
+        unit.reserved = reserved
         return plan
 
     def _rows(self, unit: Unit) -> int:

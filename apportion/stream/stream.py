@@ -37,8 +37,7 @@ from apportion.checks import check_integer
 from apportion.predictors import MeanLengths
 from apportion.predictors.saved import SavedValues
 from apportion.selection import Selector, ShuffledEpochs
-from apportion.selection.base import RankingSelector, check_selector
-from apportion.selection.ranked import RankedPrompts
+from apportion.selection.base import check_selector
 from apportion.stream.unit import Unit, restored_unit, saved_unit
 from apportion.stream.values import SlotDecision, Ticket, Update
 from apportion.types import Batch, Plan, Prompt, Rollout, prompt_list
@@ -63,8 +62,8 @@ class Stream:
         selection: which prompts are opened; by default each once an epoch, in random order. Prompts in flight are not
             chosen.
         lengths: predicts the lengths of completions; an object of its own. Then the prompts that are chosen for about
-            one update are opened longest first, which leaves fewer slots idle at a small ``age_bound``. A selection
-            that ranks keeps its own order. Which prompts are opened does not depend on it.
+            one update are opened longest first, which leaves fewer slots idle at a small ``age_bound``. Which prompts
+            are opened does not depend on it.
         seed: of the selection.
         attempts: how often a rollout that failed, or was not heard of, is requested in all.
         patience: seconds after which a request without an answer is cancelled. It must be longer than any sample
@@ -118,21 +117,22 @@ class Stream:
         if self._size > len(self._prompts):
             raise ValueError(f"batch must be at most the {len(self._prompts)} prompts of the data set, got {batch}")
         self.version, self._now = 0, -math.inf
-        self._seen, self._reserved, self._ready, self._room = 0, 0.0, 0, len(self._prompts)
+        self._seen = 0
         self._units: dict[int, Unit] = {}
         self._finished: dict[int, int] = {}  # rows by number, in the order of finishing
         self._training: list[int] = []
         # (version, -tokens ahead, unit, place, rollout, attempt): old units first, and then long ones
         self._queue: list[tuple[int, int, int, int, int, int]] = []
         self._outstanding: dict[int, tuple[Ticket, float]] = {}  # in the order of the requests
-        self._open: Counter[int] = Counter()  # unfinished units by version
         self._held = np.zeros(len(self._prompts), bool)
         self._chosen: list[int] = []
         self._postponed: list[int] = []
         self.counts: Counter[str] = Counter()
         self._failed_in_a_row = 0
         self._lengths = lengths
-        self._selection = _selection(selection or ShuffledEpochs(), self.rule, self._prompts, seed)
+        self._selection = ShuffledEpochs() if selection is None else selection
+        check_selector(self._selection, self.rule.needs)
+        self._selection.prepare(self._prompts, seed, getattr(self.rule, "predictor", None))
 
     @property
     def outstanding(self) -> tuple[Ticket, ...]:
@@ -143,6 +143,21 @@ class Stream:
     def pending(self) -> int:
         """The planned rollouts of open prompts that were not requested yet: so many requests open no further prompt."""
         return len(self._queue)
+
+    @property
+    def _room(self) -> int:
+        """The prompts that are not in flight."""
+        return len(self._prompts) - sum(len(unit.places) for unit in self._units.values())
+
+    @property
+    def _reserved(self) -> float:
+        """The rows of all units that are not trained on, of unfinished ones those that are expected."""
+        return sum(unit.reserved for unit in self._units.values())
+
+    @property
+    def _ready(self) -> int:
+        """The rows that wait for an update."""
+        return sum(self._finished.values())
 
     @property
     def deadline(self) -> float:
@@ -221,10 +236,7 @@ class Stream:
             self._selection.observe(batch)
             if self._lengths is not None:
                 self._lengths.update(batch)
-        own = [place for unit in units for place in unit.places]
-        self._held[own] = False
-        self._room += len(own)
-        self._reserved -= sum(unit.reserved for unit in units)
+        self._held[[place for unit in units for place in unit.places]] = False
         self._training, self.version = [], version
         if self._price:
             self._price.forget()
@@ -233,7 +245,7 @@ class Stream:
     def state_dict(self) -> dict[str, Any]:
         """Return everything, with the states of the rule and of the selection. Completions are not copied."""
         return {
-            "version": self.version, "now": self._now, "seen": self._seen, "reserved": self._reserved,
+            "version": self.version, "now": self._now, "seen": self._seen,
             "finished": list(self._finished), "training": list(self._training), "queue": list(self._queue),
             "chosen": list(self._chosen), "postponed": list(self._postponed), "counts": dict(self.counts),
             "units": [saved_unit(unit) for unit in self._units.values()],
@@ -272,23 +284,18 @@ class Stream:
             raise ValueError(
                 f"a saved state of a stream must be whole, got {error!r:.80}; load one unchanged"
             ) from error
-        version, seen, reserved = saved.count("version"), saved.count("seen"), saved.number("reserved")
+        version, seen = saved.count("version"), saved.count("seen")
         self._selection.load_state_dict(saved.state("selection"))
         if self._price:
             self._price.load_state_dict(saved.state("price"))
         if self._lengths is not None:
             self._lengths.load_state_dict(saved.state("lengths"))
-        self.version, self._seen, self._reserved, self._now = version, seen, reserved, float(state["now"])
+        self.version, self._seen, self._now = version, seen, float(state["now"])
         self._units, self._outstanding, self._queue = units, outstanding, queue  # type: ignore[assignment]
         self._finished, self._training, self._chosen, self.counts = finished, training, chosen, counts
         self._postponed = postponed
-        self._ready = sum(finished.values())
-        self._open = Counter(
-            unit.opened for unit in units.values() if unit.number not in finished and unit.number not in training
-        )
         self._held[:] = False
         self._held[[place for unit in units.values() for place in unit.places]] = True
-        self._room = len(self._prompts) - int(self._held.sum())
 
     def restarted(self) -> None:
         """Request again what was outstanding, and return again an update that was not trained on.
@@ -299,7 +306,7 @@ class Stream:
             self._push(self._units[ticket.unit], ticket.place, ticket.rollout, ticket.attempt)
         self._outstanding, self._now = {}, -math.inf
         self._finished = {number: self._rows(self._units[number]) for number in self._training} | self._finished
-        self._training, self._ready = [], sum(self._finished.values())
+        self._training = []
 
     def _next(self) -> Ticket | None:
         """Return the next request: of the oldest unit with one, or else of a new unit.
@@ -340,8 +347,6 @@ class Stream:
         unit = Unit(number, places, batch, self.version, self._expected(len(places)))
         self.counts["opened"] += 1
         self._units[number] = unit
-        self._open[self.version] += 1
-        self._reserved += unit.reserved
         self._advance(unit)
         return True
 
@@ -359,7 +364,6 @@ class Stream:
             place = self._place()
             self._held[place] = True
             found.append(place)
-            self._room -= 1
         return found
 
     def _place(self) -> int:
@@ -367,28 +371,24 @@ class Stream:
 
         If it were lost, as behind a barrier, slow prompts would get fewer turns.
         """
-        if isinstance(self._selection, RankedPrompts):
-            if (best := self._selection.next(self._held)) is None:
-                raise RuntimeError(f"the selection must find one of {self._room} prompts, got none; report this error")
-            return best
         for late in self._postponed:
             if not self._held[late]:
                 self._postponed.remove(late)
                 return late
         while True:
-            self._chosen = self._chosen or self._choose(self._selection)
+            self._chosen = self._chosen or self._choose()
             if not self._held[self._chosen[-1]]:
                 return self._chosen.pop()
             self._postponed.append(self._chosen.pop())
 
-    def _choose(self, selection: Selector) -> list[int]:
+    def _choose(self) -> list[int]:
         """Return the places of the next prompts, about as many as an update has, the last one first."""
         prompts = max(round(self.rows_an_update * self._size / max(1.0, self._expected(self._size))), self._size)
-        if selection.learns:
+        if self._selection.learns:
             held = [self._prompts[place].id for place in np.flatnonzero(self._held)]
-            places = selection.choose(min(prompts, self._room), held)[::-1]
+            places = self._selection.choose(min(prompts, len(self._prompts) - len(held)), held)[::-1]
         else:
-            places = selection.choose(min(prompts, len(self._prompts)))[::-1]
+            places = self._selection.choose(min(prompts, len(self._prompts)))[::-1]
         if self._lengths is None:
             return places
         predicted = self._lengths.predict([self._prompts[place] for place in places])
@@ -434,14 +434,7 @@ class Stream:
             for rollout in range(asked, asked + int(plan.counts[place])):
                 self._push(unit, place, rollout, 0)
         if not unit.missing:
-            rows = self._rows(unit)
-            self._reserved += rows - unit.reserved
-            unit.reserved = rows
-            self._finished[unit.number] = rows
-            self._ready += rows
-            self._open[unit.opened] -= 1
-            if not self._open[unit.opened]:
-                del self._open[unit.opened]
+            unit.reserved = self._finished[unit.number] = self._rows(unit)
 
     def _plan(self, unit: Unit) -> Plan:
         """Return the next round. With a price, the count of the prompt is decided once, and kept in the budget."""
@@ -449,9 +442,7 @@ class Stream:
             return self.rule.plan(unit.batch)
         plan, decided = self._price.plan(unit.batch, unit.decided)
         if decided and not unit.decided:
-            count = float(unit.batch.asked[0] + plan.counts[0])
-            self._reserved += count - unit.reserved
-            unit.reserved = count
+            unit.reserved = float(unit.batch.asked[0] + plan.counts[0])
         unit.decided = decided
         return plan
 
@@ -464,7 +455,8 @@ class Stream:
             return None
         taken = self._chosen_units()
         self._training = sorted(taken)
-        self._ready -= sum(self._finished.pop(number) for number in taken)
+        for number in taken:
+            del self._finished[number]
         units = [self._units[number] for number in self._training]
         groups = [(group, self.version - unit.opened) for unit in units for group in self.rule.groups(unit.batch)]
         batch = Batch.concatenate([unit.batch for unit in units])
@@ -473,7 +465,8 @@ class Stream:
     def _waits(self, short: bool) -> bool:
         """Return whether a unit that has reached the age bound is not finished, or the rows are too few."""
         due = self.version - self.age_bound
-        return any(opened <= due for opened in self._open) or (self._ready < self.rows_an_update and not short)
+        late = any(unit.missing and unit.opened <= due for unit in self._units.values())
+        return late or (self._ready < self.rows_an_update and not short)
 
     def _chosen_units(self) -> list[int]:
         """Return the finished units that the next update takes: all at the age bound, then those that finished first.
@@ -506,13 +499,3 @@ def price_of(rule: Allocator, prompts: Sequence[Prompt], slack: float | None = N
             "batch=, or a rule that is separable or has a price"
         )
     return Price(rule, prompts, slack) if isinstance(rule, BudgetedAllocator) and not rule.separable else None
-
-
-def _selection(selection: Selector, rule: Allocator, prompts: Sequence[Prompt], seed: int) -> Selector | RankedPrompts:
-    """Return what chooses the prompts: a ranking one at a time, another selection as it is."""
-    check_selector(selection, rule.needs)
-    predictor = getattr(rule, "predictor", None)
-    if isinstance(selection, RankingSelector) and selection.scores_alone:
-        return RankedPrompts(selection, prompts, seed, predictor)
-    selection.prepare(prompts, seed, predictor)
-    return selection
