@@ -83,12 +83,8 @@ def replay(streams: Sequence[Stream], rule: Rule, max_samples: int, wave: Wave) 
     lengths, answers = np.array([len(code) for code in codes]), np.array([len(found) for found in labels])
     ends, chosen, waves = (np.zeros(len(streams), np.int64) for _ in range(3))
     for block in _blocks(lengths, answers):
-        stacked, most, length = np.stack([codes[q] for q in block]), int(answers[block].max()), int(lengths[block[0]])
-        if wave == "free":
-            ends[block], chosen[block], waves[block] = _free_waves(stacked, most, rule, length)
-        else:
-            ends[block], chosen[block] = _first_stops(stacked, most, rule, length, wave)
-            waves[block] = -(-ends[block] // wave)
+        stacked, most = np.stack([codes[q] for q in block]), int(answers[block].max())
+        ends[block], chosen[block], waves[block] = _replayed(stacked, most, rule, int(lengths[block[0]]), wave)
     answer = tuple(found[index] if index >= 0 else None for found, index in zip(labels, chosen, strict=True))
     return Decisions(ends, answer, waves)
 
@@ -115,43 +111,23 @@ def _blocks(lengths: Counts, answers: Counts) -> Iterator[Counts]:
         yield from (same[start : start + rows] for start in range(0, len(same), rows))
 
 
-def _first_stops(codes: Counts, answers: int, rule: Rule, length: int, wave: int) -> tuple[Counts, Counts]:
-    """Return where each stream of ``codes`` [B, T] stops and the index of its answer, [B] each; -1 without an answer.
+def _replayed(codes: Counts, answers: int, rule: Rule, length: int, wave: Wave) -> tuple[Counts, Counts, Counts]:
+    """Return where each stream of ``codes`` [B, T] stops, the index of its answer and its number of waves, [B] each.
 
-    Prefixes of growing length are read, because rules only look back and most streams stop early.
+    ``ends`` holds the samples requested so far. Streams that have received the same number are decided together. The
+    index is -1 without an answer.
     """
-    ends, chosen = np.zeros((2, len(codes)), np.int64)
-    going, seen = np.arange(len(codes)), min(16, length)
-    while going.size:
-        votes = count_votes(codes[going, :seen], answers)
-        taken = np.arange(1, seen + 1)
-        stopped = (rule.stops(votes, length) & (taken % wave == 0)) | (taken == length)
-        found = stopped.any(axis=-1)
-        last = stopped[found].argmax(axis=-1)
-        ends[going[found]] = last + 1
-        chosen[going[found]] = _choose(rule, votes[found], length, last)
-        going, seen = going[~found], min(2 * seen, length)
-    return ends, chosen
-
-
-def _free_waves(codes: Counts, answers: int, rule: Rule, length: int) -> tuple[Counts, Counts, Counts]:
-    """Return where each stream stops, the index of its answer and its number of waves, [B] each, with free waves.
-
-    ``ends`` holds the samples requested so far. Streams that have received the same number are decided together.
-    """
+    votes, stops, seen = count_votes(codes, answers), np.zeros(codes.shape, bool), 0
     ends, waves = np.zeros((2, len(codes)), np.int64)
-    votes = count_votes(codes, answers)
     for taken in range(length):
-        here = np.flatnonzero(ends == taken)
-        if taken and here.size:
-            here = here[~rule.stops_now(votes[here, :taken], length)]
+        if taken > seen:  # prefixes of growing length are read, because most streams stop early
+            going, seen = ends >= taken, min(max(16, 2 * seen), length)
+            stops[going, :seen] = rule.stops(votes[going, :seen], length)
+        here = np.flatnonzero((ends == taken) & ~stops[:, taken - 1])
         if here.size:
-            ends[here] += rule.earliest(votes[here, :taken], length)
+            left = length - taken
+            ends[here] += rule.earliest(votes[here, :taken], length) if wave == "free" else min(wave, left)
             waves[here] += 1
-    return ends, _choose(rule, votes, length, ends - 1), waves
-
-
-def _choose(rule: Rule, votes: Counts, length: int, last: Counts) -> Counts:
-    """Return the index [B] that ``rule`` chooses after sample ``last`` [B], from 0, of ``votes`` [B, T, K]; or -1."""
-    rows = np.arange(len(votes)), last
-    return np.where(votes[rows].any(axis=-1), rule.winner(votes, length)[rows], -1)
+    rows = np.arange(len(votes)), ends - 1
+    chosen = np.where(votes[rows].any(axis=-1), rule.winner(votes, length)[rows], -1)
+    return ends, chosen, waves
