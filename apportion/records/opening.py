@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from apportion.records.importing import import_run
+from apportion.records.log_folder import files_of
 from apportion.records.reading import record_of_log
-from apportion.records.rollout_log import RecordError
+from apportion.records.rollout_log import ROLLOUTS, RecordError
 from apportion.records.run_record import RunRecord
 from apportion.records.scalars import ScalarsOnlyError, scalars_at
 from apportion.rows import kind_of
@@ -19,18 +20,19 @@ def open_run(
     rewards: Sequence[str] = (),
     columns: Mapping[str, str] | None = None,
 ) -> RunRecord:
-    """Return the run at ``path``: the folder of a rollout log, or what ``import_run`` reads.
+    """Return the run at ``path``: a rollout log, the folder of a run that has one, or what ``import_run`` reads.
 
     The other arguments are those of ``import_run``. Raises ScalarsOnlyError for what has means of steps and no
     rollouts, and RecordError if it is none of these, or damaged.
     """
     path = Path(path)
-    if path.is_dir() and (format is None) and any(path.glob("step-*.parquet")):
+    log = next((folder for folder in (path, path / ROLLOUTS) if format is None and files_of(folder)), None)
+    if log is not None:
         if columns or len(rewards) > 1:
             raise RecordError(
-                f"a rollout log has fixed columns, got --column or several rewards for {path}; leave them out"
+                f"a rollout log has fixed columns, got --column or several rewards for {log}; leave them out"
             )
-        return record_of_log(path, *rewards)
+        return record_of_log(log, *rewards)
     try:
         return import_run([path], format, rewards, columns)[0]
     except RecordError as error:

@@ -14,7 +14,7 @@ from apportion.checks import integer_array
 from apportion.records.doubts import dead_but_trained, doubts_of
 from apportion.records.log_reading import read_file, read_whole
 from apportion.records.record_writing import About
-from apportion.records.rollout_log import RecordError, schema
+from apportion.records.rollout_log import ROLLOUTS, RecordError, schema
 from apportion.records.run_record import RunRecord
 from apportion.types import Counts, Floats
 from apportion.untrusted import shown
@@ -43,8 +43,9 @@ def record_of_log(folder: str | Path, reward: str = "reward") -> RunRecord:
         raise RecordError(
             f"the reward of a rollout log must be reward or correct, got {shown(reward)}; leave it out, or name correct"
         )
-    about = About.read(folder)
-    record = read_whole(folder, lambda paths: record_of_files(paths, about or About(Path(folder).resolve().name)))
+    about, whole = About.read(folder), Path(folder).resolve()
+    name = whole.parent.name if whole.name == ROLLOUTS else whole.name
+    record = read_whole(folder, lambda paths: record_of_files(paths, about or About(name)))
     steps = 1 + int(np.count_nonzero(np.diff(record.step)))
     if about is not None and (about.steps, about.rollouts) != (steps, len(record.reward)):
         raise RecordError(

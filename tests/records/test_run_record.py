@@ -7,7 +7,8 @@ import pytest
 
 from apportion import HORA
 from apportion.diagnosis.waste import waste_of
-from apportion.records import read_log, write_step
+from apportion.records import LoggedStep, RecordError, open_run, read_log, start_log, write_step, write_steps
+from apportion.records.importing import import_run
 from apportion.records.reading import record_of_log, record_of_visits
 from apportion.records.step_summary import summaries
 from apportion.types import Group, Prompt, Rollout
@@ -66,6 +67,21 @@ def test_a_log_and_its_record_hold_the_same(tmp_path):
     for (step, place, *_), total in zip(keys, found.totals, strict=True):
         assert total == sum(row["correct"] for row in drawn if (row["step"], row["place"]) == (step, place))
     assert found.prompts[0].text == rows[0]["prompt"]
+
+
+@pytest.mark.parametrize("steps", [[1], [1, 2]])
+def test_a_log_is_opened_whatever_its_files_hold_and_by_the_folder_of_its_run(tmp_path, steps):
+    batch = finished([Prompt("a")], [[Rollout(True), Rollout(False)]])
+    groups = [Group(batch.prompts[0], batch.rollouts[0])]
+    log = tmp_path / "hard" / "rollouts"
+    start_log(log)
+    write_steps(log, [LoggedStep(step, batch, groups) for step in steps])
+    for path in (log, log.parent):
+        found = open_run(path)
+        assert (found.name, found.source, found.doubts, found.step.tolist()) == ("hard", "rollout log", (), steps)
+    for path in (log, next(log.glob("*.parquet"))):
+        with pytest.raises(RecordError, match=f"needs no import; open the folder {log}"):
+            import_run([path])
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from apportion.records.importing.layout import MOST_OTHERS, NAMES, USUAL, Layout
 from apportion.records.importing.prime_rl import step_of
 from apportion.records.importing.source import HEAD, LATER_HEAD, LateColumns, Source
 from apportion.records.importing.visits import read_visits
-from apportion.records.rollout_log import RecordError
+from apportion.records.rollout_log import ALWAYS, RecordError
 from apportion.records.run_record import RunRecord
 from apportion.rows import SUFFIXES, kind_of, reading
 from apportion.types import Floats
@@ -99,6 +99,8 @@ def import_run(
     for place, path in enumerate(files):
         with reading(path, RecordError):
             source = Source.of(path, renamed, LATER_HEAD if place else HEAD)
+            if path.name.startswith("step") and set(source.columns) >= ALWAYS:
+                raise RecordError(f"{path} is of a rollout log, which needs no import; open the folder {path.parent}")
             own = format or detect(path.name.lower(), source.head, source.columns, renamed)
             chosen = chosen if place else own
             if own != chosen or kind_of(path) != kind_of(files[0]):
