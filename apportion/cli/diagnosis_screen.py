@@ -1,4 +1,4 @@
-"""The first screen of a diagnosis: at most 20 lines of 80 columns that decide. ``--full`` prints the rest."""
+"""The first screen of a diagnosis: what decides, in about 20 lines of 80 columns. ``--full`` prints the rest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from apportion.diagnosis.statements import ORDER, advice_statements, health_stat
 from apportion.records.scalars import LOG_ROLLOUTS, Scalars
 
 LINES = 20
-MOST_ADVICE, MOST_DOUBT_LINES = 3, 5
+MOST_DOUBT_LINES = 5
 
 
 def screen(found: Diagnosis, texts: bool = False) -> str:
@@ -33,10 +33,14 @@ def screen(found: Diagnosis, texts: bool = False) -> str:
         last.append("--embeddings minilm (the extra embed) shows whether the prompts' texts help.")
     if not found.advice.recommended:
         return "\n".join([*lines, *wrapped(changes[0]), *last])
-    code, told = _code(found.advice.recommended[0]), [ORDER]
-    for each in changes[:MOST_ADVICE]:
+    code, told, hidden = _code(found.advice.recommended[0]), [ORDER], 0
+    for number, each in enumerate(changes):
         own = wrapped(each, "   ")
-        if len(lines) + len(told) + len(own) + len(code) + len(last) > LINES:
+        if number and len(lines) + len(told) + len(own) + len(code) + len(last) > LINES:
+            hidden = len(changes) - number
+            last[0] = (
+                f"More: --full for {hidden} more change{'s' * (hidden > 1)} and all tables, --json, docs/diagnose.md."
+            )
             break
         told += own
     return "\n".join([*lines, *told, *code, *last])

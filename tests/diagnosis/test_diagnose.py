@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from apportion.cli.diagnosis_screen import screen
 from apportion.cli.diagnosis_text import diagnosis_text
 from apportion.diagnosis import diagnose, given
 from apportion.diagnosis.beliefs import RECORDED, coarse, foresight_of
@@ -107,6 +108,15 @@ def test_the_text_says_what_would_help_and_what_is_missing():
     tested = record_of((norms > 0.5).astype(float), norms=norms, tokens=100 * norms)
     text = words_of(tested)
     assert "right rollouts have the larger gradients" in text and "tokens in dead" in text
+
+
+@pytest.mark.parametrize("doubts", [(), ("a long doubt " * 11,) * 3])
+def test_the_first_screen_tells_the_first_change_and_how_many_it_leaves_out(doubts):
+    found = diagnose(run_of(MIXED, visits=6))
+    told, changes = screen(replace(found, doubts=doubts), True), len(found.advice.recommended)
+    hidden = sum(f"\n{number}. " not in told for number in range(1, 1 + changes))
+    assert "\n1. " in told and changes > 1 and hidden == max(0, changes - (1 if doubts else 2))
+    assert (f"More: --full for {hidden} more change" in told) == (hidden > 0)
 
 
 def test_the_text_ends_with_the_code_of_each_recommended_change():
