@@ -13,9 +13,7 @@ from apportion import __version__, allocate
 
 pytest.importorskip("typer")
 
-from apportion.cli.allocation_text import allocation_text
 from apportion.described import described_fields
-from apportion.solve import solve
 from apportion.stopping import RULES
 from apportion.vote.setup import SETTINGS
 from tests.builders import write_jsonl
@@ -76,12 +74,6 @@ def cpu_seconds(code, *arguments):
     assert done.returncode == 0, done.stderr
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return ended.ru_utime + ended.ru_stime - started.ru_utime - started.ru_stime
-
-
-def test_a_terminal_gets_a_drawn_table():
-    pytest.importorskip("rich")
-    drawn = allocation_text(solve([0.1, 0.9], 12), ["[red]", "b"], terminal=True)
-    assert "rollouts" in drawn and "[red]" in drawn and "│" in drawn
 
 
 def test_many_prompts_are_summarised(tmp_path):

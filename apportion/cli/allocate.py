@@ -1,7 +1,6 @@
 """``apportion allocate``: a budget of rollouts, split over prompts."""
 
 import csv
-import sys
 from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
@@ -76,7 +75,7 @@ def allocate(
         if out is not None:
             write_counts(out, result.counts, ids)
     settings = {"method": method, "estimator": estimator, "budget": budget}
-    typer.echo(allocation_json(settings, result, ids) if as_json else allocation_text(result, ids, sys.stdout.isatty()))
+    typer.echo(allocation_json(settings, result, ids) if as_json else allocation_text(result, ids))
 
 
 def _numbers(option: str, text: str) -> list[float]:

@@ -16,13 +16,13 @@ MAX_ROWS, FIRST_ROWS, LONGEST_NAME = 20, 10, 40
 MOST_BARS, BAR = 12, 40
 
 
-def allocation_text(result: Solution, ids: Sequence[Any] | None, terminal: bool) -> str:
-    """Return counts beside uniform ones, and both objectives: drawn tables for a ``terminal``, else aligned columns.
+def allocation_text(result: Solution, ids: Sequence[Any] | None) -> str:
+    """Return counts beside uniform ones, and both objectives.
 
     Beyond 20 prompts only the first 10 are listed, followed by the distribution of the counts.
 
     >>> from apportion.solve import solve
-    >>> print(allocation_text(solve([0.1, 0.5, 0.9], 24, high=12), None, terminal=False))
+    >>> print(allocation_text(solve([0.1, 0.5, 0.9], 24, high=12), None))
     prompt  rollouts  uniform
          0         7        8
          1        10        8
@@ -35,11 +35,11 @@ def allocation_text(result: Solution, ids: Sequence[Any] | None, terminal: bool)
     names = [one_line(str(name))[:LONGEST_NAME] for name in (range(listed) if ids is None else ids[:listed])]
     rows = [[names[q], str(result.counts[q]), str(result.uniform_counts[q])] for q in range(listed)]
     header = ["prompt" if ids is None else "id", "rollouts", "uniform"]
-    parts = [text_table(rows, header, align="rrr", terminal=terminal)]
+    parts = [text_table(rows, header, align="rrr")]
     if listed < number:
         parts[0] += f"\n... and {number - listed} more; --json or --out gives all"
         bars = distribution(result.counts)
-        parts.append(text_table(bars, ["rollouts", "prompts", ""], align="rrl", terminal=terminal))
+        parts.append(text_table(bars, ["rollouts", "prompts", ""], align="rrl"))
     return "\n\n".join([*parts, _objectives(result)])
 
 
@@ -61,19 +61,18 @@ def distribution(counts: Counts) -> list[list[str]]:
     """Return how many prompts got each count of rollouts, with a bar each; ranges if there are more than 12 counts.
 
     >>> distribution(np.array([3, 3, 5]))
-    [['3', '2', '########################################'], ['5', '1', '####################']]
+    [['3', '2', '########################################'], ['4', '0', ''], ['5', '1', '####################']]
     """
-    values, prompts = np.unique(counts, return_counts=True)
-    labels = [str(value) for value in values]
-    if len(values) > MOST_BARS:
-        width = -(-(int(values[-1] - values[0]) + 1) // MOST_BARS)
-        place = (values - values[0]) // width
-        prompts = np.bincount(place, weights=prompts).astype(np.int64)
-        starts = values[0] + width * np.arange(len(prompts))
-        labels = [f"{start}-{min(start + width - 1, values[-1])}" for start in starts]
+    low, high = int(counts.min()), int(counts.max()) + 1
+    edges = np.unique(np.linspace(low, high, min(MOST_BARS, high - low) + 1).astype(int))
+    prompts = np.histogram(counts, edges)[0]
     return [
-        [label, str(number), "#" * math.ceil(BAR * number / prompts.max())]
-        for label, number in zip(labels, prompts, strict=True)
+        [
+            str(start) if end == start + 1 else f"{start}-{end - 1}",
+            str(number),
+            "#" * math.ceil(BAR * number / prompts.max()),
+        ]
+        for start, end, number in zip(edges, edges[1:], prompts, strict=False)
     ]
 
 

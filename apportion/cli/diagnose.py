@@ -1,6 +1,5 @@
 """``apportion diagnose``: what a recorded run wasted, what could have been known before, and what would help."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -64,4 +63,4 @@ def diagnosis(
         typer.echo(json_text(found, indent=1))
     else:
         unread = embeddings is None and any(text is not None for text in record.texts)
-        typer.echo(diagnosis_text(found, sys.stdout.isatty()) if full else screen(found, unread))
+        typer.echo(diagnosis_text(found) if full else screen(found, unread))

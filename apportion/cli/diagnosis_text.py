@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 
 from apportion.cli.lines import doubt_lines, wrapped
 from apportion.diagnosis import Diagnosis
@@ -20,10 +19,6 @@ from apportion.records.importing import NO_STEP
 from apportion.replay.intervals import Spanned
 from apportion.runs.text_table import text_table
 
-WIDTH = 118
-Table = Callable[..., str]
-"""What makes a table, as ``text_table``."""
-
 JOINED = "Steps were joined to 8 groups each, because a step has fewer. "
 CHANGES = (
     "Try one change at a time, beside a run without it. TRL: replace GRPOTrainer by AllocatedGRPOTrainer, keep its "
@@ -33,20 +28,19 @@ CHANGES = (
 )
 
 
-def diagnosis_text(found: Diagnosis, terminal: bool = False) -> str:
-    """Return the diagnosis as a text of sections, with drawn tables for a ``terminal``."""
-    table = partial(text_table, terminal=terminal)
+def diagnosis_text(found: Diagnosis) -> str:
+    """Return the diagnosis as a text of sections."""
     sections = [
         [told_head(found)],
         doubt_lines(found.doubts),
         [_wrapped(each, "   ") for each in health_statements(found.health)],
         ["Advice", *_advice(found.advice)],
-        ["Dead groups", *_waste(found.waste, found.visits, table)],
+        ["Dead groups", *_waste(found.waste, found.visits)],
         ["Coverage", _wrapped(_coverage(found))],
         ["Drift", _wrapped(_drift(found.drift))],
-        ["Foresight", *_foresight(found.foresight, table)],
-        ["Bias of the rule", *_bias(found.bias, table)] if found.bias else [],
-        ["VIP's assumptions", *_assumptions(found.assumptions, table)],
+        ["Foresight", *_foresight(found.foresight)],
+        ["Bias of the rule", *_bias(found.bias)] if found.bias else [],
+        ["VIP's assumptions", *_assumptions(found.assumptions)],
         ["What to change", *_changes(found.advice)] if found.advice.recommended else [],
     ]
     return "\n\n".join("\n".join(lines) for lines in sections if lines)
@@ -91,7 +85,7 @@ def _advice(found: AdviceList) -> Iterator[str]:
     yield _wrapped(ADVICE)
 
 
-def _waste(found: Waste, visits: bool, table: Table) -> Iterator[str]:
+def _waste(found: Waste, visits: bool) -> Iterator[str]:
     if found.compared:
         tokens = "their tokens are unknown" if found.tokens is None else f"{span(found.tokens)} of the known tokens"
         yield _wrapped(
@@ -100,9 +94,9 @@ def _waste(found: Waste, visits: bool, table: Table) -> Iterator[str]:
         )
     else:
         yield "No group has two rewards or more, so none can be said to be dead."
-    yield _tallies(found.over_time, "visits" if visits else "steps", table)
+    yield _tallies(found.over_time, "visits" if visits else "steps")
     if found.by_difficulty:
-        yield _tallies(found.by_difficulty, "mean reward of the prompt", table)
+        yield _tallies(found.by_difficulty, "mean reward of the prompt")
     if found.compared:
         yield _wrapped(
             f"{found.never_mixed:,} of {found.compared:,} prompts never had a mixed group. They took "
@@ -110,7 +104,7 @@ def _waste(found: Waste, visits: bool, table: Table) -> Iterator[str]:
         )
 
 
-def _tallies(parts: Sequence[GroupTally], label: str, table: Table) -> str:
+def _tallies(parts: Sequence[GroupTally], label: str) -> str:
     kinds = [kind for kind in range(len(KINDS)) if any(part.groups[kind] for part in parts)]
     header = [label, "groups", *(KINDS[kind] for kind in kinds), "dead", "rollouts in dead"]
     header += ["tokens in dead"] * any(part.tokens is not None for part in parts)
@@ -123,7 +117,7 @@ def _tallies(parts: Sequence[GroupTally], label: str, table: Table) -> str:
         else:
             row.append(f"{sum(part.tokens[kind] for kind in DEAD):,.0f}{'+' * bool(part.lengths_unknown)}")
         rows.append(row[: len(header)])
-    return table(rows, header, align="l" + "r" * (len(header) - 1))
+    return text_table(rows, header)
 
 
 def _coverage(found: Diagnosis) -> str:
@@ -171,7 +165,7 @@ def _drift(found: RateDrift) -> str:
     return text
 
 
-def _foresight(found: Foresight, table: Table) -> Iterator[str]:
+def _foresight(found: Foresight) -> Iterator[str]:
     if found.problem:
         yield _wrapped(_sentence(found.problem))
         return
@@ -190,7 +184,7 @@ def _foresight(found: Foresight, table: Table) -> Iterator[str]:
         for each in found.predictors:
             cells = {cell.visit: shown(cell) for cell in each.cells}
             rows.append([each.predictor, *(cells.get(visit, "-") for visit in visits)])
-        yield table(rows, [title, *names], align="l" + "r" * len(names))
+        yield text_table(rows, [title, *names])
     errors = {each.predictor: each.cells[-1].error for each in found.predictors if each.cells}
     for name, error in errors.items():
         control = errors.get(f"{name}, shuffled")
@@ -206,12 +200,12 @@ def _quality(cell: ForesightCell) -> str:
     return f"{'-' if cell.correlation is None else f'{cell.correlation:.3f}'}, {cell.calibration:.3f}"
 
 
-def _bias(found: Sequence[RuleBias], table: Table) -> list[str]:
+def _bias(found: Sequence[RuleBias]) -> list[str]:
     rates = found[0].rates
     header = ["rule, RLOO's expected estimate / truth at p", *(f"{each.rate:g}" for each in rates), "cosine"]
     rows = [[each.rule, *(f"{cell.ratio:.2f}" for cell in each.rates), f"{each.cosine:.3f}"] for each in found]
     rows.append(["share of your prompts", *(share(each.share) for each in rates), ""])
-    lines = [table(rows, header, align="l" + "r" * (len(header) - 1))]
+    lines = [text_table(rows, header)]
     for each in found:
         if each.fixed:
             lines.append(f"{each.rule}: counts are fixed by earlier batches, so it has no bias.")
@@ -220,7 +214,7 @@ def _bias(found: Sequence[RuleBias], table: Table) -> list[str]:
     return list(dict.fromkeys([*lines, "From docs/allocators.md; not measured on this run."]))
 
 
-def _assumptions(found: VipAssumptions, table: Table) -> Iterator[str]:
+def _assumptions(found: VipAssumptions) -> Iterator[str]:
     if found.problem:
         yield _wrapped(f"{found.problem}.")
         return
@@ -228,7 +222,7 @@ def _assumptions(found: VipAssumptions, table: Table) -> Iterator[str]:
         [each.name, each.part, f"{each.groups:,}", f"{each.statistic:.4g}", f"{each.p_value:.2g}", f"{each.effect:.2f}"]
         for each in found.tests
     ]
-    yield table(rows, ["test", "part", "groups", "statistic", "p", "effect"], align="llrrrr")
+    yield text_table(rows, ["test", "part", "groups", "statistic", "p", "effect"], align="llrrrr")
     for each in found.tests:
         if each.part == "all":
             yield _wrapped(f"{each.name}: {each.meaning} (Tested: {each.null}.)")
@@ -256,4 +250,4 @@ def _sentence(problem: str) -> str:
 
 
 def _wrapped(text: str, indent: str = "") -> str:
-    return "\n".join(wrapped(text, indent, WIDTH))
+    return "\n".join(wrapped(text, indent))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -81,7 +80,7 @@ def evaluate_command(
         about = {"name": found.name, "failed": found.failed, "doubts": found.doubts}
         typer.echo(json_text({**about, **vars(scores)}))
     else:
-        typer.echo("\n".join(_lines(found, scores, sys.stdout.isatty())))
+        typer.echo("\n".join(_lines(found, scores)))
 
 
 def _of_vote(
@@ -142,8 +141,8 @@ def _of_record(record: RunRecord, steps: str | None) -> Rollouts:
     )
 
 
-def _lines(found: Rollouts, scores: Evaluation, terminal: bool) -> Iterator[str]:
-    """Yield the scores as lines and a table, drawn if it is for a ``terminal``."""
+def _lines(found: Rollouts, scores: Evaluation) -> Iterator[str]:
+    """Yield the scores as lines and a table."""
     each = f"{scores.least:,}" if scores.least == scores.most else f"{scores.least:,} to {scores.most:,}"
     yield from wrapped(
         f"{one_line(found.name)}: {scores.rollouts:,} rollouts of {scores.problems:,} problems, {each} of each"
@@ -163,7 +162,7 @@ def _lines(found: Rollouts, scores: Evaluation, terminal: bool) -> Iterator[str]
     ]
     width = 3 if found.answers is None else 4
     header = ["k", "problems", "pass@k", "maj@k"][:width]
-    yield text_table([row[:width] for row in rows], header, align="r" * width, terminal=terminal)
+    yield text_table([row[:width] for row in rows], header, align="r" * width)
     yield from wrapped("in brackets 95% intervals, which resample problems and not rollouts")
     if found.answers is None:
         yield from wrapped(WITHOUT_ANSWERS)

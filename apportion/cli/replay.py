@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -88,7 +87,7 @@ def replay_command(
                 allow_missing=allow_missing,
                 **chosen,
             )
-    typer.echo(replay_json(found) if as_json else replay_text(found, sys.stdout.isatty(), full))
+    typer.echo(replay_json(found) if as_json else replay_text(found, full))
 
 
 def rules_of(names: Sequence[str], tables: Mapping[str, Any], group_size: int) -> dict[str, Allocator | Selector]:

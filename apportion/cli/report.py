@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -90,7 +89,7 @@ def report(
             typer.echo(one_line(f"{name}: {summary}"))
         typer.echo(f"Written to {out}")
     else:
-        typer.echo(json_of(shown) if as_json else text_of(shown, sys.stdout.isatty()))
+        typer.echo(json_of(shown) if as_json else text_of(shown))
 
 
 def _replayed(names: list[str], record: RunRecord) -> Replay:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -69,7 +68,7 @@ def revote(
             changes["equivalence_settings"] = json_fields(changes["equivalence_settings"], "equivalence_settings")
         golds = None if labels is None else read_labels(labels)
         found = count_again(answers, known, out=out, labels=golds, **rule, **changes)
-    typer.echo(found.to_json() if as_json else found.to_text(sys.stdout.isatty()))
+    typer.echo(found.to_json() if as_json else found.to_text())
     if found.wanting:
         typer.echo(
             f"{len(found.wanting)} questions want more samples; run the vote again with these settings and --resume to "
@@ -93,7 +92,7 @@ def _count_recorded(
     if as_json:
         typer.echo(found.to_json())
     else:
-        typer.echo("\n".join([*doubt_lines(found.doubts), found.to_text(sys.stdout.isatty())]))
+        typer.echo("\n".join([*doubt_lines(found.doubts), found.to_text()]))
 
 
 def _or_none(annotation: Any) -> Any:

@@ -1,6 +1,5 @@
 """``apportion simulate``: rules on populations of prompts whose truth is known."""
 
-import sys
 from inspect import Parameter
 from pathlib import Path
 from time import monotonic
@@ -109,7 +108,7 @@ def simulation(
         found = simulate(
             drawn, named or USUAL_RULES, steps, prompts_per_step, range(seeds), rollouts, tables, _Progress()
         )
-    typer.echo(simulation_json(found) if as_json else simulation_text(found, sys.stdout.isatty()))
+    typer.echo(simulation_json(found) if as_json else simulation_text(found))
 
 
 def simulation_options(own: list[Parameter]) -> list[Parameter]:

@@ -3,6 +3,7 @@
 from dataclasses import fields
 from typing import Any
 
+from apportion.cli.lines import wrapped
 from apportion.runs.json_text import json_text
 from apportion.runs.text_table import text_table
 from apportion.simulation import Simulation
@@ -11,42 +12,48 @@ SERIES = ("variance", "uniform", "optimum", "mixed", "hits", "rollouts", "tokens
 SHAPE = ("weights", "alpha", "beta")
 PARTS = ("choose", "predict", "plan", "observe")
 
-NOTES = """
-variance: RLOO variance at the true probabilities, over that of an even split of the same rollouts; below 1 is a gain.
-regret: share by which it is above the least possible. noise: variance x rollouts over signal^2, relative to uniform.
-mixed, hits: shares of the groups with both rewards, and with a right rollout. spurious: with both rewards by verifier
-errors alone. seen: share of the prompts that had rollouts. ms a step: what the decisions took, without sampling.
-"-": the counts depend on outcomes, so the variance has no closed form. Nothing is trained, so nothing here is learning.
-""".strip()
+NOTES = (
+    "variance: RLOO variance at the true probabilities, over that of an even split of the same rollouts; below 1 is a "
+    "gain. regret: share by which it is above the least possible. noise: variance x rollouts over signal^2, relative "
+    'to uniform. "-": the counts depend on outcomes, so the variance has no closed form.',
+    "mixed, hits: shares of the groups with both rewards, and with a right rollout. spurious: with both rewards by "
+    "verifier errors alone. seen: share of the prompts that had rollouts. ms: what the decisions of a step took, "
+    "without sampling. Nothing is trained, so nothing here is learning.",
+)
 
 
-def simulation_text(found: Simulation, terminal: bool = False) -> str:
-    """Return the table of a simulation with one line a rule, and what its columns mean."""
+def simulation_text(found: Simulation) -> str:
+    """Return two tables of a simulation with one line a rule, and what their columns mean."""
     people = found.population
     groups = ["mixed", "hits", *(["spurious"] if people.false_positive or people.false_negative else [])]
-    rows = [
-        {
-            "rule": rule,
-            "variance": str(found.variance(rule)),
-            "regret": str(found.regret(rule)),
-            "noise": str(found.noise(rule)),
-            **{name: str(found.share(rule, name)) for name in groups},
-            **{name: f"{found.average(rule, name).mean:,.0f}" for name in ("rollouts", "tokens")},
-            "seen": f"{found.coverage(rule).mean:.3f}",
-            "ms a step": f"{1000 * sum(found.average(rule, part).mean for part in PARTS):,.1f}",
-        }
-        for rule in found.courses
-    ]
     head = f"{people.prompts:,} prompts, {found.steps} steps of {found.prompts_per_step}, seeds {len(found.seeds)}"
     achieved = [
         f"{name} correlate {sum(values) / len(values):.2f} with the log-odds"
         for name, values in (("embeddings", found.embedding_correlations), ("known rates", found.rate_correlations))
         if any(values)
     ]
-    header = list(rows[0])
-    cells = [list(row.values()) for row in rows]
-    table = text_table(cells, header, align="l" + "r" * (len(header) - 1), terminal=terminal)
-    return "\n\n".join(["; ".join([head, *achieved]), table, NOTES])
+    variances = [
+        [rule, *map(str, (found.variance(rule), found.regret(rule), found.noise(rule)))] for rule in found.courses
+    ]
+    spent = [
+        [
+            rule,
+            *(str(found.share(rule, name)) for name in groups),
+            *(f"{found.average(rule, name).mean:,.0f}" for name in ("rollouts", "tokens")),
+            f"{found.coverage(rule).mean:.3f}",
+            f"{1000 * sum(found.average(rule, part).mean for part in PARTS):,.1f}",
+        ]
+        for rule in found.courses
+    ]
+    parts = ["; ".join([head, *achieved])]
+    for names, rows, note in zip(
+        (["variance", "regret", "noise"], [*groups, "rollouts", "tokens", "seen", "ms"]),
+        (variances, spent),
+        NOTES,
+        strict=True,
+    ):
+        parts += [text_table(rows, ["rule", *names]), "\n".join(wrapped(note))]
+    return "\n\n".join(parts)
 
 
 def simulation_json(found: Simulation) -> str:

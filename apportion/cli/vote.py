@@ -6,7 +6,6 @@ Most options are fields of ``Endpoint``, ``Voting`` and ``Setup``, which are imp
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -91,7 +90,7 @@ def vote(
             finished = [ballot.id for ballot in ballots_of(asked, record.ballots)]
             kept = {id: len(samples) for id, samples in record.samples.items()}
             result = estimate(asked, setup, finished, prices, kept)
-            typer.echo(json_text(result) if as_json else estimate_text(result, sys.stdout.isatty()))
+            typer.echo(json_text(result) if as_json else estimate_text(result))
             return
     running = {"deadline_seconds": deadline, "max_unparsed": max_unparsed, "save_completions": save_completions}
     report = _run(asked, setup, out, overwrite=overwrite, resume=resume, **running)
@@ -99,7 +98,7 @@ def vote(
     if any(ballot.id in golds for ballot in report.ballots):
         with usage_errors(AnswerFunctionError, JudgeError, ValueError):
             summary = replace(summary, right=count_right(report.ballots, golds, setup))
-    typer.echo(summary_json(summary, prices) if as_json else summary_text(summary, sys.stdout.isatty(), prices))
+    typer.echo(summary_json(summary, prices) if as_json else summary_text(summary, prices))
     for state, ballots in (("has no answer", report.refused), ("is not finished", report.unfinished)):
         for ballot in ballots[:MAX_SHOWN]:
             typer.echo(one_line(f"{ballot.id} {state}: {ballot.errors[-1]}"), err=True)

@@ -18,11 +18,11 @@ TEXT_ROWS = 6
 
 
 def text_of(report: RunReport, terminal: bool = False) -> str:
-    """Return the report as tables of text, drawn if they are for a ``terminal``. Long tables are thinned out."""
+    """Return the report as tables of text. Long tables are thinned out. A ``terminal`` gets the same as a file."""
     blocks = [_summary(report)]
-    blocks += [_table(table, terminal) for table in report.overviews]
-    blocks += [_chart(chart, terminal) for chart in report.charts]
-    blocks += [f"{one_line(table.caption)}\n{_table(table, terminal)}" for table in report.tables]
+    blocks += [_table(table) for table in report.overviews]
+    blocks += [_chart(chart) for chart in report.charts]
+    blocks += [f"{one_line(table.caption)}\n{_table(table)}" for table in report.tables]
     return "\n\n".join(blocks)
 
 
@@ -51,14 +51,14 @@ def _summary(report: RunReport) -> str:
     return "\n".join(map(one_line, [*lines, *report.notes]))
 
 
-def _chart(chart: Chart, terminal: bool) -> str:
+def _chart(chart: Chart) -> str:
     words = [one_line(chart.title), one_line(f"{chart.text} {chart.detail}".strip()), *map(one_line, chart.notes)]
-    return "\n".join([*words, _table(chart.table, terminal)])
+    return "\n".join([*words, _table(chart.table)])
 
 
-def _table(table: ReportTable, terminal: bool) -> str:
+def _table(table: ReportTable) -> str:
     rows = [[one_line(cell) for cell in row] for row in _thinned(table.rows)]
-    return text_table(rows, table.header, align=table.align, terminal=terminal)
+    return text_table(rows, table.header, align=table.align)
 
 
 def _thinned(rows: tuple[tuple[str, ...], ...]) -> list[tuple[str, ...]]:

@@ -1,22 +1,21 @@
-"""Tables as text: aligned columns, a drawn table for a terminal, and Markdown."""
+"""Tables as text: aligned columns, and Markdown."""
 
 from collections.abc import Iterable, Sequence
 
 
-def text_table(rows: Iterable[Sequence[str]], header: Sequence[str] = (), *, align: str, terminal: bool = False) -> str:
-    """Return ``rows`` as aligned columns, or as a drawn table for a ``terminal``. Without a ``header`` there is none.
+def text_table(rows: Iterable[Sequence[str]], header: Sequence[str] = (), *, align: str = "") -> str:
+    """Return ``rows`` as aligned columns. Without a ``header`` there is none.
 
-    ``align`` has a letter for each column, "l" for left and "r" for right.
+    ``align`` has a letter for each column, "l" for left and "r" for right; by default the first is to the left and all
+    others to the right. Nothing is cut: a terminal that is narrower than the table breaks its lines.
 
-    >>> print(text_table([["samples", "40"], ["waves", "3.2"]], ["name", "value"], align="lr"))
+    >>> print(text_table([["samples", "40"], ["waves", "3.2"]], ["name", "value"]))
     name     value
     samples     40
     waves      3.2
     """
-    rows = list(rows)
-    if terminal:
-        return _drawn(rows, header, align)
-    return "\n".join("  ".join(cells).rstrip() for cells in _padded([header, *rows] if header else rows, align))
+    align = align or "l" + "r" * (len(header) - 1)
+    return "\n".join("  ".join(cells).rstrip() for cells in _padded([header, *rows] if header else [*rows], align))
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -> list[str]:
@@ -42,20 +41,3 @@ def _padded(rows: Sequence[Sequence[str]], align: str) -> list[list[str]]:
         ]
         for row in rows
     ]
-
-
-def _drawn(rows: Iterable[Sequence[str]], header: Sequence[str], align: str) -> str:
-    from rich.box import ROUNDED  # noqa: PLC0415 - an optional extra, and slow to import
-    from rich.console import Console  # noqa: PLC0415
-    from rich.markup import escape  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-
-    table = Table(box=ROUNDED, show_header=bool(header))
-    for name, side in zip(header or [""] * len(align), align, strict=True):
-        table.add_column(name, justify="right" if side == "r" else "left")
-    for row in rows:
-        table.add_row(*map(escape, row))
-    console = Console(highlight=False, force_terminal=False)
-    with console.capture() as capture:
-        console.print(table)
-    return capture.get().rstrip()

@@ -73,8 +73,8 @@ def estimate(
     )
 
 
-def estimate_text(result: Estimate, terminal: bool) -> str:
-    """Return the estimate as a table, drawn if it is for a ``terminal``."""
+def estimate_text(result: Estimate) -> str:
+    """Return the estimate as a table."""
     tokens = f"{result.least_prompt_tokens:,} to {result.most_prompt_tokens:,}"
     rows = [
         ("questions", f"{result.questions}, {result.finished} of them finished"),
@@ -86,4 +86,4 @@ def estimate_text(result: Estimate, terminal: bool) -> str:
         rows.append(("completion tokens", f"at most {result.most_completion_tokens:,}, {longest}"))
     if result.most_cost is not None:
         rows.append(("cost", f"at most {result.most_cost:,.2f}{', and that of the judge' if result.judged else ''}"))
-    return text_table(rows, align="ll", terminal=terminal)
+    return text_table(rows, align="ll")

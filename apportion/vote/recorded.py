@@ -49,8 +49,8 @@ class RecordedVote:
         """Return one JSON object."""
         return json_text(self)
 
-    def to_text(self, terminal: bool) -> str:
-        """Return the numbers as a table, drawn if it is for a ``terminal``."""
+    def to_text(self) -> str:
+        """Return the numbers as a table."""
         rows = [
             ["rule", self.rule],
             ["questions", f"{self.questions:,}"],
@@ -60,7 +60,7 @@ class RecordedVote:
         ]
         if self.accuracy is not None and self.full_accuracy is not None:
             rows.append(["right winners", f"{self.accuracy:.2%}, with all samples {self.full_accuracy:.2%}"])
-        return text_table(rows, align="lr", terminal=terminal)
+        return text_table(rows, align="lr")
 
 
 def revote_record(

@@ -65,8 +65,8 @@ class Revote:
         }
         return json_text(result)
 
-    def to_text(self, terminal: bool) -> str:
-        """Return the summary as a table, drawn if it is for a ``terminal``."""
+    def to_text(self, terminal: bool = False) -> str:
+        """Return the summary as a table. A ``terminal`` gets the same one as a file."""
         rows = [row for row in summary_rows(self.summary) if row[0] != "seconds"]
         if self.compared:
             rows.append(("same answer as before", f"{self.same} of {self.compared} questions"))
@@ -76,7 +76,7 @@ class Revote:
             rows.append(
                 ("more samples wanted", f"at least {sum(self.wanting.values())} for {len(self.wanting)} questions")
             )
-        return text_table(rows, align="ll", terminal=terminal)
+        return text_table(rows, align="ll")
 
     @property
     def _summary_before(self) -> Summary:

@@ -164,9 +164,9 @@ def summary_json(summary: Summary, prices: Prices | None = None) -> str:
     return json_text(plain(summary) | cost)
 
 
-def summary_text(summary: Summary, terminal: bool, prices: Prices | None = None) -> str:
-    """Return the summary as a table without unknown values, drawn if it is for a ``terminal``."""
-    return text_table(summary_rows(summary, prices), align="ll", terminal=terminal)
+def summary_text(summary: Summary, prices: Prices | None = None) -> str:
+    """Return the summary as a table without unknown values."""
+    return text_table(summary_rows(summary, prices), align="ll")
 
 
 def summary_rows(summary: Summary, prices: Prices | None = None) -> list[tuple[str, str]]:

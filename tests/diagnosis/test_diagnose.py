@@ -212,7 +212,7 @@ def test_rates_come_from_an_object_or_from_lines(tmp_path):
 
 
 def test_groups_of_one_reward_are_not_said_to_waste_nothing():
-    text = diagnosis_text(diagnose(record_of([[1], [0], [1]])), False)
+    text = diagnosis_text(diagnose(record_of([[1], [0], [1]])))
     assert "No group has two rewards or more" in text and "0 of 0" not in text and "0%" not in text
 
 

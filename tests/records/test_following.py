@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from apportion import Rollout, Uniform
 from apportion.records import (
     Follower,
     LoggedStep,
+    LogNews,
     RecordError,
     follow,
     read_log,
@@ -25,6 +27,7 @@ from apportion.records import (
 )
 from apportion.records.step_summary import summaries
 from tests.builders import make_batch
+from tests.commands import printed
 from tests.warm import cold
 
 pytest.importorskip("pyarrow")
@@ -170,6 +173,17 @@ def test_watch_ends_with_a_line_if_nothing_comes(tmp_path):
     write(tmp_path, 1)
     found = watched(str(tmp_path), "--timeout", "0.2", "--until-step", "2")
     assert found.returncode == 1 and "must have step 2, got 1" in found.stderr
+
+
+def test_watch_goes_on_when_a_run_starts_again_from_its_first_step(tmp_path, monkeypatch):
+    """Also after the time in which a log must have its first step."""
+    write(tmp_path, 1)
+    (record,) = Follower(tmp_path).look().records
+    news = [LogNews((record,)), LogNews(removed_from=1), LogNews((record,))]
+    monkeypatch.setattr("apportion.records.follow", lambda log, **settings: news)
+    monkeypatch.setattr(import_module("apportion.cli.watch"), "MOST_WAIT_SECONDS", 0.0)
+    header, first, removed, again = printed("watch", tmp_path).splitlines()
+    assert first == again and header.split()[:2] == ["step", "success"] and "Steps from 1 on were removed" in removed
 
 
 def test_watch_sees_a_run_resume_and_ends_by_ctrl_c_with_130(tmp_path):

@@ -38,7 +38,7 @@ def test_the_lower_bound_is_what_a_unanimous_question_takes(rule, wave):
 def test_without_a_limit_on_completions_their_tokens_are_unknown():
     result = estimate(QUESTIONS, make(max_tokens=None), prices=Prices(1.0, 1.0))
     assert result.most_completion_tokens is None and result.most_cost is None
-    assert "completion tokens" not in estimate_text(result, terminal=False)
+    assert "completion tokens" not in estimate_text(result)
 
 
 def test_a_system_prompt_is_a_part_of_each_prompt_and_a_judge_costs_more():
@@ -49,7 +49,7 @@ def test_a_system_prompt_is_a_part_of_each_prompt_and_a_judge_costs_more():
 
 def test_text_for_people():
     result = estimate(QUESTIONS, make(rule="optpo", curtail=False, max_tokens=100), ["c"], Prices(2.0, 10.0))
-    assert estimate_text(result, terminal=False).splitlines() == [
+    assert estimate_text(result).splitlines() == [
         "questions          3, 1 of them finished",
         "samples            32 to 128",
         "prompt tokens      496 to 1,984, at 4 characters each",

@@ -62,7 +62,7 @@ def test_a_rule_that_wants_more_says_how_much_and_a_resumed_vote_asks_for_just_t
     again, requests = voted(lambda _: answering(), out, QUESTIONS, **wanted, resume=True)
     assert more.wanting == {ballot.id: 40 - ballot.samples for ballot in first.ballots} and not more.ballots
     assert len(requests) == sum(more.wanting.values()) and again.complete
-    assert f"at least {len(requests)} for 6 questions" in more.to_text(terminal=False)
+    assert f"at least {len(requests)} for 6 questions" in more.to_text()
     assert not revote(out).wanting
 
 

@@ -78,7 +78,7 @@ def test_json_is_the_summary_with_costs_if_prices_are_known():
 
 def test_text_for_people():
     summary = summarise(three(), 5, 16, 2.5, uncounted_tokens=1200)
-    assert summary_text(summary, terminal=False).splitlines() == [
+    assert summary_text(summary).splitlines() == [
         "questions                 3 of 5; 2 not finished",
         "samples                   30 of 48 for the full vote: 37.5% saved",
         "prompt tokens             240 of about 480 for the full vote: 50.0% saved",
@@ -92,15 +92,14 @@ def test_text_for_people():
         "tokens not counted        1,200 of samples that are kept and in no vote",
         "seconds                   2.5",
     ]
-    assert "cost                      0.05 of about 0.07" in summary_text(summary, False, Prices(1.0, 10.0))
-    assert "│ samples" in summary_text(summary, terminal=True)
+    assert "cost                      0.05 of about 0.07" in summary_text(summary, Prices(1.0, 10.0))
 
 
 def test_a_full_vote_whose_samples_share_one_request_pays_for_one_prompt():
     """Three waves of several samples each sent the prompt three times; the full vote sends it once."""
     summary = summarise([make_ballot("a", samples=12, waves=3, prompt_length=10, prompt_tokens=30)], 1, 64, 1.0)
     assert summary.full_prompt_tokens == 10
-    assert "30 of about 10 for the full vote: 200.0% more" in summary_text(summary, terminal=False)
+    assert "30 of about 10 for the full vote: 200.0% more" in summary_text(summary)
 
 
 def test_tokens_that_a_server_does_not_count_are_unknown():
@@ -108,7 +107,7 @@ def test_tokens_that_a_server_does_not_count_are_unknown():
         [*three(), make_ballot("d", prompt_length=None, prompt_tokens=None, completion_tokens=None)], 5, 16, 1.0
     )
     assert summary.completion_tokens is summary.full_completion_tokens is summary.completion_tokens_saved is None
-    assert "tokens" not in summary_text(summary, terminal=False)
+    assert "tokens" not in summary_text(summary)
     assert json.loads(summary_json(summary, Prices(1.0, 1.0)))["cost"] is None
 
 
@@ -116,9 +115,9 @@ def test_a_server_that_does_not_sample_gives_a_warning():
     """Three samples of one text for every question are no vote. Fewer samples prove nothing."""
     greedy, few = make_ballot("a", texts=1), make_ballot("b", samples=2, texts=1)
     assert summarise([greedy, few], 5, 16, 1.0).repeats is True
-    assert "does the server sample" in summary_text(summarise([greedy, few], 5, 16, 1.0), terminal=False)
+    assert "does the server sample" in summary_text(summarise([greedy, few], 5, 16, 1.0))
     assert summarise([greedy, make_ballot("c")], 5, 16, 1.0).repeats is False
-    assert "does the server sample" not in summary_text(summarise([greedy, make_ballot("c")], 5, 16, 1.0), False)
+    assert "does the server sample" not in summary_text(summarise([greedy, make_ballot("c")], 5, 16, 1.0))
     assert summarise([few], 5, 16, 1.0).repeats is None
     one_seed = make_ballot("d", samples=12, votes={"7": 11}, waves=2, texts=2)
     assert summarise([greedy, one_seed], 5, 16, 1.0).repeats is True
@@ -128,7 +127,7 @@ def test_a_server_that_does_not_sample_gives_a_warning():
 def test_without_finished_questions_all_means_are_unknown():
     summary = summarise([], 5, 16, 1.0)
     assert (summary.finished, summary.samples, summary.samples_saved, summary.accuracy) == (0, 0, None, None)
-    assert summary_text(summary, terminal=False).splitlines() == [
+    assert summary_text(summary).splitlines() == [
         "questions  0 of 5; 5 not finished",
         "seconds    1.0",
     ]
@@ -149,8 +148,8 @@ def test_prices_come_in_pairs():
 def test_right_winners_are_bounded_by_labels_or_said_to_be_unknown():
     unlabelled = [replace(each, gold=None, correct=None) for each in three()]
     summary = summarise(unlabelled, 3, 16, 1.0)
-    assert "unknown, because agreement is not correctness; --labels gives a bound" in summary_text(summary, False)
+    assert "unknown, because agreement is not correctness; --labels gives a bound" in summary_text(summary)
     known = replace(summary, right=RightWinners(25, 24, 100, 0.85))
     said = "at least 85.0% of 100 with 95% confidence: 24 of 25 labelled ones are right. It holds if they were drawn at"
-    assert said in summary_text(known, False)
+    assert said in summary_text(known)
     assert json.loads(summary_json(known))["right"]["at_least"] == 0.85
