@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -51,10 +51,10 @@ Replayer = Callable[[RunRecord], Replay]
 class RunTotals:
     """Totals of a run, or of all its seeds together. None is unknown.
 
-    ``dead_groups`` and ``dead_rollouts`` are those of dead groups, whose rewards are all equal, by kind. ``dead_share``
-    is their share of the rollouts that ``arrived``, with its 95% interval over prompts, and ``dead_tokens`` that of the
-    tokens. ``last_step`` is the latest step of any seed. ``single`` counts groups of one reward or none, which are
-    not called dead.
+    ``dead`` is what is counted, rollouts or groups, the number of these in dead groups, whose rewards are all equal, by
+    kind, and the number of all. It is None if no group has two rewards. ``dead_share`` is the share of the rollouts
+    that arrived, with its 95% interval over prompts, and ``dead_tokens`` that of the tokens. ``last_step`` is the
+    latest step of any seed.
     """
 
     seeds: int
@@ -66,21 +66,9 @@ class RunTotals:
     tokens: int | None
     hours: float | None
     success: float | None
-    dead_groups: Mapping[str, float] = field(default_factory=dict)
-    dead_rollouts: Mapping[str, int] | None = None
+    dead: tuple[str, Mapping[str, float], int] | None
     dead_share: Spanned | None = None
     dead_tokens: float | None = None
-    arrived: int = 0
-    single: int = 0
-
-    @property
-    def dead(self) -> tuple[str, Mapping[str, float], int] | None:
-        """Dead rollouts by kind, and how many arrived; groups where rollouts are unknown. None without two rewards."""
-        if self.single >= self.groups:
-            return None
-        if self.dead_rollouts is not None and self.arrived:
-            return "rollouts", self.dead_rollouts, self.arrived
-        return ("groups", self.dead_groups, self.groups) if self.dead_groups else None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -149,7 +137,7 @@ def profile_of(record: RunRecord, name: str, advice: bool = False, replayed: Rep
     return RunProfile(
         name=name,
         source=record.source,
-        totals=_totals(record, dead, ends),
+        totals=_totals(record, ends),
         success=_success(record, stretch, count, middles),
         rewards=(float(known.min()), float(known.max())) if len(known) else (0.0, 1.0),
         dead={
@@ -262,8 +250,8 @@ def _calibration(record: RunRecord) -> Calibration | None:
     return calibrate(predicted, record.totals, record.trials, record.prompt)
 
 
-def _totals(record: RunRecord, dead: Mapping[str, Floats], ends: Mapping[str, Floats]) -> RunTotals:
-    """Return the totals, given ``dead`` groups by kind and the costs at the ``ends`` of the stretches [B]."""
+def _totals(record: RunRecord, ends: Mapping[str, Floats]) -> RunTotals:
+    """Return the totals, given the costs at the ``ends`` of the stretches [B]."""
     waste = waste_of(record)
     lost = dict(zip(KINDS, waste.whole.rollouts, strict=True))
     return RunTotals(
@@ -276,12 +264,11 @@ def _totals(record: RunRecord, dead: Mapping[str, Floats], ends: Mapping[str, Fl
         tokens=int(ends["tokens"][-1]) if "tokens" in ends else None,
         hours=float(ends["hours"][-1]) if "hours" in ends else None,
         success=float(np.nanmean(record.shares)) if (record.trials > 0).any() else None,
-        dead_groups={kind: int(number.sum()) for kind, number in dead.items()},
-        dead_rollouts={kind: lost[name] for kind, name in DEAD_KINDS.items()},
+        dead=("rollouts", {kind: lost[name] for kind, name in DEAD_KINDS.items()}, len(record.reward))
+        if (record.trials > 1).any()
+        else None,
         dead_share=waste.rollouts,
         dead_tokens=waste.tokens.value if "tokens" in ends and waste.tokens is not None else None,
-        arrived=len(record.reward),
-        single=int((record.trials <= 1).sum()),
     )
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from itertools import chain
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import BaseModel, Field
 
 from apportion.evaluation import seed_interval
 from apportion.records.importing.files import parsed
@@ -22,16 +22,30 @@ from apportion.types import Counts, Floats
 METRICS, CONFIG = "metrics.jsonl", "config.toml"
 SEED = re.compile(r"(.+)-seed(\d+)")
 
-LISTS = ("p", "predicted", "counts")
-"""What a step has for each of its prompts."""
+Share = Annotated[float, Field(ge=-1e-6, le=1 + 1e-6)]
+Cost = Annotated[float, Field(ge=0, le=1e15)]
 
-SHARE, COST = (0.0, 1.0), (0.0, 1e15)
-BOUNDS = {
-    **dict.fromkeys(("p", "predicted", "informative", "without_correct", "success"), SHARE),
-    **dict.fromkeys(("counts", "rollouts", "tokens", "cpu_seconds"), COST),
-    "train_reward": (-1e15, 1e15),
-}
-"""The least and the largest number that is taken from a file."""
+
+class _Step(BaseModel, strict=True, allow_inf_nan=False):
+    """What is read of a step. Its lists have an entry for each of its prompts."""
+
+    p: Annotated[list[Share], Field(min_length=1)]
+    predicted: list[Share]
+    counts: list[Cost]
+    rollouts: Cost
+    tokens: Cost
+    cpu_seconds: Cost
+    informative: Share
+    without_correct: Share
+    train_reward: Annotated[float, Field(ge=-1e15, le=1e15)]
+
+
+class _Evaluation(BaseModel, strict=True, allow_inf_nan=False):
+    """What is read of an evaluation."""
+
+    rollouts: Cost
+    tokens: Cost
+    success: Share
 
 
 def is_study(folder: Path) -> bool:
@@ -74,27 +88,38 @@ class _LabRun:
     """
 
     def __init__(self, path: Path) -> None:
-        records = _read(path)
-        steps = [each for each in records if "counts" in each]
-        column = {key: _column(path, steps, key) for key in BOUNDS if key != "success"}
-        sizes = [{len(each[key]) for key in LISTS} for each in steps]
-        if any(len(size) > 1 or 0 in size for size in sizes):
-            raise _other(path)
+        records = [
+            json_row(path, line, text, parsed)
+            for line, text in text_lines(path)
+            if text.endswith(b"\n")  # no torn last line
+        ]
+        try:
+            steps = [_Step.model_validate(each) for each in records if "counts" in each]
+            evaluations = [_Evaluation.model_validate(each) for each in records if "success" in each]
+            sizes = [len(each.p) for each in steps]
+            if sizes != [len(each.predicted) for each in steps] or sizes != [len(each.counts) for each in steps]:
+                raise ValueError("lists of one step must be of one length")
+        except ValueError as error:
+            raise ValueError(f"{path} must hold the steps of a lab run, got others; check the path") from error
+
+        def column(key: str, of: Sequence[Any] = steps) -> Floats:
+            """Return a number of each record, or all numbers of its lists."""
+            return np.hstack([np.empty(0), *(getattr(each, key) for each in of)])
+
         self.steps = len(steps)
-        self.spent = {key: column[key] for key in ("rollouts", "tokens")}
-        self.spent["hours"] = np.cumsum(column["cpu_seconds"]) / 3600
-        self.groups = np.array([np.count_nonzero(each["counts"]) for each in steps], np.int64)
-        wrong = column["without_correct"]
-        self.dead = {ALL_RIGHT: np.maximum(0, 1 - column["informative"] - wrong), ALL_WRONG: wrong}
-        self.reward = column["train_reward"]
+        self.spent = {key: column(key) for key in ("rollouts", "tokens")}
+        self.spent["hours"] = np.cumsum(column("cpu_seconds")) / 3600
+        self.groups = np.array([np.count_nonzero(each.counts) for each in steps], np.int64)
+        wrong = column("without_correct")
+        self.dead = {ALL_RIGHT: np.maximum(0, 1 - column("informative") - wrong), ALL_WRONG: wrong}
+        self.reward = column("train_reward")
         self.stretch = stretches_of(self.groups)
         self.count = int(self.stretch[-1]) + 1 if steps else 0
-        self.p, self.predicted, self.counts = (column[key] for key in LISTS)
-        self.of_prompts = np.repeat(self.stretch, [len(each["p"]) for each in steps])
-        evaluations = [each for each in records if "success" in each]
-        x = {key: _column(path, evaluations, key) for key in ("rollouts", "tokens")}
+        self.p, self.predicted, self.counts = (column(key) for key in ("p", "predicted", "counts"))
+        self.of_prompts = np.repeat(self.stretch, sizes)
+        x = {key: column(key, evaluations) for key in ("rollouts", "tokens")}
         x["hours"] = np.interp(x["rollouts"], np.r_[0, self.spent["rollouts"]], np.r_[0, self.spent["hours"]])
-        self.held_out = plain_curve(x, _column(path, evaluations, "success")) if evaluations else None
+        self.held_out = plain_curve(x, column("success", evaluations)) if evaluations else None
 
     def places(self) -> dict[str, Floats]:
         """Return cumulative costs at the end of each stretch [B]."""
@@ -114,6 +139,7 @@ def _profile(arm: str, runs: Sequence[_LabRun], before: Sequence[_LabRun] | None
     held_out = [run.held_out for run in runs if run.held_out is not None]
     single = all(run.counts.max() <= 1 for run in runs)
     kinds = () if single else (ALL_RIGHT, ALL_WRONG)
+    groups = int(sum(run.groups.sum() for run in runs))
     notes = ["Hours are CPU time of the steps."] + ([] if len(runs) > 1 else ["One seed, so no interval over seeds."])
     if single:
         notes.append("Groups of one rollout have no other to be equal to, so none is called dead.")
@@ -126,12 +152,14 @@ def _profile(arm: str, runs: Sequence[_LabRun], before: Sequence[_LabRun] | None
             prompts=None,
             steps=sum(run.steps for run in runs),
             last_step=max(run.steps for run in runs),
-            groups=int(sum(run.groups.sum() for run in runs)),
+            groups=groups,
             rollouts=sum(int(run.spent["rollouts"][-1]) for run in runs),
             tokens=sum(int(run.spent["tokens"][-1]) for run in runs),
             hours=float(sum(run.spent["hours"][-1] for run in runs)),
             success=float(np.concatenate([run.reward for run in runs]).mean()),
-            dead_groups={kind: float(sum(run.groups @ run.dead[kind] for run in runs)) for kind in kinds},
+            dead=None
+            if single
+            else ("groups", {kind: float(sum(run.groups @ run.dead[kind] for run in runs)) for kind in kinds}, groups),
         ),
         success=success,
         held_out=mean_curve(held_out) if len(held_out) == len(runs) else None,
@@ -198,25 +226,3 @@ def _saved(runs: Sequence[_LabRun], before: Sequence[_LabRun]) -> tuple[float, f
         shares.append(1 - place / other.x["rollouts"][-1])
     mean, half = seed_interval(np.array(shares))
     return float(mean), float(mean - half), float(mean + half)
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    """Return the records at ``path``, without a torn last line."""
-    return [json_row(path, line, text, parsed) for line, text in text_lines(path) if text.endswith(b"\n")]
-
-
-def _column(path: Path, records: Sequence[Mapping[str, Any]], key: str) -> Floats:
-    """Return the number ``key`` of each record, or all numbers of its lists. Raises ValueError for any other value."""
-    values: list[Any] = [record.get(key) for record in records]
-    if key in LISTS:
-        if not all(isinstance(each, list) for each in values):
-            raise _other(path)
-        values = list(chain.from_iterable(values))
-    low, high = BOUNDS[key]
-    if not all(type(value) in (int, float) and low - 1e-6 <= value <= high + 1e-6 for value in values):
-        raise _other(path)
-    return np.array(values, float)
-
-
-def _other(path: Path) -> ValueError:
-    return ValueError(f"{path} must hold the steps of a lab run, got others; check the path")

@@ -17,20 +17,13 @@ COLOURS = {
     "c5": ("#54606c", "#a9b4bf"),
     "c6": ("#a8234f", "#f08aa9"),
     "c7": ("#1b1f24", "#e8eaed"),
-    "l0": ("#3a4654", "#aebccb"),
-    "l1": ("#6d8299", "#7f95ab"),
-    "l2": ("#5b9bd0", "#3f81b8"),
-    "l3": ("#9cc7e8", "#2b5a80"),
-    "l4": ("#d6e2c4", "#46543a"),
-    "l5": ("#f1ead2", "#5a5238"),
-    "hatch": ("#ffffff", "#14171a"),
 }
 """The colours by their names, on a light and on a dark ground."""
 
 LIGHT, DARK = ({name: pair[at] for name, pair in COLOURS.items()} for at in range(2))
 
 STYLES = 8
-"""Colours and markers. Further series begin again, with other dashes."""
+"""Colours. Further series begin again, with other dashes."""
 
 RULES = """
 *{box-sizing:border-box}
@@ -41,7 +34,7 @@ header{padding-top:32px}
 h1{font-size:1.6rem;line-height:1.25;margin:0 0 4px;font-weight:650}
 h2{font-size:1.15rem;line-height:1.35;margin:0 0 4px;font-weight:650}
 p{margin:0 0 8px;max-width:75ch}
-.quiet,figcaption p,caption,footer{color:var(--quiet)}
+figcaption p,footer{color:var(--quiet)}
 .skip{position:absolute;left:-999px}
 .skip:focus{left:8px;top:8px;background:var(--panel);padding:8px 12px;z-index:2}
 a,summary{color:inherit}
@@ -60,19 +53,16 @@ gap:40px 32px;margin:32px 0}
 figure{margin:0;min-width:0}
 figcaption p{font-size:.9rem;margin:0 0 10px}
 svg{display:block;max-width:100%;height:auto;overflow:visible}
-.narrow{display:none}
+.chart{min-width:520px}
 .swatch{display:inline-block;vertical-align:middle;margin-right:8px;flex:none}
-.patterns{position:absolute}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums;margin:8px 0 16px}
-.overview{width:100%}
-caption{text-align:left;padding:4px 0}
-th,td{padding:6px 14px 6px 0;border-bottom:1px solid var(--rule);text-align:left;vertical-align:top;white-space:nowrap}
+th,td{padding:6px 14px 6px 0;border-bottom:1px solid var(--rule);text-align:left;vertical-align:top}
+td{min-width:10ch;max-width:70ch;overflow-wrap:anywhere}
 th{font-weight:600}
 thead th{color:var(--quiet);font-weight:500}
-.r{text-align:right}
-td.long{white-space:normal;min-width:22ch;max-width:70ch;overflow-wrap:anywhere}
-th.run{white-space:normal;min-width:14ch;overflow-wrap:anywhere}
+.r{text-align:right;white-space:nowrap;min-width:0}
+tbody th{min-width:14ch;overflow-wrap:anywhere}
 details{margin:6px 0 0;font-size:.9rem}
 details .scroll{max-height:360px;overflow-y:auto}
 details.section{margin:24px 0;font-size:1rem}details.section .scroll{max-height:none}
@@ -93,19 +83,10 @@ svg .tick,svg .label{fill:var(--quiet)}
 .mark{stroke-width:1.8;fill:var(--ground)}
 .leader{fill:none;stroke:var(--quiet);stroke-width:1;opacity:.55}
 .diagonal{stroke:var(--quiet);stroke-width:1.4;stroke-dasharray:1 4;stroke-linecap:round;fill:none}
-.layer{stroke:var(--ground);stroke-width:1}
-.hatch{stroke:var(--hatch);stroke-width:1.3;stroke-linecap:round;fill:none}
 .d1{stroke-dasharray:8 4}.d2{stroke-dasharray:9 3 2 3}.d3{stroke-dasharray:2 3}
 @media (max-width:640px){
 main,header,footer{padding-left:16px;padding-right:16px}
-.wide{display:none}.narrow{display:block}
 .grid-of-charts{gap:32px}
-.stacks thead{display:none}
-.stacks,.stacks tbody{display:block}
-.stacks tr{display:block;padding:8px 0;border-bottom:1px solid var(--rule)}
-.stacks td,.stacks th.run{display:block;border:0;padding:2px 0;min-width:0;text-align:left}
-.stacks td[data-name]{display:flex;justify-content:space-between;gap:16px;white-space:normal}
-.stacks td[data-name]::before{content:attr(data-name);color:var(--quiet)}
 }
 @media (forced-colors:active){.line,.mark,.whisker{stroke:CanvasText}}
 @media print{
@@ -118,25 +99,21 @@ main,header,footer{max-width:none;padding:0}
 
 def stylesheet(costs: tuple[str, ...]) -> str:
     """Return the rules of a page whose charts are over ``costs``, of which one is shown at a time."""
-    light, dark = _properties(LIGHT), _properties(DARK)
     themes = (
-        f":root{{color-scheme:light;{light}}}"
-        f"@media screen and (prefers-color-scheme:dark){{:root{{color-scheme:dark;{dark}}}}}"
-        f":root:has(#theme-light:checked){{color-scheme:light;{light}}}"
-        f"@media screen{{:root:has(#theme-dark:checked){{color-scheme:dark;{dark}}}}}"
+        f":root{{color-scheme:light;{_properties(LIGHT)}}}"
+        f"@media screen and (prefers-color-scheme:dark){{:root{{color-scheme:dark;{_properties(DARK)}}}}}"
     )
     series = "".join(
         f".s{at}{{stroke:var(--c{at})}}.f{at}{{fill:var(--c{at})}}svg .t{at}{{fill:var(--c{at})}}"
         for at in range(STYLES)
     )
-    layers = "".join(f".layer-{at}{{fill:var(--l{at})}}" for at in range(6))
     others = "".join(
         f":root:has(#cost-{shown}:checked) .over-{other}{{display:none}}"
         for shown in costs
         for other in costs
         if other != shown
     )
-    return f"{themes}{RULES}{series}{layers}{others}"
+    return f"{themes}{RULES}{series}{others}"
 
 
 def _properties(colours: dict[str, str]) -> str:

@@ -13,9 +13,7 @@ from apportion.report.charts import (
     ReportTable,
     bar,
     calibration_chart,
-    costs_at,
     count,
-    curve_table,
     hours,
     percent,
     table_of,
@@ -56,7 +54,6 @@ def training_charts(runs: Styled) -> Iterator[Chart]:
         curves = [run.dead.get(kind) for _, run in runs]
         yield _over_costs(runs, curves, f"dead_{kind.replace(' ', '_')}", *words, "share of groups", zero=True)
     yield _calibration(runs)
-    yield _saved(runs)
     yield from (_advice(style, run.name, run.advice) for style, run in runs if run.advice is not None)
     for style, run in runs:
         if run.replay is not None:
@@ -73,8 +70,19 @@ def wasted_table(run: RunProfile) -> ReportTable:
 
 
 def runs_table(runs: Sequence[RunProfile]) -> ReportTable:
-    """Return the table of runs. Prompts are left out if their number is unknown for all."""
-    header = ["run", "source", "steps", "prompts", "rollouts", "tokens", "hours", _mean(runs), "in dead groups"]
+    """Return the table of runs. Prompts are left out if their number is unknown for all, savings without a baseline."""
+    header = [
+        "run",
+        "source",
+        "steps",
+        "prompts",
+        "rollouts",
+        "tokens",
+        "hours",
+        _mean(runs),
+        "in dead groups",
+        "saved",
+    ]
     rows = [
         [
             run.name,
@@ -86,13 +94,14 @@ def runs_table(runs: Sequence[RunProfile]) -> ReportTable:
             hours(run.totals.hours),
             _reward(run, run.totals.success),
             _wasted_share(run),
+            _saved(run),
         ]
         for run in runs
     ]
-    if all(run.totals.prompts is None for run in runs):
-        for cells in (header, *rows):
-            del cells[3]
-    return table_of("Training runs", header, map(tuple, rows), "ll" + "r" * (len(header) - 2))
+    left = {"prompts": all(run.totals.prompts is None for run in runs), "saved": not any(run.baseline for run in runs)}
+    kept = [at for at, name in enumerate(header) if not left.get(name)]
+    cells = [[row[at] for at in kept] for row in (header, *rows)]
+    return table_of("Training runs", cells[0], cells[1:], "ll" + "r" * (len(kept) - 2))
 
 
 def summary_of(run: RunProfile) -> str:
@@ -112,11 +121,7 @@ def summary_of(run: RunProfile) -> str:
         if totals.dead_tokens is not None and np.isfinite(totals.dead_tokens):
             text += f". They took {round(100 * totals.dead_tokens)} of 100 completion tokens"
     if run.saved is not None:
-        share, low, high = run.saved
-        words = f"{percent(abs(share))} {'fewer' if share >= 0 else 'more'} rollouts"
-        text += f". It needed {words} than {run.baseline} to reach {run.baseline}'s final success"
-        if np.isfinite(low):
-            text += f" (95% interval {percent(low)} to {percent(high)})"
+        text += f". Of the rollouts that {run.baseline} took to its final success it saved {_saved(run)}"
     return f"{text}."
 
 
@@ -138,23 +143,22 @@ def _over_costs(
         if curve is not None and np.isfinite(curve.y).any()
     ]
     return Chart(
-        key, title, text, "lines", tuple(series), curve_table(title, series, label, shares), y_label=label,
-        detail=_ends(series, shares), percent=shares, from_zero=zero, notes=(*_unknown(series), *notes),
+        key, title, text, "lines", tuple(series), y_label=label, percent=shares, from_zero=zero,
+        notes=(*_unknown(series), *notes),
     )  # fmt: skip
 
 
 def _calibration(runs: Styled) -> Chart:
     known = [(style, run.name, run.calibration) for style, run in runs if run.calibration is not None]
-    found = [(ChartSeries(name, style, own.curve), own.groups) for style, name, own in known]
+    series = [ChartSeries(name, style, own.curve, {"groups": [*map(count, own.groups)]}) for style, name, own in known]
     text = (
-        "Points on the dotted line were predicted rightly. Above it, prompts were easier than predicted. "
-        "Bars are 95% intervals."
+        "A line on the dotted one was predicted rightly. Above it, prompts were easier than predicted. "
+        "The bands are 95% intervals."
     )
     text = " ".join([text, *(f"{name}: {own.error_name} {own.error:.3f}." for _, name, own in known)])
-    header = ("run", "predicted", "observed", "from", "to", "groups")
-    labels = ("predicted success", "observed success")
+    labels = ("predicted success", "observed success", "run")
     title = "Predicted against observed success"
-    return calibration_chart("calibration", title, text, found, header, labels, _predictions(runs))
+    return calibration_chart("calibration", title, text, series, labels, _predictions(runs))
 
 
 def _predictions(runs: Styled) -> Iterator[str]:
@@ -169,34 +173,15 @@ def _predictions(runs: Styled) -> Iterator[str]:
         yield f"Without predictions: {', '.join(missing)}."
 
 
-def _saved(runs: Styled) -> Chart:
-    found = [(style, run, run.saved) for style, run in runs if run.saved is not None]
-    names = " and ".join(dict.fromkeys(str(run.baseline) for _, run, _ in found))
-    title = f"Rollouts saved against {names}"
-    rows = ((run.name, *(percent(value, 1) for value in saved)) for _, run, saved in found)
-    left = ", ".join(run.name for _, run in runs if run.baseline is not None and run.saved is None)
-    note = f"Not shown, because a seed never reached it or the baseline did not learn: {left}."
-    return Chart(
-        "saved", title,
-        f"The share of the rollouts of {names} that a run did without, up to the final success of {names}.",
-        "bars", tuple(bar(run.name, style, saved) for style, run, saved in found),
-        table_of(title, ("run", "saved", "from", "to"), rows),
-        x_label="rollouts saved", notes=(note,) if left else (),
-    )  # fmt: skip
+def _saved(run: RunProfile) -> str:
+    """Return the share of the baseline's rollouts that were not needed, with its interval."""
+    if run.saved is None:
+        return "-" if run.baseline is None else "unknown"
+    share, low, high = (percent(each) for each in run.saved)
+    return f"{share} ({low} to {high})" if np.isfinite(run.saved[1]) else share
 
 
 def _advice(style: int, name: str, advice: AdviceList) -> Chart:
-    known = [each for each in (*advice.recommended, *advice.considered) if np.isfinite(each.saving.value)]
-    rows = (
-        (
-            each.change,
-            *(percent(value, 1) for value in each.saving),
-            each.measure,
-            f"{each.before:.2f}",
-            f"{each.after:.2f}",
-        )
-        for each in known
-    )
     text = (
         "The share of the rollouts that would have been saved, replayed with what was known before each step. "
         f"Bars are {percent(advice.confidence, 1)} intervals over prompts, so that all hold together with 95%."
@@ -209,31 +194,29 @@ def _advice(style: int, name: str, advice: AdviceList) -> Chart:
         f"{each.change}: in TRL, {each.code.trainer}. In verl, {each.code.command} {each.code.note}".rstrip()
         for each in advice.recommended
     ]
-    title = f"What would have helped {name}"
-    header = ("change", "saved", "from", "to", "measure", "before", "after")
+    series = []
+    for each in (*advice.recommended, *advice.considered):
+        if np.isfinite(each.saving.value):
+            change = {"measure": each.measure, "before": f"{each.before:.2f}", "after": f"{each.after:.2f}"}
+            series.append(bar(each.change, style, each.saving, change))
     return Chart(
-        f"advice_{style + 1}", title, text, "bars", tuple(bar(each.change, style, each.saving) for each in known),
-        table_of(title, header, rows, "lrrrlrr"), x_label="rollouts saved",
+        f"advice_{style + 1}", f"What would have helped {name}", text, "bars", tuple(series),
+        x_label="rollouts saved", label="change",
         notes=tuple(notes) or ("Nothing here would have helped beyond noise.",),
     )  # fmt: skip
 
 
 def _bands(style: int, run: RunProfile, bands: Floats) -> Chart:
     series = [ChartSeries(name, at, plain_curve(run.places, bands[:, at])) for at, name in enumerate(BAND_NAMES)]
-    rows = (
-        (*costs_at(run.places, place), *(percent(share, 1) for share in shares)) for place, shares in enumerate(bands)
-    )
-    title = f"Where the rollouts of {run.name} went"
     weights = np.diff(run.places["rollouts"], prepend=0)
     shares = weights @ bands / max(weights.sum(), 1)
     text = (
         f"Shares of the rollouts by the success of their prompts. {run.difficulty} Over the whole run, "
         f"{percent(shares[0])} went to prompts {BAND_NAMES[0]} and {percent(shares[-1])} to prompts {BAND_NAMES[-1]}."
     )
-    header = (*COSTS, *BAND_NAMES)
     return Chart(
-        f"bands_{style + 1}", title, text, "stack", tuple(series), table_of(title, header, rows, "r" * len(header)),
-        y_label="share of rollouts", layer_label="success", unit=True,
+        f"bands_{style + 1}", f"Where the rollouts of {run.name} went", text, "lines", tuple(series),
+        y_label="share of rollouts", layer_label="success", from_zero=True,
     )  # fmt: skip
 
 
@@ -250,16 +233,6 @@ def _reward(run: RunProfile, mean: float | None, digits: int = 0) -> str:
 def _is_share(run: RunProfile) -> bool:
     low, high = run.rewards
     return low >= 0 and high <= 1
-
-
-def _ends(series: Sequence[ChartSeries], as_percent: bool) -> str:
-    """Return where each curve begins and ends, in words."""
-    parts = []
-    for each in series:
-        known = each.curve.y[np.isfinite(each.curve.y)]
-        first, last = (percent(value) if as_percent else f"{value:.3g}" for value in (known[0], known[-1]))
-        parts.append(f"{each.name}: {first} at first, {last} at the end.")
-    return " ".join(parts)
 
 
 def _unknown(series: Sequence[ChartSeries]) -> Iterator[str]:

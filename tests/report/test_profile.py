@@ -33,11 +33,7 @@ def test_graded_and_missing_rewards_are_told_apart():
     kinds = dead_kinds(record)
     assert kinds["all equal"].tolist() == [True, False, False, False, False]  # a single reward is not called dead
     profile = profile_of(record, "graded")
-    assert profile.totals.single == 3 and profile.totals.dead_rollouts == {
-        "all right": 0,
-        "all wrong": 0,
-        "all equal": 2,
-    }
+    assert profile.totals.dead == ("rollouts", {"all right": 0, "all wrong": 0, "all equal": 2}, 9)
     assert profile.bands is None and profile.calibration is None and profile.totals.tokens is None
 
 
@@ -45,7 +41,7 @@ def test_totals_are_those_of_the_recorded_run():
     profile = profile_of(open_run(ROOT / "examples" / "data" / "grpo_run.jsonl.gz"), "grpo")
     totals = profile.totals
     assert (totals.groups, totals.rollouts, totals.prompts) == (64_000, 512_000, 1_209)
-    assert round(100 * sum(totals.dead_rollouts.values()) / totals.rollouts) == 49
+    assert totals.dead[2] == totals.rollouts and round(100 * sum(totals.dead[1].values()) / totals.rollouts) == 49
     assert profile.bands.sum(axis=1) == pytest.approx(1)
     assert profile.places["rollouts"][-1] == totals.rollouts
     assert profile.foreseen and profile.calibration.error < 0.2
