@@ -16,7 +16,7 @@ from apportion.diagnosis.statements import health_statements
 from apportion.diagnosis.waste import DEAD, KINDS, UNREWARDED, GroupTally, Waste
 from apportion.presets import ADVICE
 from apportion.records.importing import NO_STEP
-from apportion.replay.intervals import Spanned
+from apportion.replay.intervals import Spanned, share
 from apportion.runs.text_table import text_table
 
 JOINED = "Steps were joined to 8 groups each, because a step has fewer. "
@@ -44,11 +44,6 @@ def diagnosis_text(found: Diagnosis) -> str:
         ["What to change", *_changes(found.advice)] if found.advice.recommended else [],
     ]
     return "\n\n".join("\n".join(lines) for lines in sections if lines)
-
-
-def share(value: float) -> str:
-    """Return a share as a percentage without a minus before 0; "-" if it is not known."""
-    return "-" if math.isnan(value) else f"{value + 0.0:.0%}".replace("-0%", "0%")
 
 
 def told_head(found: Diagnosis) -> str:

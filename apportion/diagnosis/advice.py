@@ -8,14 +8,8 @@ from math import nan
 
 import numpy as np
 
-from apportion.diagnosis.code_change import (
-    CodeChange,
-    baseline_change,
-    choose_change,
-    informed_change,
-    retire_change,
-    vip_change,
-)
+from apportion.diagnosis import code_change
+from apportion.diagnosis.code_change import CodeChange, choose_change
 from apportion.diagnosis.health import RunHealth
 from apportion.diagnosis.walks import (
     LEAST_CANDIDATES,
@@ -30,7 +24,7 @@ from apportion.predictors import EmpiricalBayes
 from apportion.predictors.embeddings import Embedder
 from apportion.records.run_record import RunRecord
 from apportion.replay.foresight import sample_of
-from apportion.replay.intervals import Spanned, per_unit, ratios_over_prompts
+from apportion.replay.intervals import Spanned, per_unit, ratios_over_prompts, share
 from apportion.types import Counts, Floats, Mask
 
 MOST_GROUPS = 64_000
@@ -40,6 +34,7 @@ LEAST_DEAD = 0.1
 """The share of dead groups from which on a baseline is advised."""
 LEAST_TO_SPLIT = 2
 """Prompts of a step among which rollouts can be split."""
+MIXED_SHARE = "share of mixed groups"
 VARIANCE_MEASURE = "RLOO's variance over that of the run"
 LEVEL = 0.05
 """The probability, at most, that anything is recommended if nothing helps; each of k changes gets LEVEL / k."""
@@ -80,6 +75,9 @@ LEARNED = {
 """docs/index.md has the tables behind these figures."""
 
 
+UNMEASURED = Spanned(nan, nan, nan)
+
+
 @dataclass(frozen=True)
 class Advice:
     """One change, and what it would have saved on this run.
@@ -87,25 +85,25 @@ class Advice:
     Args:
         change: what to do.
         measure: the quantity that ``before`` and ``after`` are.
+        condition: when it fails.
+        code: how the change is written for TRL and for verl.
+        learning: what the change did to learning elsewhere.
         before, after: its value in the recorded run, or without the change, and with it.
         saving: share of the rollouts that the same number of mixed groups, or the same variance, would not have cost.
         recommended: whether the lower end of the interval is above ``LEAST_SAVING``, or the lab says that it helps.
-        learning: what the change did to learning elsewhere.
         text: the statement, with all of these numbers.
-        condition: when it fails.
-        code: how the change is written for TRL and for verl.
     """
 
     change: str
     measure: str
-    before: float
-    after: float
-    saving: Spanned
-    recommended: bool
-    text: str
     condition: str
     code: CodeChange
     learning: Learning
+    before: float = nan
+    after: float = nan
+    saving: Spanned = UNMEASURED
+    recommended: bool = False
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -147,45 +145,39 @@ def advice_of(
     sampled = prompts < len(np.unique(record.prompt))
     if problem := _sick(health) or _problem(part, informed):
         return AdviceList((), (), 1 - LEVEL, prompts, len(part.step), sampled, False, problem)
-    batches = walk_batches(part)
+    batches, size = walk_batches(part), group_size(part)
     size_of_step = 0.0 if part.visits else float(np.median(np.unique(part.step, return_counts=True)[1]))
     joined = 0 < size_of_step < LEAST_CANDIDATES
-    own = choose_mixed(part, batches)
-    everything = np.ones(len(part.step), bool)
-    choose = choose_change(group_size(part), part.binary)
-    tried = [
-        (
-            "Choose half of the candidates by P(mixed)",
-            "share of mixed groups",
-            (everything, own),
-            OBJECTIVE,
-            choose,
-            LEARNED["choose"],
-        ),
-    ]
+    everything, own = np.ones(len(part.step), bool), choose_mixed(part, batches)
+    choose = Advice(
+        "Choose half of the candidates by P(mixed)",
+        MIXED_SHARE,
+        OBJECTIVE,
+        choose_change(size, part.binary),
+        LEARNED["choose"],
+    )
+    tried = [(choose, everything, own)]
     if part.binary:
-        unmastered = choose_unmastered(part, batches)
-        tried.append(
-            (
-                "Retire prompts at a mean of .9, retest later",
-                "share of mixed groups",
-                (everything, unmastered),
-                OBJECTIVE,
-                retire_change(),
-                LEARNED["unknown"],
-            )
+        retire = Advice(
+            "Retire prompts at a mean of .9, retest later",
+            MIXED_SHARE,
+            OBJECTIVE,
+            code_change.RETIRE,
+            LEARNED["unknown"],
         )
+        tried.append((retire, everything, choose_unmastered(part, batches)))
     if informed:
-        knowing = choose_mixed(part, batches, lambda: EmpiricalBayes(embedder, rates))
         name = "embeddings" if not rates else "known rates" if embedder is None else "embeddings and known rates"
-        code = informed_change(group_size(part), part.binary, embedder is not None, bool(rates))
-        measure = "share of mixed groups among the chosen"
-        tried.append((f"Give the belief {name}", measure, (own, knowing), INFORMED, code, LEARNED["unknown"]))
+        inform = Advice(
+            f"Give the belief {name}",
+            f"{MIXED_SHARE} among the chosen",
+            INFORMED,
+            choose_change(size, part.binary, embedder is not None, bool(rates)),
+            LEARNED["unknown"],
+        )
+        tried.append((inform, own, choose_mixed(part, batches, lambda: EmpiricalBayes(embedder, rates))))
     confidence = 1 - LEVEL / (len(tried) + 1)
-    found = [
-        _mixed(part, batches, change, measure, pair, condition, code, confidence, learning)
-        for change, measure, pair, condition, code, learning in tried
-    ]
+    found = [_mixed(part, batches, change, pair, confidence) for change, *pair in tried]
     found += [_vip(part, batches, confidence, size_of_step), _baseline(part)]
     ranked = sorted(found, key=_rank)
     return AdviceList(
@@ -230,8 +222,8 @@ def _problem(record: RunRecord, informed: bool) -> str:
     return ""
 
 
-def mixed_columns(record: RunRecord, batches: Sequence[Counts], pair: tuple[Mask, Mask]) -> Floats:
-    """Return four columns [N, 4]: mixed groups and rollouts asked for, without and with a choice.
+def mixed_columns(record: RunRecord, batches: Sequence[Counts], pair: Sequence[Mask]) -> Floats:
+    """Return six columns [N, 6]: mixed groups, groups, and rollouts asked for, without and with a choice.
 
     ``pair`` has the groups [N] without and with it. Each batch has the same weight in both, that of the groups that
     the choice took. So a choice does not gain by taking fewer groups when the whole run stands badly. Groups of fewer
@@ -243,51 +235,37 @@ def mixed_columns(record: RunRecord, batches: Sequence[Counts], pair: tuple[Mask
     weights = np.zeros(len(record.step))
     for places in batches:
         weights[places] = with_it[places].sum() / max(1, without[places].sum())
-    own = np.stack([kinds == MIXED, record.asked], axis=1)
+    own = np.stack([kinds == MIXED, counted, record.asked], axis=1)
     return np.concatenate([own * (weights * without)[:, None], own * with_it[:, None]], axis=1)
 
 
 def fewer_rollouts(sums: Floats) -> Floats:
-    """Return the share of rollouts saved at equal mixed groups, [...], from sums of ``mixed_columns``, [..., 4]."""
-    mixed, asked, mixed_then, asked_then = np.moveaxis(sums, -1, 0)
+    """Return the share of rollouts saved at equal mixed groups, [...], from sums of ``mixed_columns``, [..., 6]."""
+    mixed, _, asked, mixed_then, _, asked_then = np.moveaxis(sums, -1, 0)
     return np.asarray(1 - (mixed / asked) / (mixed_then / asked_then))
 
 
 def _mixed(
-    record: RunRecord,
-    batches: Sequence[Counts],
-    change: str,
-    measure: str,
-    pair: tuple[Mask, Mask],
-    condition: str,
-    code: CodeChange,
-    confidence: float,
-    learning: Learning,
+    record: RunRecord, batches: Sequence[Counts], change: Advice, pair: Sequence[Mask], confidence: float
 ) -> Advice:
     columns = mixed_columns(record, batches, pair)
     saving = _spanned(record, columns, fewer_rollouts, confidence)
-    size = float(record.asked[kinds_of(record) <= EQUAL].mean())
-    mixed, asked, mixed_then, asked_then = columns.sum(axis=0).tolist()
-    before, after = (
-        size * above / below if below else nan for above, below in ((mixed, asked), (mixed_then, asked_then))
-    )
+    mixed, groups, _, mixed_then, groups_then, _ = columns.sum(axis=0).tolist()
+    before, after = (above / below if below else nan for above, below in ((mixed, groups), (mixed_then, groups_then)))
     told = (
         f"the share of mixed groups would have been {after:.2f} in place of {before:.2f}, so that the same number of "
-        f"mixed groups would have cost {saving.value:.0%} fewer rollouts"
+        f"mixed groups would have cost {share(saving.value)} fewer rollouts"
     )
-    return _advice(change, measure, before, after, saving, told, condition, code, learning)
+    return _measured(change, before, after, saving, told)
 
 
 def _baseline(record: RunRecord) -> Advice:
     """Return the baseline of each prompt, in place of the mean of its group. It is advised if groups are dead."""
     dead = float(record.dead.sum() / max(1, (record.dead | record.mixed).sum()))
     change = "Give each prompt a baseline in place of its group's mean (REINFORCE)"
-    text = f"{change}: rollouts of the {dead:.0%} of the groups that are dead teach, too."
-    unknown = Spanned(nan, nan, nan)
-    return Advice(
-        change, "share of dead groups", dead, 0.0, unknown, dead >= LEAST_DEAD, text, BASELINE, baseline_change(),
-        LEARNED["baseline"],
-    )  # fmt: skip
+    text = f"{change}: rollouts of the {share(dead)} of the groups that are dead teach, too."
+    found = Advice(change, "share of dead groups", BASELINE, code_change.BASELINE, LEARNED["baseline"])
+    return replace(found, before=dead, after=0.0, recommended=dead >= LEAST_DEAD, text=text)
 
 
 def _vip(record: RunRecord, batches: Sequence[Counts], confidence: float, size_of_step: float) -> Advice:
@@ -299,43 +277,36 @@ def _vip(record: RunRecord, batches: Sequence[Counts], confidence: float, size_o
         return np.asarray(1 - size / (1 + (size - 1) / ratio))
 
     saving = _spanned(record, np.stack([planned, recorded], axis=1), saved, confidence)
-    ratio = float(planned.sum() / recorded.sum()) if recorded.sum() > 0 else float("nan")
-    told = (
-        f"RLOO's gradient variance would have been {ratio:.2f} times that of the recorded counts at equal rollouts, "
-        f"which {saving.value:.0%} fewer rollouts would have reached"
+    ratio = float(planned.sum() / recorded.sum()) if recorded.sum() > 0 else nan
+    fewer = f"{share(saving.value)} fewer rollouts"
+    change = Advice(
+        "Split the rollouts by predicted variance (VIP)", VARIANCE_MEASURE, VARIANCE, code_change.VIP, LEARNED["vip"]
     )
-    change = "Split the rollouts by predicted variance (VIP)"
-    found = _advice(
-        change, VARIANCE_MEASURE, 1.0, ratio, saving, told, VARIANCE, vip_change(), LEARNED["vip"]
-    )  # fmt: skip
+    found = _measured(
+        change,
+        1.0,
+        ratio,
+        saving,
+        f"RLOO's gradient variance would have been {ratio:.2f} times that of the recorded counts at equal rollouts, "
+        f"which {fewer} would have reached",
+    )
     if 0 < size_of_step < LEAST_TO_SPLIT:
         said = (
-            f"{change}: a step has {size_of_step:g} prompt{'s' * (size_of_step != 1)}, so nothing can be split; with "
-            f"steps joined to {LEAST_CANDIDATES} prompts {saving.value:.0%} fewer rollouts"
+            f"{change.change}: a step has {size_of_step:g} prompt{'s' * (size_of_step != 1)}, so nothing can be split; "
+            f"with steps joined to {LEAST_CANDIDATES} prompts {fewer}"
         )
         return replace(found, recommended=False, text=f"{said}.")
     return found
 
 
-def _advice(
-    change: str,
-    measure: str,
-    before: float,
-    after: float,
-    saving: Spanned,
-    told: str,
-    condition: str,
-    code: CodeChange,
-    learning: Learning,
-) -> Advice:
-    recommended = bool(saving.low >= LEAST_SAVING)
-    ends = f"[{saving.low:.0%}, {saving.high:.0%}]"
-    text = (
-        f"{change}: {told} {ends}." if recommended else f"{change}: no saving beyond noise, {saving.value:.0%} {ends}."
-    )
+def _measured(change: Advice, before: float, after: float, saving: Spanned, told: str) -> Advice:
+    """Return ``change`` with what it saved, which is ``told`` without the interval."""
+    recommended, ends = bool(saving.low >= LEAST_SAVING), f"[{share(saving.low)}, {share(saving.high)}]"
+    text = f"{told} {ends}" if recommended else f"no saving beyond noise, {share(saving.value)} {ends}"
     if np.isnan(saving.value):
-        text = f"{change}: cannot be measured on this run."
-    return Advice(change, measure, before, after, saving, recommended, text, condition, code, learning)
+        text = "cannot be measured on this run"
+    text = f"{change.change}: {text}."
+    return replace(change, before=before, after=after, saving=saving, recommended=recommended, text=text)
 
 
 def _spanned(record: RunRecord, columns: Floats, statistic: Callable[[Floats], Floats], confidence: float) -> Spanned:

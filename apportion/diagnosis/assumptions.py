@@ -230,7 +230,7 @@ def _one_way(unit: Counts, sizes: Floats, values: Floats) -> tuple[float, float]
     means = np.bincount(unit, values) / sizes
     between = float(sizes @ (means - values.mean()) ** 2) / (len(sizes) - 1)
     within = float(((values - means[unit]) ** 2).sum()) / (len(values) - len(sizes))
-    statistic = between / within if within > 0 else float("inf")
+    statistic = between / within if within > 0 else float("inf") if between > 0 else 0.0
     return statistic, float(scipy.special.fdtrc(len(sizes) - 1, len(values) - len(sizes), statistic))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_UNIFORM = "from apportion import Uniform"
 _TRAINER = "from apportion.trl import AllocatedGRPOTrainer"
 _ONE_LOADER = "data.dataloader_num_workers=0"
 _RATES = "pass_rate"
@@ -36,64 +37,29 @@ class CodeChange:
         return f"python -m apportion.verl {self.verl} ..."
 
 
-def choose_change(group_size: int, binary: bool = True) -> CodeChange:
+def choose_change(group_size: int, binary: bool = True, embeddings: bool = False, rates: bool = False) -> CodeChange:
     """Return the choice by P(mixed) for groups of ``group_size``, or by the variance of rewards that are not 0 and 1.
+
+    Its belief knows ``embeddings``, ``rates`` or both, if they are given.
 
     >>> choose_change(8).trl
     'allocator=Uniform(), selection=Mixed(group_size=8)'
-    """
-    rule = f"Mixed(group_size={group_size})" if binary else "LargestVariance()"
-    return CodeChange(
-        ("from apportion import Uniform", f"from apportion.selection import {_class(rule)}", _TRAINER),
-        f"allocator=Uniform(), selection={rule}",
-        " ".join(("allocation=uniform", *_verl_choice(group_size, binary))),
-    )
-
-
-def retire_change() -> CodeChange:
-    """Return the rule that rests prompts whose latest group had a mean of at least .9."""
-    return CodeChange(
-        ("from apportion import Uniform", "from apportion.selection import Retire", _TRAINER),
-        "allocator=Uniform(), selection=Retire()",
-        f"allocation=uniform allocation/selection=retire {_ONE_LOADER}",
-    )
-
-
-def baseline_change() -> CodeChange:
-    """Return REINFORCE with the baseline of least variance of each prompt."""
-    return CodeChange(
-        ("from apportion import Uniform", "from apportion.baselines import Optimal", _TRAINER),
-        'allocator=Uniform(), estimator="reinforce", baseline=Optimal()',
-        "allocation=uniform algorithm.adv_estimator=apportion_reinforce allocation.baseline=optimal",
-    )
-
-
-def vip_change() -> CodeChange:
-    """Return VIP with the estimator whose variance it minimises."""
-    return CodeChange(
-        ("from apportion import VIP", _TRAINER),
-        'allocator=VIP(), estimator="rloo"',
-        "allocation=vip algorithm.adv_estimator=apportion_rloo",
-    )
-
-
-def informed_change(group_size: int, binary: bool, embeddings: bool, rates: bool) -> CodeChange:
-    """Return the choice by P(mixed) with a belief that knows ``embeddings``, ``rates`` or both.
-
-    >>> informed_change(8, binary=True, embeddings=False, rates=True).trl
+    >>> choose_change(8, rates=True).trl
     'allocator=Uniform(), selection=Mixed(group_size=8), rate_column="pass_rate"'
     """
-    imports, settings, overrides = ["from apportion import Uniform"], [], list(_verl_choice(group_size, binary))
+    selector = "Mixed" if binary else "LargestVariance"
+    imports, settings, notes = [_UNIFORM], [], []
+    overrides = ["allocation=uniform", f"allocation/selection={'mixed' if binary else 'variance'}"]
+    if binary:
+        settings.append(f"group_size={group_size}")
+        overrides.append(f"allocation.selection.{settings[0]}")
     if embeddings:
         settings.append("predictor=EmpiricalBayes(SentenceTransformerEmbedder())")
         imports.append("from apportion.predictors import EmpiricalBayes")
         imports.append("from apportion.predictors.embeddings import SentenceTransformerEmbedder")
-        overrides.insert(1, "'allocation.selection.predictor={name: empirical_bayes, embedder: sentence_transformer}'")
-    if binary:
-        settings.insert(0, f"group_size={group_size}")
-    rule = f"{'Mixed' if binary else 'LargestVariance'}({', '.join(settings)})"
-    trl = f"allocator=Uniform(), selection={rule}"
-    notes = []
+        overrides.append("'allocation.selection.predictor={name: empirical_bayes, embedder: sentence_transformer}'")
+    overrides.append(_ONE_LOADER)
+    trl = f"allocator=Uniform(), selection={selector}({', '.join(settings)})"
     if rates:
         trl += f', rate_column="{_RATES}"'
         overrides.append(f"allocation.rate_key={_RATES}")
@@ -103,15 +69,27 @@ def informed_change(group_size: int, binary: bool, embeddings: bool, rates: bool
         )
     if embeddings:
         notes.append("MiniLM needs pip install '.[embed]'. For embeddings of your own give PrecomputedEmbeddings.")
-    imports += [f"from apportion.selection import {_class(rule)}", _TRAINER]
-    return CodeChange(tuple(imports), trl, " ".join(("allocation=uniform", *overrides)), " ".join(notes))
+    imports += [f"from apportion.selection import {selector}", _TRAINER]
+    return CodeChange(tuple(imports), trl, " ".join(overrides), " ".join(notes))
 
 
-def _verl_choice(group_size: int, binary: bool) -> tuple[str, ...]:
-    if not binary:
-        return ("allocation/selection=variance", _ONE_LOADER)
-    return ("allocation/selection=mixed", f"allocation.selection.group_size={group_size}", _ONE_LOADER)
+RETIRE = CodeChange(
+    (_UNIFORM, "from apportion.selection import Retire", _TRAINER),
+    "allocator=Uniform(), selection=Retire()",
+    f"allocation=uniform allocation/selection=retire {_ONE_LOADER}",
+)
+"""The rule that rests prompts whose latest group had a mean of at least .9."""
 
+BASELINE = CodeChange(
+    (_UNIFORM, "from apportion.baselines import Optimal", _TRAINER),
+    'allocator=Uniform(), estimator="reinforce", baseline=Optimal()',
+    "allocation=uniform algorithm.adv_estimator=apportion_reinforce allocation.baseline=optimal",
+)
+"""REINFORCE with the baseline of least variance of each prompt."""
 
-def _class(rule: str) -> str:
-    return rule.partition("(")[0]
+VIP = CodeChange(
+    ("from apportion import VIP", _TRAINER),
+    'allocator=VIP(), estimator="rloo"',
+    "allocation=vip algorithm.adv_estimator=apportion_rloo",
+)
+"""VIP with the estimator whose variance it minimises."""

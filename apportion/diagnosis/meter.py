@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from apportion.allocators.vip import gradient_noise, minimise_noise
-from apportion.diagnosis.walks import LOW, MOST
+from apportion.allocators.vip import gradient_noise
+from apportion.diagnosis.walks import vip_counts
 from apportion.predictors import EmpiricalBayes, Predictor
 from apportion.selection.mixed import mixed_probability
 from apportion.types import Batch, Belief, Floats, Plan, Prompt, Rollout
@@ -62,10 +62,9 @@ class RolloutMeter:
         mixed = batch.spread > 0
         scores = mixed_probability(belief, size) if binary else belief.variance
         best = np.argsort(-scores, kind="stable")[: len(groups) // 2]
-        counts = trials
-        if LOW * len(groups) <= trials.sum():
-            counts = minimise_noise(belief.variance, int(trials.sum()), "rloo", LOW, max(MOST, int(trials.max())))
-        columns = [len(groups), mixed.sum(), len(best), mixed[best].sum(), trials.sum()]
+        counts = vip_counts(belief.variance, trials)
+        counts = trials if counts is None else counts
+        columns = [len(groups), mixed.sum(), trials.sum(), len(best), mixed[best].sum(), trials[best].sum()]
         columns += [gradient_noise(variance, number).sum() for number in (counts, trials)]
         columns += [(number * variance).sum() for number in (counts, trials)]
         self._sums.append(np.array(columns, np.float64))
@@ -74,12 +73,13 @@ class RolloutMeter:
         return found | ({"mixed_expected": float(scores.mean())} if binary else {}) | self._ratios()
 
     def _ratios(self) -> dict[str, float]:
-        groups, mixed, half, chosen, rollouts, planned, recorded, taught, teaches = np.sum(self._sums, axis=0).tolist()
+        sums = np.sum(self._sums, axis=0).tolist()
+        groups, mixed, rollouts, half, chosen, spent, planned, recorded, taught, teaches = sums
         found: dict[str, float] = {}
         if half:
             found["mixed_chosen"] = chosen / half
         if chosen:
-            found["saved_chosen"] = 1 - (mixed / groups) / (chosen / half)
+            found["saved_chosen"] = 1 - (mixed / rollouts) / (chosen / spent)
         if recorded:
             ratio, size = planned / recorded, rollouts / groups
             found |= {"variance_vip": ratio, "saved_vip": 1 - size / (1 + (size - 1) / ratio)}

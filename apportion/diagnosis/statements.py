@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from apportion.diagnosis.advice import Advice, AdviceList
 from apportion.diagnosis.health import LEAST_STEPS, RunHealth
+from apportion.replay.intervals import share
 
 SERIES_NAMES = {"cut": "truncation", "kl": "KL", "components": "single rewards", "repeats": "repeated prompts"}
 ORDER = "What would help, by its effect on learning, then on variance, then on rollouts:"
@@ -45,7 +46,7 @@ def _change(each: Advice) -> str:
     here = ""
     if saving.value == saving.value:
         here = (
-            f"; here {each.measure} {each.before:.2f} to {each.after:.2f}, {saving.value:.0%} fewer rollouts "
-            f"[{saving.low:.0%}, {saving.high:.0%}]"
+            f"; here {each.measure} {each.before:.2f} to {each.after:.2f}, {share(saving.value)} fewer rollouts "
+            f"[{share(saving.low)}, {share(saving.high)}]"
         )
     return f"{each.change}: {each.learning.text}{here}."

@@ -80,6 +80,13 @@ def choose_unmastered(record: RunRecord, batches: Sequence[Counts]) -> Mask:
     return chosen
 
 
+def vip_counts(variance: Floats, trials: Counts) -> Counts | None:
+    """Return VIP's split of the rollouts ``trials`` [P] by believed ``variance`` [P]; None for too few of them."""
+    if not len(trials) or LOW * len(trials) > trials.sum():
+        return None
+    return minimise_noise(variance, int(trials.sum()), "rloo", LOW, max(MOST, int(trials.max())))
+
+
 def vip_variances(
     record: RunRecord, batches: Sequence[Counts], make: Callable[[], Predictor] = EmpiricalBayes
 ) -> tuple[Floats, Floats]:
@@ -94,9 +101,7 @@ def vip_variances(
     for places in batches:
         some = places[record.trials[places] >= 2]
         trials = record.trials[some]
-        if len(some) and LOW * len(some) <= trials.sum():
-            high = max(MOST, int(trials.max()))
-            counts = minimise_noise(belief.variance[some], int(trials.sum()), "rloo", LOW, high)
+        if (counts := vip_counts(belief.variance[some], trials)) is not None:
             unbiased = record.variances[some] * trials / (trials - 1)
             planned[some], recorded[some] = gradient_noise(unbiased, counts), gradient_noise(unbiased, trials)
     return planned, recorded

@@ -1,5 +1,6 @@
 """Bootstrap intervals over prompts, for up to millions of them."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -20,6 +21,15 @@ class Spanned(NamedTuple):
     value: float
     low: float
     high: float
+
+
+def share(value: float) -> str:
+    """Return a share as a percentage without a minus before 0; "-" if it is not known.
+
+    >>> share(-0.001), share(float("nan"))
+    ('0%', '-')
+    """
+    return "-" if math.isnan(value) else f"{value + 0.0:.0%}".replace("-0%", "0%")
 
 
 def spanned(value: float, drawn: Floats, level: float = LEVEL) -> Spanned:

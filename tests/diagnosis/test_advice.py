@@ -61,6 +61,17 @@ def test_half_dead_prompts_are_found(group):
     assert areas == sorted(areas, reverse=True) and "LOST" in best.learning.text
 
 
+@pytest.mark.parametrize("of_mixed", [8, 80])
+def test_a_share_of_mixed_groups_counts_groups_of_any_size_once(of_mixed):
+    record = run_of(HALF_DEAD, visits=4)
+    unequal = replace(record, asked=np.where(record.prompt % 2, of_mixed, 88 - of_mixed))
+    found = advice_of(unequal)
+    choice = next(each for each in (*found.recommended, *found.considered) if each.change.startswith("Choose half"))
+    chosen = choose_mixed(unequal, walk_batches(unequal))
+    assert choice.after == pytest.approx(unequal.mixed[chosen].mean())
+    assert choice.before == pytest.approx(unequal.mixed.mean())
+
+
 def test_shuffled_ids_kill_the_advice():
     record = run_of(HALF_DEAD, visits=8)
     assert measured(advice_of(record))

@@ -61,6 +61,7 @@ def test_levene_is_scipys():
     group, norm, _ = ragged(least=2)
     wanted = scipy.stats.levene(*parts(group, norm), center="median")
     assert levene(group, norm) == pytest.approx((wanted.statistic, wanted.pvalue))
+    assert levene(np.repeat(np.arange(12), 4), np.tile([1.0, 3.0], 24)) == (0.0, 1.0)  # equal spreads, without noise
 
 
 def test_obrien_is_scipys():

@@ -5,17 +5,17 @@ import shlex
 import pytest
 
 from apportion.baselines import Baseline
-from apportion.diagnosis.code_change import choose_change, informed_change, retire_change, vip_change
+from apportion.diagnosis.code_change import RETIRE, VIP, choose_change
 from apportion.selection import LargestVariance, Mixed, Retire
 
 CHANGES = {
     "mixed": (choose_change(4), Mixed(group_size=4)),
     "variance": (choose_change(4, binary=False), LargestVariance()),
-    "retire": (retire_change(), Retire()),
-    "vip": (vip_change(), None),
-    "rates": (informed_change(4, binary=True, embeddings=False, rates=True), Mixed(group_size=4)),
-    "embeddings": (informed_change(4, binary=True, embeddings=True, rates=False), None),
-    "graded": (informed_change(4, binary=False, embeddings=True, rates=True), None),
+    "retire": (RETIRE, Retire()),
+    "vip": (VIP, None),
+    "rates": (choose_change(4, rates=True), Mixed(group_size=4)),
+    "embeddings": (choose_change(4, embeddings=True), None),
+    "graded": (choose_change(4, binary=False, embeddings=True, rates=True), None),
 }
 
 

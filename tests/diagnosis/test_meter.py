@@ -48,6 +48,12 @@ def test_the_shares_are_those_of_the_run():
     assert later[-1]["signal_vip"] > 1.0
 
 
+def test_rollouts_are_saved_and_not_groups():
+    """The chosen group takes 8 of 10 rollouts, and has the only mixed group."""
+    found = RolloutMeter().add([Prompt("a"), Prompt("b")], [[0, 1] * 4, [1, 1]])
+    assert (found["mixed_chosen"], found["saved_chosen"]) == (1.0, pytest.approx(0.2))
+
+
 def test_graded_rewards_have_no_expected_share_and_failed_ones_are_left_out():
     """Rewards that differ by rounding alone are a dead group, as in a log."""
     found = RolloutMeter().add(
