@@ -26,9 +26,9 @@ from apportion.predictors import (
     Shuffled,
     UniformPrior,
 )
-from apportion.replay.expected import HIGH, HORA_HIGH, LOW, SIZE, hora, near_truth, vip
 from apportion.replay.foresight import batches_of, foresee
 from benchmarks.common import table, write
+from benchmarks.expected import HIGH, HORA_HIGH, LOW, SIZE, hora, near_truth, vip
 from benchmarks.real_run_data import grpo_run
 from benchmarks.real_run_picture import draw
 from benchmarks.real_run_tables import OURS, Replayed, all_seeds, errors, interval, point, ratio, squared

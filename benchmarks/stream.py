@@ -18,12 +18,12 @@ from apportion import VIP, Rollout, Uniform
 from apportion.allocators.spending.price import Price
 from apportion.allocators.vip import gradient_variance, minimise_noise
 from apportion.predictors import EmpiricalBayes, MeanLengths
-from apportion.replay.expected import HIGH, LOW, near_truth
 from apportion.replay.foresight import batches_of
 from apportion.simulation import InOrder, Slots, simulate_slots
 from apportion.stream import Stream
 from apportion.types import Floats, Plan
 from benchmarks.common import spread, table, write
+from benchmarks.expected import HIGH, LOW, near_truth
 from benchmarks.real_run_data import grpo_run
 
 SEEDS = (0, 1, 2)

@@ -1,7 +1,6 @@
 """What another rule or belief would have done with a recorded run.
 
-``replay`` runs allocators and selection rules along a ``RunRecord``. ``expected`` computes what counts would have got,
-in expectation.
+``replay`` runs allocators and selection rules along a ``RunRecord``.
 """
 
 from apportion.replay.allocating import ReplayedBatch, replay_batches

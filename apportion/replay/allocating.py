@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.allocators import AR3PO, Allocator, PilotCommit
+from apportion.allocators import Allocator
 from apportion.loop import collect
 from apportion.replay.cells import Cells
 from apportion.replay.drawing import Drawing, own_rows, rollout_of
@@ -40,13 +40,12 @@ def replay_batches(
 ) -> Iterator[ReplayedBatch]:
     """Yield what ``allocator`` makes of each of ``batches``. It learns from each one before the next."""
     record, generator = population.record, np.random.default_rng([seed, 1])
-    single = _reads_more(allocator, population)
     allocator.prepare(record.prompts)
     for places in batches:
         known = places[population.size[places] > 0]
         if not len(known):
             continue
-        draws = Drawing(population, known.tolist(), generator, single, recorded_first=observe == "recorded")
+        draws = Drawing(population, known.tolist(), generator, recorded_first=observe == "recorded")
         batch = collect(allocator, _distinct(record.prompts, record.prompt[known]), draws, source=draws.source)
         yield ReplayedBatch(batch, allocator.groups(batch), np.array(draws.groups))
         allocator.observe(batch if observe == "own" else _recorded(allocator, population, batch, known))
@@ -75,7 +74,7 @@ def replay_allocator(
 def _columns(number: int, each: ReplayedBatch) -> tuple[NDArray[Any], ...]:
     """Return what ``replay_allocator`` reads of a batch, a value for each prompt, [P]."""
     own = each.batch.sampled.rollouts
-    mixed = {id(group.prompt): len({rollout.reward for rollout in group.rollouts}) > 1 for group in each.groups}
+    mixed = {id(group.prompt): group.informative for group in each.groups}
     return (
         np.full(len(own), number),
         each.places,
@@ -93,14 +92,6 @@ def _recorded(allocator: Allocator, population: OutcomePopulation, batch: Batch,
     rollouts = [[rollout_of(population, row) for row in own_rows(population, place).tolist()] for place in places]
     empty = allocator.start(batch.prompts[: len(places)])
     return empty.add(Plan(np.array([len(own) for own in rollouts])), rollouts)
-
-
-def _reads_more(allocator: Allocator, population: OutcomePopulation) -> bool:
-    """Return whether something beside the verdict of a rollout matters."""
-    record = population.record
-    reused = isinstance(allocator, (AR3PO, PilotCommit))
-    plain = np.isnan(record.tokens).all() and np.isnan(record.score_norm).all() and (record.answer < 0).all()
-    return reused or not (record.binary and plain)
 
 
 def _distinct(prompts: Sequence[Prompt], places: Counts) -> list[Prompt]:

@@ -17,9 +17,8 @@ from typing import Literal
 import numpy as np
 
 from apportion.records.run_record import RunRecord
-from apportion.replay.expected import WINDOW
 from apportion.replay.foresight import BATCH, batches_of, finished
-from apportion.replay.population import OutcomePopulation
+from apportion.replay.population import WINDOW, OutcomePopulation
 from apportion.selection import Selector
 from apportion.types import Counts, Floats
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 
 import numpy as np
 from numpy.random import Generator
@@ -12,12 +13,8 @@ from apportion.records.run_record import RunRecord
 from apportion.replay.population import OutcomePopulation
 from apportion.types import Counts, Mask, Prompt, Rollout
 
-ROUNDS = 16
-VERDICTS = tuple((Rollout(False, round=number), Rollout(True, round=number)) for number in range(ROUNDS))
-"""Rollouts with nothing but a verdict, by round, so that a batch need not make them."""
-
 MOST_DRAWN = 10_000_000
-"""The most rollouts that are drawn for a batch at a time, which take about 1 GiB."""
+"""The most rollouts that are drawn for a batch at a time, which take about 3 GiB."""
 
 
 @dataclass(eq=False)
@@ -31,22 +28,19 @@ class Drawing:
         population: where the outcomes come from.
         groups: the places of the batch's groups, to which fresh prompts are appended.
         generator: draws.
-        single: whether each rollout is an object of its own, because something beside its verdict is read.
         recorded_first: whether draws in expectation begin with the recorded rollouts of the group.
     """
 
     population: OutcomePopulation
     groups: list[int]
     generator: Generator
-    single: bool = True
     recorded_first: bool = False
     _pools: dict[int, Counts] = field(default_factory=dict, init=False)
     _given: dict[int, int] = field(default_factory=dict, init=False)
-    _started: int = field(default=0, init=False)
-    _round: int = field(default=0, init=False)
+    _fresh: Iterator[int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._started = len(self.groups)
+        self._fresh = fresh_groups(self.population.record, self.groups, self.population.size > 0)
 
     def __call__(self, prompts: Sequence[Prompt], counts: Counts) -> list[list[Rollout]]:
         """Return up to ``counts`` [P] further rollouts of each prompt, fewer once a pool has run dry.
@@ -55,31 +49,22 @@ class Drawing:
         """
         if (drawn := int(counts.sum())) > MOST_DRAWN:
             raise ValueError(f"a batch must have at most {MOST_DRAWN:,} rollouts, got {drawn:,}; lower the rollouts")
-        record = self.population.record
         found = [self._next(place, count) if count else _NONE for place, count in enumerate(counts.tolist())]
-        if self.single:
-            return [[rollout_of(self.population, row) for row in rows.tolist()] for rows in found]
-        sizes = np.cumsum([len(rows) for rows in found])
-        wrong, right = VERDICTS[self._round % ROUNDS]
-        made = [right if reward else wrong for reward in record.reward[np.concatenate(found)].tolist()]
-        self._round += 1
-        return [made[low:high] for low, high in zip([0, *sizes[:-1].tolist()], sizes.tolist(), strict=True)]
+        return [[rollout_of(self.population, row) for row in rows.tolist()] for rows in found]
 
     def source(self, count: int) -> list[Prompt]:
         """Return ``count`` fresh prompts for the batch: those of the nearest other groups.
 
         Raises ValueError if the run has no more prompts.
         """
-        record = self.population.record
-        groups = np.array(self.groups)
-        drawn = len(groups) - self._started
-        taken = fresh_order(record, groups[: self._started], self.population.size > 0, drawn + count)[drawn:]
+        taken = list(islice(self._fresh, count))
         if len(taken) < count:
             raise ValueError(
                 f"the rule asks for {count} fresh prompts in a batch, got {len(taken)} that are left of the run; "
                 "lower its draws, such as max_draws, or replay it on a run with more prompts"
             )
-        self.groups += taken.tolist()
+        self.groups += taken
+        record = self.population.record
         return [record.prompts[q] for q in record.prompt[taken]]
 
     def _next(self, place: int, count: int) -> Counts:
@@ -143,30 +128,21 @@ def rollout_of(population: OutcomePopulation, row: int) -> Rollout:
     )
 
 
-def fresh_order(record: RunRecord, groups: Counts, usable: Mask, count: int) -> Counts:
-    """Return the places of up to ``count`` other groups from which fresh prompts are drawn for the batch ``groups``.
+def fresh_groups(record: RunRecord, groups: Sequence[int], usable: Mask) -> Iterator[int]:
+    """Yield the places of other groups from which fresh prompts are drawn for the batch ``groups``.
 
     These are the groups that follow in time, and then the earlier ones, the latest first. If only visits are known they
     are the other groups of the same visit, in a fixed order after the last group of the batch, and then those of later
     and of earlier visits. A prompt comes once, none of the batch, and none without a ``usable`` [N] group.
     """
-    order = _by_distance(record, groups)
-    order = order[usable[order]]
-    reach = 2 * (count + len(groups))
-    while True:
-        near = order[:reach]
-        near = near[~np.isin(record.prompt[near], record.prompt[groups])]
-        found = near[np.sort(np.unique(record.prompt[near], return_index=True)[1])]
-        if len(found) >= count or reach >= len(order):
-            return found[:count]
-        reach *= 2
-
-
-def _by_distance(record: RunRecord, groups: Counts) -> Counts:
-    last, first = int(groups.max()), int(groups.min())
-    if not record.visits:
-        return np.r_[np.arange(last + 1, len(record.step)), np.arange(first - 1, -1, -1)]
-    visit = record.step[last]
-    begin, end = np.searchsorted(record.step, visit), np.searchsorted(record.step, visit, side="right")
-    at = int(groups[-1]) + 1
-    return np.r_[at:end, begin:at, end : len(record.step), np.arange(begin - 1, -1, -1)]
+    last, first, end = max(groups), min(groups), len(record.step)
+    order = chain(range(last + 1, end), range(first - 1, -1, -1))
+    if record.visits:
+        begin, after = (int(np.searchsorted(record.step, record.step[last], side=side)) for side in ("left", "right"))
+        at = groups[-1] + 1
+        order = chain(range(at, after), range(begin, at), range(after, end), range(begin - 1, -1, -1))
+    held = set(record.prompt[list(groups)].tolist())
+    for place in order:
+        if usable[place] and (prompt := int(record.prompt[place])) not in held:
+            held.add(prompt)
+            yield place

@@ -15,11 +15,12 @@ import numpy as np
 
 from apportion.allocators.vip import gradient_noise
 from apportion.records.run_record import RunRecord
-from apportion.replay.expected import WINDOW
-from apportion.types import Counts, Floats, Mask
+from apportion.types import TIE, Counts, Floats, Mask
 
 Source = Literal["pools", "expected"]
 
+WINDOW = 5
+"""Visits before a group that an expectation is over, and one fewer after it."""
 ROUNDING = 1e-9
 """A variance below this share of the squares that it is the rest of is a rounding error."""
 
@@ -99,8 +100,7 @@ class OutcomePopulation:
     @cached_property
     def rate(self) -> Floats:
         """Mean reward of what stands for each group, [N], nan for none: the success rate if rewards are 0 or 1."""
-        found = self._mean(self.record.reward)
-        return np.rint(found * self.size) / np.maximum(self.size, 1) if self.record.binary else found
+        return self._mean(self.record.reward)
 
     @cached_property
     def variance(self) -> Floats:
@@ -169,7 +169,8 @@ class OutcomePopulation:
         rewards = self.record.reward[self.rows[np.repeat(self.bounds[0][groups], size) + within]]
         order = np.lexsort((rewards, owner))
         owner, rewards = owner[order], rewards[order]
-        begins = np.flatnonzero(np.r_[True, (np.diff(owner) > 0) | (np.diff(rewards) != 0)])
+        apart = np.diff(rewards) > TIE * np.maximum(np.abs(rewards[1:]), np.abs(rewards[:-1]))
+        begins = np.flatnonzero(np.r_[True, (np.diff(owner) > 0) | apart])
         return owner[begins], np.diff(np.r_[begins, len(owner)])
 
     def _all_of(self, count: Counts, size: Counts, number: Counts) -> Floats:

@@ -14,10 +14,9 @@ from apportion.records.run_record import RunRecord
 from apportion.replay.allocating import Observe, quiet, replay_allocator
 from apportion.replay.cells import Cells
 from apportion.replay.choosing import Outcome, choose_along
-from apportion.replay.expected import WINDOW
 from apportion.replay.foresight import BATCH, batches_of
 from apportion.replay.limits import MOST_MISSING, check_missing, check_recorded, drift, missing
-from apportion.replay.population import OutcomePopulation, Source
+from apportion.replay.population import WINDOW, OutcomePopulation, Source
 from apportion.replay.results import AllocatorReplay, Replay, SelectorReplay
 from apportion.selection import Selector, ShuffledEpochs
 
@@ -53,8 +52,8 @@ def replay(
         seeds: they order such batches, draw outcomes and break ties.
         allow_missing: whether pools may lack more than a tenth of the rollouts.
 
-    A rule that needs what was not recorded drops out, and ``Replay.dropped`` says why. Raises ValueError if all do, or
-    if the pools lack too much.
+    A rule that needs what was not recorded, or more than the run has, drops out, and ``Replay.dropped`` says why.
+    Raises ValueError if all do.
 
     >>> from apportion import VIP
     >>> from apportion.records import record_of_visits
@@ -64,18 +63,20 @@ def replay(
     ('expected', 0.7)
     """
     _check(record, rules, window, rollouts, batch, seeds)
-    rules, dropped = _usable(rules, record)
     budget = rollouts or max(1, round(float(record.asked.mean())))
-    splitting = {name: rule for name, rule in rules.items() if isinstance(rule, Allocator)}
-    choosing = {name: rule for name, rule in rules.items() if isinstance(rule, Selector)}
-    player = _Player(record, window, observe, batch, tuple(seeds))
-    found = []
-    for name, rule in splitting.items():
-        source = outcomes if outcomes != "auto" else player.source_for(_budgeted(name, rule, budget))
-        played = player.play(name, rule, budget, source)
-        if not (allow_missing or outcomes == "auto"):
-            check_missing(name, played.missing)
-        found.append(played)
+    player = _Player(record, window, observe, batch, tuple(seeds), budget, allow_missing)
+    found, choosing, dropped = list[AllocatorReplay](), dict[str, Selector](), list[ValueError]()
+    for name, rule in rules.items():
+        try:
+            check_recorded(name, rule, record)
+            if isinstance(rule, Selector):
+                choosing[name] = rule
+            else:
+                found.append(player.play(name, rule, outcomes))
+        except ValueError as error:
+            dropped.append(error)
+    if not found and not choosing:
+        raise dropped[0]
     expected = player.population("expected", player.labelled)
     certain = expected.variance == 0
     in_windows = any(each.source == "expected" for each in found)
@@ -91,7 +92,7 @@ def replay(
         certain=float(certain.mean()),
         certain_size=int(np.median(expected.size[certain])) if certain.any() else 0,
         drift=drift(record, window or WINDOW) if window or (in_windows and window is None) else 0.0,
-        dropped=dropped,
+        dropped=tuple(map(str, dropped)),
         doubts=record.doubts,
     )
 
@@ -105,6 +106,8 @@ class _Player:
     observe: Observe
     batch: int
     seeds: tuple[int, ...]
+    budget: int
+    allow_missing: bool
 
     def __post_init__(self) -> None:
         self.labelled = not np.isnan(self.record.reward).all()
@@ -117,47 +120,41 @@ class _Player:
             self._populations[source, labels] = make(self.record, labels=labels, window=self.window)
         return self._populations[source, labels]
 
-    def source_for(self, rule: Allocator) -> Source:
-        """Return "pools" if they hold nearly all that ``rule`` asks for."""
-        if self.record.visits:
-            return "expected"
-        cells, _ = self._cells(rule, "pools", self.seeds[:1])
-        found = missing(cells, self.population("pools", rule.needs.labels))
-        return "pools" if found is None or found.share <= MOST_MISSING else "expected"
+    def play(self, name: str, rule: Allocator, outcomes: Outcomes) -> AllocatorReplay:
+        """Return the replay of ``rule``. Raises ValueError if its budget does not fit, or pools lack too much."""
+        try:
+            rule = rule.with_budget(self.budget)  # if its settings leave it open
+        except ValueError as error:
+            raise ValueError(
+                f"{name} cannot be replayed with {self.budget} rollouts a prompt: {error}, or leave it out"
+            ) from error
+        if outcomes == "auto" and not self.record.visits:
+            found = self._from(name, rule, "pools")
+            if found.missing is None or found.missing.share <= MOST_MISSING:
+                return found
+        found = self._from(name, rule, "expected" if outcomes == "auto" else outcomes)
+        if not (self.allow_missing or outcomes == "auto"):
+            check_missing(name, found.missing)
+        return found
 
-    def play(self, name: str, rule: Allocator, budget: int, source: Source) -> AllocatorReplay:
-        rule = _budgeted(name, rule, budget)
-        cells, warnings = self._cells(rule, source, self.seeds)
+    def _from(self, name: str, rule: Allocator, source: Source) -> AllocatorReplay:
+        population, parts, warnings = self.population(source, rule.needs.labels), [], 0
+        for seed in self.seeds:
+            fresh = copy.deepcopy(rule)
+            with quiet(fresh) as seen:
+                parts.append(replay_allocator(fresh, population, self._schedules[seed], seed, self.observe))
+            warnings += len(seen)
+        cells = Cells.joined(parts)
         return AllocatorReplay(
             name=name,
             source=source,
             cells=cells,
-            budget=budget,
+            budget=self.budget,
             groups=len(self.record.step),
-            missing=missing(cells, self.population(source, rule.needs.labels)),
+            missing=missing(cells, population),
             warnings=warnings,
             closed=rule.one_round and rule.needs.labels,
         )
-
-    def _cells(self, rule: Allocator, source: Source, seeds: Sequence[int]) -> tuple[Cells, int]:
-        parts, warnings = [], 0
-        for seed in seeds:
-            fresh = copy.deepcopy(rule)
-            with quiet(fresh) as seen:
-                population = self.population(source, rule.needs.labels)
-                parts.append(replay_allocator(fresh, population, self._schedules[seed], seed, self.observe))
-            warnings += len(seen)
-        return Cells.joined(parts), warnings
-
-
-def _budgeted(name: str, rule: Allocator, budget: int) -> Allocator:
-    """Return ``rule`` with the budget, if its settings leave it open. Raises ValueError if it does not fit."""
-    try:
-        return rule.with_budget(budget)
-    except ValueError as error:
-        raise ValueError(
-            f"{name} cannot be replayed with {budget} rollouts a prompt: {error}, or leave it out"
-        ) from error
 
 
 def _as_recorded(record: RunRecord, population: OutcomePopulation, budget: int) -> AllocatorReplay:
@@ -203,21 +200,3 @@ def _check(
     for name, (low, value) in least.items():
         if value is not None and value < low:
             raise ValueError(f"{name} must be at least {low}, got {value}; raise it")
-
-
-def _usable(
-    rules: Mapping[str, Allocator | Selector], record: RunRecord
-) -> tuple[dict[str, Allocator | Selector], tuple[str, ...]]:
-    """Return the rules that can read the record, and why each other cannot. Raise ValueError if none can."""
-    found: dict[str, Allocator | Selector] = {}
-    dropped: list[str] = []
-    for name, rule in rules.items():
-        try:
-            check_recorded(name, rule, record)
-        except ValueError as error:
-            if len(rules) - len(dropped) == 1 and not found:
-                raise
-            dropped.append(str(error))
-        else:
-            found[name] = rule
-    return found, tuple(dropped)

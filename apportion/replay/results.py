@@ -5,7 +5,7 @@ Each is compared with its control by a ratio or a difference, with an interval o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, Self
@@ -16,7 +16,7 @@ from apportion.records.run_record import RunRecord
 from apportion.replay.allocating import Observe
 from apportion.replay.cells import Cells
 from apportion.replay.choosing import Choices, Outcome
-from apportion.replay.intervals import Spanned, ratio_over_prompts, resampled, spanned
+from apportion.replay.intervals import Spanned, ratio_over_prompts, ratios_over_prompts
 from apportion.replay.limits import Missing
 from apportion.replay.population import Source
 from apportion.types import Counts, Floats, Mask
@@ -28,8 +28,6 @@ SAME_TOTAL = 0.01
 """Totals that differ by less than this share count as equal."""
 
 RESAMPLES = 1000
-AT_ONCE = 4_000_000
-"""Weights of prompts that are held in memory at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +57,9 @@ class AllocatorReplay:
     @cached_property
     def ratios(self) -> Mapping[str, Spanned]:
         """The rule's sum of each measure over that of the even split; a measure that is unknown is left out."""
-        return _ratios(self.cells, COMPARED)
+        cells = self.cells
+        known = [name for name in COMPARED if not np.isnan([cells.rule[name], cells.even[name]]).any()]
+        return {name: _ratio(cells.by_prompt(name), cells.by_prompt(name, even=True)) for name in known}
 
     @property
     def per_prompt(self) -> float:
@@ -163,25 +163,23 @@ class Replay:
     doubts: tuple[str, ...] = ()
 
 
-def _ratios(cells: Cells, measures: Sequence[str]) -> dict[str, Spanned]:
-    """Return for each measure the rule's sum over that of the even split, with a paired bootstrap interval.
+def _ratio(rule: Floats, even: Floats) -> Spanned:
+    """Return the sum of ``rule`` over that of ``even``, both [S, Q] by seed and prompt, with a paired interval.
 
-    A measure that is unknown is left out. Prompts are resampled, and seeds if there are several, for rule and control
-    alike. The counts stay as they are: a prompt's share of a batch is not planned again for the resampled batch.
+    It is a bootstrap over prompts, and over seeds if there are several. The counts stay as they are: a prompt's share
+    of a batch is not planned again for the resampled batch. A sum of 0 or infinity to compare with gives nan.
     """
-    known = [name for name in measures if not np.isnan([cells.rule[name], cells.even[name]]).any()]
-    if not known:
-        return {}
-    sums = np.array([[cells.by_prompt(name), cells.by_prompt(name, even=True)] for name in known])  # [K, 2, S, Q]
-    with np.errstate(invalid="ignore"):  # 0 times inf
-        drawn = [
-            ((prompts @ sums.swapaxes(2, 3)) * seeds).sum(axis=3)
-            for seeds, prompts in _weights(cells.seeds, cells.prompts)
-        ]
-        above, below = np.concatenate([sums.sum(axis=(2, 3))[..., None], *drawn], axis=2).swapaxes(0, 1)  # [K, 1 + R]
+    seeds, generator = len(rule), np.random.default_rng(0)
+
+    def ratio(sums: Floats) -> Floats:
+        by_seed = sums.reshape(-1, 2, seeds)
+        if sums.ndim > 1:  # resamples
+            by_seed = by_seed * generator.multinomial(seeds, np.full(seeds, 1 / seeds), len(sums))[:, None]
+        above, below = by_seed.sum(axis=2).T
         found = above / np.where((below > 0) & (below < np.inf), below, np.nan)
-    several = cells.prompts > 1
-    return {name: spanned(own[0], own[1:] if several else own[:0]) for name, own in zip(known, found, strict=True)}
+        return found if sums.ndim > 1 else found[0]
+
+    return ratios_over_prompts(np.concatenate([rule, even]).T, ratio, resamples=RESAMPLES)
 
 
 def _difference(found: Floats, control: Floats, length: int) -> Spanned:
@@ -194,12 +192,3 @@ def _difference(found: Floats, control: Floats, length: int) -> Spanned:
     blocks = apart[:, :cut].reshape(apart.shape[0], -1, length) if cut else apart[:, None]
     sums, sizes = np.nansum(blocks, axis=2).ravel(), np.isfinite(blocks).sum(axis=2).ravel()
     return ratio_over_prompts(sums, sizes, resamples=RESAMPLES)._replace(value=float(np.nanmean(apart)))
-
-
-def _weights(seeds: int, prompts: int) -> Iterator[tuple[Floats, Floats]]:
-    """Yield for some resamples the weights of the seeds and of the prompts."""
-    generator, each = np.random.default_rng(0), max(1, AT_ONCE // max(prompts, 1))
-    for first in range(0, RESAMPLES, each):
-        number = min(each, RESAMPLES - first)
-        weights = resampled(generator, prompts, number)
-        yield generator.multinomial(seeds, np.full(seeds, 1 / seeds), size=number).astype(np.float64), weights

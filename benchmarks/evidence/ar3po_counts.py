@@ -7,8 +7,8 @@ from scipy import optimize, special
 
 from apportion.allocators import AR3PO
 from apportion.evaluation import bootstrap_interval
-from apportion.replay.expected import near_truth
 from benchmarks.bias_exact import SUCCESS, exact, leaves
+from benchmarks.expected import near_truth
 from benchmarks.real_run_data import grpo_run
 
 GROUP, STAGES, EACH = 8, 2, 4

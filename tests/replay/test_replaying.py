@@ -13,9 +13,9 @@ from apportion.records import Recorded, record_of_visits
 from apportion.replay import OutcomePopulation, batches_of, replay, replay_batches
 from apportion.replay.allocating import quiet, replay_allocator
 from apportion.replay.cells import measures
-from apportion.replay.drawing import fresh_order, own_rows, rollout_of
-from apportion.replay.expected import hora
+from apportion.replay.drawing import fresh_groups, own_rows, rollout_of
 from apportion.replay.limits import drift
+from benchmarks.expected import hora
 from benchmarks.real_run_data import grpo_run
 from tests.cases import assert_refused
 from tests.replay.runs import made_run
@@ -31,7 +31,7 @@ def test_pools_give_what_collect_gives_from_the_recorded_rollouts(name):
     with quiet(rule), quiet(again):
         again.prepare(record.prompts)
         for groups, found in zip(batches_of(record), replay_batches(rule, population, batches_of(record)), strict=True):
-            fresh = fresh_order(record, groups, population.size > 0, len(record.ids))
+            fresh = list(fresh_groups(record, groups, population.size > 0))
             waiting = iter([record.prompts[q] for q in record.prompt[fresh]])
             streams = {
                 record.ids[record.prompt[group]]: [rollout_of(population, row) for row in own_rows(population, group)]
@@ -231,6 +231,15 @@ def test_what_was_not_recorded_or_given_is_refused_in_one_line():
 def test_graded_rewards_are_replayed_by_rules_that_take_them():
     found = replay(made_run(graded=True, size=32), {"vip": VIP(), "dapo": ALLOCATORS["dapo"]()}, rollouts=6)
     assert all("hits" not in each.ratios and each.cells.total("mixed") > 0 for each in found.allocators)
+
+
+def test_rewards_that_differ_by_rounding_alone_are_no_mixed_group():
+    record = made_run(graded=True, size=32)
+    record = replace(record, reward=np.tile([0.3, 0.1 + 0.2], len(record.reward) // 2))
+    found = replay(record, {"vip": VIP(), "stages": AR3PO(), "dapo": ALLOCATORS["dapo"]()}, rollouts=6)
+    assert [each.name for each in found.allocators] == ["vip"] and "fresh prompts" in found.dropped[1]
+    for each in found.allocators:
+        assert each.cells.total("mixed") == each.cells.total("mixed", even=True) == 0
 
 
 @pytest.mark.parametrize("outcomes", ["pools", "expected"])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from apportion import Belief
-from apportion.replay.expected import hora, near_truth, vip
+from benchmarks.expected import hora, near_truth, vip
 
 
 def test_the_window_is_cut_at_the_ends_and_can_leave_its_centre_out():

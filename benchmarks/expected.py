@@ -8,13 +8,12 @@ import numpy as np
 
 from apportion.allocators.hora import maximise_hits
 from apportion.allocators.vip import gradient_variance, minimise_noise
-from apportion.types import Belief, Counts, Floats
+from apportion.replay.population import WINDOW
 
 SIZE, LOW, HIGH, HORA_HIGH = 8, 3, 32, 64
-WINDOW = 5
 
 
-def near_truth(shares: Floats, visit: int, without: bool = False) -> Floats:
+def near_truth(shares, visit, without=False):
     """Return mean shares [Q] of up to ten visits around ``visit``, from ``shares`` [Q, V].
 
     ``without`` leaves that visit out.
@@ -26,7 +25,7 @@ def near_truth(shares: Floats, visit: int, without: bool = False) -> Floats:
     return np.asarray(shares[:, window[window != visit] if without else window].mean(axis=1))
 
 
-def vip(variance: Floats, truth: Floats, size: int = SIZE, low: int = LOW, high: int = HIGH) -> tuple[float, float]:
+def vip(variance, truth, size=SIZE, low=LOW, high=HIGH):
     """Return RLOO's variance at rates ``truth`` [P] under VIP's counts for ``variance`` [P], and under uniform counts.
 
     VIP splits ``size`` rollouts a prompt, ``low`` to ``high`` for each, by a believed variance of the reward.
@@ -39,9 +38,7 @@ def vip(variance: Floats, truth: Floats, size: int = SIZE, low: int = LOW, high:
     return float(gradient_variance(truth, counts).sum()), float(gradient_variance(truth, uniform).sum())
 
 
-def hora(
-    belief: Belief, right: Floats | Counts, truth: Floats, size: int = SIZE, high: int = HORA_HIGH
-) -> tuple[float, float]:
+def hora(belief, right, truth, size=SIZE, high=HORA_HIGH):
     """Return the expected hits of ``size`` extra rollouts a prompt at rates ``truth`` [P]: by HORA, and uniform.
 
     A hit is a prompt with a right answer among its extra rollouts. HORA places them after a group of ``size`` of which
