@@ -72,6 +72,10 @@ def allocated(
                     one["rewards"] = one["rewards"].new_full(one["rewards"].shape, float(value))
             return concat_padded_tensors(found)
 
+        def informative(self, trajectory: Mapping[str, Any]) -> bool:
+            """Return whether a group has a gradient: a ``should_accept_fn``."""
+            return self.groups.teaches(trajectory["rewards"].flatten().tolist())
+
         def save(self, folder: str | Path) -> None:
             """Save the groups in ``folder``, that of AReaL's checkpoint."""
             save_state(Path(folder) / FILE, KIND, self.groups.state_dict())
@@ -84,7 +88,10 @@ def allocated(
 
 
 def informative(trajectory: Mapping[str, Any]) -> bool:
-    """Return whether the rewards of a group differ: a ``should_accept_fn``. A group of one is accepted."""
+    """Return whether the rewards of a group differ: a ``should_accept_fn``. A group of one is accepted.
+
+    With a baseline equal rewards have a gradient, too: take ``informative`` of the workflow.
+    """
     return differ(trajectory["rewards"].flatten().tolist())
 
 

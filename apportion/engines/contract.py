@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from apportion.advantages import advantages_of, check_agreement, check_compared, loss_weights, needs
+from apportion.advantages import ACROSS_GROUPS, advantages_of, check_agreement, check_compared, loss_weights, needs
 from apportion.engines.decisions import TrainerAllocation
 from apportion.engines.outcomes import are_verdicts, read_reward
 from apportion.engines.saved_settings import check_same_settings
@@ -196,6 +196,10 @@ class EngineGroups:
                 groups, decisions.estimator or "rloo", baseline=baseline
             )
             return found
+
+    def teaches(self, rewards: Sequence[float]) -> bool:
+        """Return whether a group with ``rewards`` has a gradient: they differ, or the estimator looks beyond it."""
+        return self.decisions.estimator in ACROSS_GROUPS or differ(rewards)
 
     def metrics(self) -> dict[str, float]:
         """Return counts since the start: groups opened, reported but unknown, and given up; and those in flight."""

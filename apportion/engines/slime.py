@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from apportion.allocators import Uniform
-from apportion.engines.contract import EngineGroups, Opened, differ
+from apportion.engines.contract import EngineGroups, Opened
 from apportion.engines.decisions import TrainerAllocation
 from apportion.engines.outcomes import read_reward
 from apportion.engines.prompts import distinct_prompts
@@ -82,8 +82,8 @@ def chosen_prompts(args: Any) -> Any:
 
 
 def keep_informative(args: Any, samples: list[Any], **unused: Any) -> bool:
-    """Learn from a finished group, and return whether its rewards differ. A group of one is kept."""
-    return differ(_observe(args, samples))
+    """Learn from a finished group, and return whether it has a gradient. A group of one is kept."""
+    return _groups().teaches(_observe(args, samples))
 
 
 def advantages(args: Any, samples: list[Any]) -> tuple[list[float], list[float]]:

@@ -140,6 +140,7 @@ class AllocatedAsyncGRPOTrainer(WholeCheckpoints, AsyncGRPOTrainer):  # type: ig
             functions=functions,
             names=names,
             failures=allocation.failures,
+            verdict=allocation.verdict_column(names),
             seed=args.seed,
         )
         self._worker = worker

@@ -25,7 +25,7 @@ from transformers.utils import logging
 
 from apportion.engines.weights import load_weights
 from apportion.runs.children import end_with_parent
-from apportion.trl.failures import FailedRewards, failed_rows
+from apportion.trl.failures import FailedRewards, FailureCount, failed_rows
 from apportion.trl.rewards import RewardReader, scored
 
 OWN_COLUMNS = ("prompt", "completion", "completion_ids")
@@ -38,6 +38,7 @@ DISTRIBUTED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_A
 class SamplerJob:
     """What the process needs: the policy in ``model`` and how it is loaded, and how to sample and to score.
 
+    ``verdict`` is the place of the function that says whether a completion is correct, None if nobody needs to know.
     ``returned`` are the names of the functions that have returned before, in the run that is resumed.
     """
 
@@ -50,6 +51,7 @@ class SamplerJob:
     functions: Sequence[Callable[..., Any]]
     names: Sequence[str]
     failures: FailedRewards
+    verdict: int | None
     seed: int
     weights: Path | None = None
     returned: frozenset[str] = frozenset()
@@ -139,6 +141,7 @@ class _Sampler:
         model: Any = AutoModelForCausalLM.from_pretrained(self.job.model, **self.job.loading)
         self.model = model.to(self.job.device).eval()
         self.settings = GenerationConfig(do_sample=True, **self.job.generation)
+        self.count = FailureCount(self.job.failures, self.job.names)
         self.functions = [self.reader.reading(*each) for each in zip(self.job.functions, self.job.names, strict=True)]
 
     def sample(self, requests: Sequence[tuple[int, Mapping[str, Any]]]) -> SampledBatch:
@@ -206,7 +209,10 @@ class _Sampler:
             scores[list(places)] = self._called([rows[i] for i in places], [completions[i] for i in places])
             return scores
 
-        return scored(call, lambda scores: failed_rows(scores, None), self.job.failures, self._wait)
+        def failed(scores: Tensor) -> Tensor:
+            return failed_rows(scores, self.count.judged(scores, self.job.verdict))
+
+        return scored(call, failed, self.job.failures, self._wait)
 
     def _wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds

@@ -90,6 +90,15 @@ def test_a_sample_of_slime_without_its_group_and_rewards_by_name(monkeypatch):
     assert slime.keep_informative(by_name, samples)
 
 
+def test_equal_rewards_are_kept_where_a_baseline_makes_them_teach(monkeypatch):
+    for kept, settings in ((False, {}), (True, {"baseline": "spo", "estimator": "reinforce"})):
+        groups = make(**settings)
+        monkeypatch.setattr(slime, "_current", [groups])
+        samples = [sample(1.0, groups.next().key)] * 4
+        assert slime.keep_informative(ARGS, samples) == kept
+        assert any(slime.advantages(ARGS, samples)[1]) == kept
+
+
 def output(rewards, **own):
     ids = [[1, 2] for _ in rewards]
     return {"rewards": rewards, "response_ids": ids, "rollout_logprobs": [LOGPROBS for _ in rewards]} | own

@@ -188,20 +188,22 @@ def test_a_resumed_run_knows_its_failures_and_the_functions_that_have_returned(p
     assert resumed.state.global_step == 2 and resumed._worker.groups > saved["groups"] > 0
 
 
-def test_a_completion_that_a_further_call_does_not_heal_is_called_for_no_more(policy, tmp_path):
+def test_functions_are_called_again_for_what_is_not_judged_until_a_call_heals_none(policy, tmp_path):
+    """Another function scores all completions, whose verdicts are those of the first."""
     sizes = []
 
     def busy(completions, **columns):
         sizes.append(len(completions))
-        return [None if text == "bad" else 1.0 for text in completions]
+        late = len(sizes) == 1
+        return [None if text == "bad" or (late and text == "b") else 1.0 for text in completions]
 
-    job = make(policy, tmp_path, failed_rewards=FailedRewards(retries=3, wait=0.0))._worker.job
-    sampler = _Sampler(
-        replace(job, functions=[busy]), SignOfLife(SimpleNamespace(value=0.0), SimpleNamespace(value=b""))
-    )
+    given = {"allocator": HORA(), "reward": [judge, tiny.mark], "verdict": "judge"}
+    job = make(policy, tmp_path, failed_rewards=FailedRewards(retries=3, wait=0.0), **given)._worker.job
+    job = replace(job, functions=[busy, lambda completions, **columns: [1.0] * len(completions)])
+    sampler = _Sampler(job, SignOfLife(SimpleNamespace(value=0.0), SimpleNamespace(value=b"")))
     completions = [StreamCompletion("000:", text, *[np.zeros(0)] * 3) for text in ("a", "bad", "b")]
-    assert sampler._scores([{"prompt": "000:"}] * 3, completions).isnan().tolist() == [[False], [True], [False]]
-    assert sizes == [3, 1]
+    assert sampler._scores([{"prompt": "000:"}] * 3, completions)[:, 0].isnan().tolist() == [False, True, False]
+    assert sizes == [3, 2, 1]
 
 
 def ends_with(trainer, audit, error, text, seconds=60):
