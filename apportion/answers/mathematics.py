@@ -33,10 +33,9 @@ class MathVerify:
 
     All other pairs go through the quick lane, a process that compares one pair at a time and gives up after 0.3 seconds
     of processor time. Such a pair goes on in the slow lane, another process with ``timeout_seconds`` of processor time
-    for a pair, so other pairs need not wait for it. Each of the two answers is then compared with "0", unless it is a
-    plain number. One that is slow against "0" too goes to the slow lane at once from then on. A pair that is too slow
-    even there counts as different, and the slow answer, or both if neither was slow against "0", is compared as text
-    from then on.
+    for a pair, so other pairs need not wait for it. A pair that is too slow even there counts as different. In each
+    lane, both answers of a pair that was too slow are compared with "0", unless one is a plain number. One that is slow
+    against "0" too goes to the slow lane at once from then on, or is compared as text.
 
     50% is both 1/2 and 50, the pair (1,2) is the open interval, and 1,2 is both that and the set. (8-2)*4 is 24, so
     use ``ExactMatch`` if formulas are the answers, as in Game of 24.
@@ -144,10 +143,7 @@ class MathVerify:
         verdict = self._quick.process.same(first, second)
         if verdict is not None:
             return self._remember(first, second, verdict)
-        suspects = _suspects(first, second)
-        if len(suspects) == 2:  # find out which of them is slow before the next pair
-            suspects = {answer for answer in suspects if self._quick.process.same(answer, "0") is None}
-        self._slow_answers |= suspects
+        self._slow_answers |= _slow_alone(self._quick.process, first, second)
         return None
 
     def _compare_slowly(self, first: str, second: str) -> bool:
@@ -157,8 +153,7 @@ class MathVerify:
             return known
         verdict = self._slow.process.same(first, second)
         if verdict is None:
-            suspects = _suspects(first, second)
-            self._hanging |= suspects & self._slow_answers or suspects
+            self._hanging |= _slow_alone(self._slow.process, first, second)
         return self._remember(first, second, bool(verdict))
 
     def _remember(self, first: str, second: str, verdict: bool) -> bool:
@@ -175,9 +170,10 @@ def _asked(form: Form) -> str:
     return form.formula + r"\%" * form.percent
 
 
-def _suspects(first: str, second: str) -> set[str]:
-    """Return those of the pair that may be why it takes long."""
-    return {asked for asked in (first, second) if normal_form(asked).value is None}
+def _slow_alone(process: MathProcess, first: str, second: str) -> set[str]:
+    """Return those of a pair that took too long which do so without the other too."""
+    suspects = {asked for asked in (first, second) if normal_form(asked).value is None}
+    return suspects if len(suspects) == 1 else {asked for asked in suspects if process.same(asked, "0") is None}
 
 
 class _Lane:

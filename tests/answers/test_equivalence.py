@@ -276,6 +276,7 @@ def test_a_slow_answer_is_compared_in_the_slow_lane_and_takes_no_time_of_the_qui
         workers = math._quick.process.pid, math._slow.process.pid
         assert not math.same(slow, "1/3") and not math.same(r"\sqrt{2}", slow) and math.same(slow, slow)
         assert workers == (math._quick.process.pid, math._slow.process.pid)  # no worker was killed over it again
+        assert not math.same("2^{10^{11}+1}", r"\sqrt{2}") and math.same("2^{1/2}", r"\sqrt{2}")  # which is not slow
 
 
 def test_a_request_that_a_killed_worker_had_not_read_is_not_answered_twice():
