@@ -13,8 +13,6 @@ import json
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from email.utils import format_datetime
 from http import HTTPStatus
 from typing import Any
 
@@ -83,24 +81,6 @@ def reply_body(request, text=seed_text, most=None, finish_reason="stop", tokens=
     return json.dumps(reply).encode()
 
 
-def streamed(cut=False):
-    """A valid reply as a stream of chunks, which is ``cut`` off before its end."""
-
-    async def reply(request, send):
-        whole = json.loads(reply_body(request))
-        chunks = []
-        for choice in whole["choices"]:
-            for piece in (*choice["message"]["content"], None):
-                part = {"index": choice["index"], "finish_reason": None if piece else "stop"}
-                chunks.append({"choices": [part | {"delta": {"content": piece}}]})
-        chunks.append({"choices": [], "usage": whole["usage"]})
-        lines = [*(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks), "data: [DONE]\n\n"]
-        body = "".join(lines[: len(lines) // 2] if cut else lines).encode()
-        await send(http(200, body, kind="text/event-stream"))
-
-    return reply
-
-
 def n_refused(status):
     """An error if n is above 1."""
 
@@ -125,23 +105,6 @@ def sent(whole):
 
     async def reply(_, send):
         await send(whole)
-
-    return reply
-
-
-def rate_limited(*, seconds=None, date_in=None, ms=None):
-    """429 with Retry-After in seconds, or as a date ``date_in`` seconds ahead, or with Retry-After-Ms."""
-
-    async def reply(request, send):
-        headers = []
-        if seconds is not None:
-            headers.append(f"Retry-After: {seconds}")
-        if date_in is not None:
-            date = datetime.fromtimestamp(request.time + date_in, UTC)
-            headers.append(f"Retry-After: {format_datetime(date, usegmt=True)}")
-        if ms is not None:
-            headers.append(f"Retry-After-Ms: {ms}")
-        await refused(429, "too many requests", headers)(request, send)
 
     return reply
 

@@ -1,13 +1,11 @@
 """Replies become completions with texts, tokens and reasons, for any body."""
 
-import asyncio
 import json
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apportion.endpoint import seed_of
 from apportion.endpoint.completion import BadReply
 from apportion.endpoint.reply import error_text, read_reply
 from apportion.endpoint.stream import read_body
@@ -17,7 +15,6 @@ from tests.endpoint.fault_server import (
     null_content,
     ok,
     raw,
-    streamed,
 )
 
 
@@ -152,20 +149,10 @@ def test_what_is_no_reply_is_a_bad_reply(body, problem):
 
 
 def test_a_streamed_reply_is_sampled_and_one_that_was_cut_is_sent_again():
-    found, server, client = sample([streamed(cut=True), streamed()], count=2, max_retries=1)
-    assert texts(found) == [f"{seed_of(0, 'q', 0)}.{place}" for place in range(2)]
-    assert client.usage.retries == 1 and client.usage.completion_tokens == 10
-    assert [request.n for request in server.requests] == [2, 2]
-
-
-def test_a_stream_that_stays_open_after_its_last_event_is_whole():
-    async def reply(request, send):
-        body = events(delta(0, "stop", content="4"))
-        await send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n" % (len(body), body))
-        await asyncio.Event().wait()
-
-    found, _, _ = sample([reply], timeout_seconds=4.0, max_retries=0)
-    assert texts(found) == ["4"]
+    cut = raw(200, events(*TWO[:-2], done=False))
+    found, server, client = sample([cut, raw(200, events(*TWO))], count=2, max_retries=1)
+    assert texts(found) == ["It is 4", "5"] and [request.n for request in server.requests] == [2, 2]
+    assert client.usage.retries == 1 and client.usage.completion_tokens == 30
 
 
 def test_tokens_are_shared_out_and_counted():

@@ -3,6 +3,8 @@
 import json
 import logging
 import time
+from email.utils import formatdate
+from traceback import format_exception
 
 import pytest
 
@@ -19,7 +21,6 @@ from tests.endpoint.fault_server import (
     no_choices,
     null_choices,
     ok,
-    rate_limited,
     raw,
     refused,
     silent,
@@ -31,34 +32,27 @@ pytest.importorskip("openai")
 KEY = "sk-0123456789abcdef"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", [cut_before, cut_inside, malformed, no_choices, null_choices])
+@pytest.mark.parametrize(
+    "fault",
+    [cut_before(), cut_inside(), malformed(), no_choices(), null_choices()]
+    + [broken(status) for status in (408, 409, 429, 500, 502, 503, 504)],
+)
 def test_a_request_without_a_reply_is_sent_again_with_its_seed(fault):
-    found, server, client = sample([fault()], count=2, max_retries=1)
+    found, server, client = sample([fault], count=2, max_retries=1)
     assert texts(found) == [f"{seed_of(0, 'q', 0)}.{place}" for place in range(2)]
     assert [request.seed for request in server.requests] == [seed_of(0, "q", 0)] * 2
     assert (client.usage.requests, client.usage.retries) == (2, 1)
 
 
-@pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 504])
-def test_a_request_to_a_busy_or_broken_server_is_sent_again(status):
-    found, _, client = sample([broken(status)] * 2, max_retries=2)
-    assert texts(found) == single_texts(range(1))
-    assert client.usage.retries == 2
-
-
-def test_retry_after_is_honoured_in_milliseconds_and_in_seconds():
-    _, server, _ = sample([rate_limited(ms=10)] * 3)
-    assert server.requests[3].time - server.requests[0].time < 2  # without, 2.6 s at the least
-    _, server, _ = sample([rate_limited(seconds=0.8)])
-    assert server.requests[1].time - server.requests[0].time >= 0.8  # without, 0.5 s at the most
-
-
 @pytest.mark.slow
-def test_retry_after_is_honoured_as_a_date():
-    _, server, _ = sample([rate_limited(date_in=1.9)])
-    first, second = (request.time for request in server.requests)
-    assert second >= int(first + 1.9)  # which is 0.9 s at the least; without, 0.5 s at the most
+def test_retry_after_is_honoured_in_milliseconds_in_seconds_and_as_a_date():
+    def seconds_of(*headers):
+        _, server, _ = sample([refused(429, headers=[f"Retry-After{each}"]) for each in headers])
+        return server.requests[-1].time - server.requests[0].time
+
+    assert seconds_of("-Ms: 10", "-Ms: 10", "-Ms: 10") < 2  # without, 2.6 s at the least
+    assert seconds_of(": 0.8") >= 0.8  # without, 0.5 s at the most
+    assert seconds_of(f": {formatdate(time.time() + 1.9, usegmt=True)}") >= 0.8  # a date has whole seconds
 
 
 def test_all_kinds_of_retries_have_one_limit():
@@ -76,7 +70,7 @@ def test_all_kinds_of_retries_have_one_limit():
             "the server answered 502: <html> <h1>Bad Gateway</h1> </html>",
         ),
         (raw(503, b""), "the server answered 503: no reason given"),
-        (rate_limited(seconds=600), "the server answered 429: too many requests"),
+        (refused(429, headers=["Retry-After: 600"]), "the server answered 429: no"),
         (cut_before(), "the server broke the connection (Server disconnected without sending a response.)"),
         (cut_inside(), "the server broke the connection (peer closed connection without sending complete message body"),
         (malformed(), "the server sent a reply that is not JSON"),
@@ -108,11 +102,6 @@ def test_the_deadline_is_for_the_whole_body_and_lies_inside_the_retries(fault):
     assert [request.left for request in server.requests] == [True, False]
     assert (client.usage.requests, client.usage.retries, client.usage.cancelled) == (2, 1, 0)
     assert time.monotonic() - started < 5
-
-
-def test_a_request_that_is_late_after_all_retries_is_a_failed_sample():
-    found, _, _ = sample([silent()], timeout_seconds=0.1, max_retries=0)
-    assert found[0].error == "the server sent no whole reply within 0.1 s"
 
 
 @pytest.mark.parametrize(
@@ -181,25 +170,19 @@ def test_the_key_is_never_shown(fault, monkeypatch, caplog):
                 try:
                     shown.append(repr(await take(client, "a", 2)))
                 except EndpointError as error:
-                    chain = [error]
-                    while chain[-1]:
-                        shown.append(repr(chain[-1]))
-                        chain.append(chain[-1].__cause__ or chain[-1].__context__)
+                    shown.append("".join(format_exception(error)))  # with its causes
 
     run(scenario())
     assert "[key]" in shown[3] or "x" * 290 in shown[3]
     assert not any(KEY[:8] in text for text in [*shown, caplog.text])
 
 
-@pytest.mark.parametrize("fault", [wrong_key(), refused(500), malformed(), cut_before()])
-def test_an_error_does_not_carry_the_request_with_it(fault, monkeypatch):
-    monkeypatch.setenv("MY_KEY", KEY)
-
+@pytest.mark.parametrize("fault", [wrong_key(), cut_before()])
+def test_an_error_does_not_carry_the_request_with_it(fault):
     async def scenario():
-        async with FaultServer([fault]) as server:
-            async with endpoint(server, max_retries=0, api_key_env="MY_KEY").connect() as client:
-                with pytest.raises((EndpointError, Failure)) as caught:
-                    await client._ask("a", 1, None)
+        async with FaultServer([fault]) as server, endpoint(server, max_retries=0).connect() as client:
+            with pytest.raises((EndpointError, Failure)) as caught:
+                await client._ask("a", 1, None)
             assert caught.value.__cause__ is None and caught.value.__context__ is None
 
     run(scenario())

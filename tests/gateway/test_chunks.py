@@ -60,6 +60,25 @@ def test_tool_calls_are_joined_by_their_index():
     ]
 
 
+@pytest.mark.parametrize("indexes", [(0, 1), (0, 0), (1, 2), (-1, 0), (1, 0), (None, None)])
+@pytest.mark.parametrize("size", [5, 99])
+@pytest.mark.parametrize(("ids", "names"), [("ab", ("weather", "clock")), ("ab", ("f", "f")), (("", ""), ("f", "g"))])
+def test_parallel_tool_calls_stay_apart_whatever_their_index(indexes, size, ids, names):
+    if indexes == (None, None) and ids[0] == "":
+        return  # nothing says where the pieces belong, but all servers send an id or an index
+    texts = ['{"city": "London"}', '{"zone": "UTC"}']
+    pieces = []
+    for index, id, name, text in zip(indexes, ids, names, texts, strict=True):
+        first, *rest = (text[place : place + size] for place in range(0, len(text), size))
+        own = [{"id": id, "function": {"name": name, "arguments": first}}]
+        own += [{"function": {"arguments": each}} for each in rest]
+        pieces += [each if index is None else each | {"index": index} for each in own]
+    made = joined(*({"delta": {"tool_calls": [piece]}} for piece in pieces))["message"]["tool_calls"]
+    assert {(each["function"]["name"], each["function"]["arguments"]) for each in made} == {
+        *zip(names, texts, strict=True)
+    }
+
+
 def test_a_text_beside_parts_is_one_of_them():
     made = joined(*({"delta": {"content": each}} for each in ("It ", "is", [{"type": "text", "text": " 4"}], ".")))
     assert made["message"]["content"] == ["It is", {"type": "text", "text": " 4"}, "."]

@@ -8,7 +8,7 @@ from apportion.vote import Question, read_recorded, revote
 from apportion.vote.journal import samples_path, settings_path
 from apportion.vote.lines import JournalError
 from apportion.vote.revote import kept_rollouts
-from tests.endpoint.fault_server import broken, ok, silent
+from tests.endpoint.fault_server import ok, silent
 from tests.vote.builders import answering, expect_replay, make_questions, make_sample, report_of, voted
 
 QUESTIONS = make_questions(6)
@@ -78,29 +78,6 @@ def test_without_texts_another_extractor_is_refused_and_another_rule_is_not(out)
     with pytest.raises(JournalError, match="must hold the texts to read other answers in them, got none in line 1"):
         revote(out, extract="last_number")
     assert revote(out, rule="curtailment").ballots
-
-
-def test_failed_samples_are_failed_again(out):
-    """Else a rule with windows would stop elsewhere."""
-    lost = {seed_of(0, "q0", number) for number in (1, 3)}
-
-    def script(request):
-        return broken() if request.seed in lost and request.n == 1 else ok(r"\boxed{0}", most=1)
-
-    settings = {"rule": "fixed", "max_samples": 6, "curtail": False, "wave": 2, "max_retries": 0}
-    (first,) = report_of(script, out, make_questions(1), **settings).ballots
-    (again,) = revote(out).ballots
-    assert (again.samples, again.failed, again.votes) == (first.samples, first.failed, first.votes) == (8, 2, {"0": 6})
-
-
-def test_a_question_that_failures_ended_wants_one_sample_more(out):
-    lost = {seed_of(0, "q1", number) for number in range(100)}
-
-    def script(request):
-        return broken() if request.seed in lost else ok(r"\boxed{0}", most=1)
-
-    report = report_of(script, out, make_questions(2), rule="fixed", max_samples=4, max_retries=0)
-    assert [ballot.id for ballot in report.ballots] == ["q0"] and revote(out).wanting == {"q1": 1}
 
 
 def test_an_unfinished_question_is_counted_too_and_has_gold_if_questions_are_given(out):
