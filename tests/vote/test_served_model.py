@@ -1,4 +1,4 @@
-"""The voting client on a real server, and one run of the command from questions to answers."""
+"""The voting client and the gateway on a real server, and one run of the command from questions to answers."""
 
 import asyncio
 import json
@@ -16,6 +16,8 @@ from apportion.stopping import USUAL_RULE, decide
 from apportion.vote import read_recorded
 from benchmarks.served_model import problems, serving, train_model
 from tests.builders import write_jsonl
+from tests.endpoint.builders import run
+from tests.gateway.builders import ballot, gateway, openai
 from tests.warm import cold
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("served_model")]  # one worker process, so that one server runs
@@ -56,11 +58,11 @@ async def sample(client, text, count, key="q"):
 def samples(settings, texts, count):
     """Return ``count`` completions of each text, asked for at the same time."""
 
-    async def run():
+    async def inner():
         async with settings.connect() as client:
             return await asyncio.gather(*(sample(client, text, count, key=text) for text in texts))
 
-    return asyncio.run(run())
+    return asyncio.run(inner())
 
 
 def test_completions_come_with_text_tokens_and_reason(served_model, policy, torn):
@@ -81,7 +83,7 @@ def test_completions_come_with_text_tokens_and_reason(served_model, policy, torn
 def test_without_n_each_sample_takes_a_request_and_a_cancelled_wave_leaves_the_server_well(served_model, torn):
     """At this temperature completions are long, so some of sixteen are in flight when the first arrives."""
 
-    async def run():
+    async def inner():
         async with endpoint(served_model).connect() as client:
             assert client.honours_n is None
             found = await sample(client, torn, 8)
@@ -96,7 +98,7 @@ def test_without_n_each_sample_takes_a_request_and_a_cancelled_wave_leaves_the_s
             assert client.usage.cancelled > 0
             assert [completion.error for completion in await sample(client, torn, 4)] == [None] * 4
 
-    asyncio.run(run())
+    asyncio.run(inner())
 
 
 def test_concurrent_samples_follow_the_model_distribution(served_model, policy):
@@ -160,3 +162,52 @@ def run_vote(served, folder, *options):
     ended = cold(*command, "--json", *options)
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
+
+
+GATEWAY = {"extract": "last_number", "max_samples": 16, "request_seconds": 60.0, "deadline_seconds": 60.0}
+SAMPLING = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 16}
+
+
+def messages_of(text):
+    """Return the messages that ask for this."""
+    return [{"role": "user", "content": text}]
+
+
+@pytest.mark.parametrize("upstream_stream", [True, False])
+def test_the_gateway_votes_on_a_served_model(served_model, upstream_stream):
+    """Every sample is one request of the server, all tokens are counted, and most answers are right."""
+    questions = problems(6)
+
+    async def scenario():
+        async with gateway(url=served_model.base_url, upstream_stream=upstream_stream, **GATEWAY) as place:
+
+            async def vote(text):
+                completion = await place.ask(model=served_model.model, messages=messages_of(text), **SAMPLING)
+                found = ballot(completion)
+                assert found["answer"] == completion.choices[0].message.content.split()[-1]
+                assert found["uncounted"] == found["failed"] == 0
+                assert completion.usage.prompt_tokens == 4 * found["samples"]
+                return str(found["answer"]), found["samples"], completion.usage.completion_tokens
+
+            before = served_model.answered
+            found = await asyncio.gather(*(vote(problem.text) for problem in questions))
+            answers, samples, tokens = zip(*found, strict=True)
+            assert served_model.answered - before == sum(samples) < 6 * 16
+            assert all(own >= taken for own, taken in zip(tokens, samples, strict=True))
+            assert sum(answer == problem.answer[-1] for answer, problem in zip(answers, questions, strict=True)) >= 3
+
+    run(scenario(), seconds=120)
+
+
+def test_a_stream_and_an_unknown_model_at_the_gateway(served_model):
+    async def scenario():
+        async with gateway(url=served_model.base_url, **GATEWAY) as place:
+            messages = messages_of(problems(1)[0].text)
+            stream = await place.ask(model=served_model.model, messages=messages, stream=True, **SAMPLING)
+            chunks = [chunk async for chunk in stream]
+            text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+            assert text.split()[-1] == ballot(chunks[-1])["answer"]
+            with pytest.raises(openai.APIStatusError, match="pinned"):
+                await place.ask(model="another", messages=messages)
+
+    run(scenario(), seconds=120)
