@@ -50,23 +50,19 @@ def log_prior(few: float) -> Floats:
 
 LOG_PRIOR = log_prior(0.5)
 
-KEPT = 200_000
-"""Number of cached probabilities, for one ``max_samples``, above which the cache is emptied."""
-
 WHOLE = 64
-"""Up to this ``max_samples``, all probabilities after t samples are computed with the first one requested."""
+"""Up to this ``max_samples``, all probabilities after t samples are computed with the first one, and kept."""
 
 INFINITE = 700.0
 """Stands for log Gamma(0): dividing by Gamma(0) gives 0."""
 
 
 class Overtaking:
-    """A cache of overtaking probabilities for one ``max_samples``. ``overtaking`` returns the shared instance."""
+    """Overtaking probabilities for one ``max_samples``. ``overtaking`` returns the shared instance."""
 
     def __init__(self, max_samples: int) -> None:
         self.max_samples = max_samples
-        self._keys = np.full(1, np.iinfo(np.int64).max)  # above every key, so that searchsorted always finds an entry
-        self._probabilities = np.zeros((1, HYPOTHESES))
+        self._tables: dict[int, Floats] = {}
         n = np.arange(max_samples + 1)
         self._log_factorial = _log_gamma(n + 1)
         self._extra, self._extra_of = np.unique(EXTRA, return_inverse=True)
@@ -105,36 +101,24 @@ class Overtaking:
         few hypothesis gives the probability of one such answer, an open one the expected number of such answers that
         overtake.
         """
-        size = self.max_samples + 1
-        wanted = (samples * size + leader) * size + rival
-        indices = np.searchsorted(self._keys, wanted)
-        missing = self._keys[indices] != wanted
-        if missing.any():
-            self._fill_cache(np.unique(wanted[missing]), np.unique(wanted))
-            indices = np.searchsorted(self._keys, wanted)
-        return self._probabilities[indices]
-
-    def _fill_cache(self, missing: Counts, wanted: Counts) -> None:
-        """Compute the ``missing`` ones of the ``wanted`` keys, and others that are likely to be requested soon.
-
-        A full cache is emptied first; then all ``wanted`` keys are computed.
-        """
-        size = self.max_samples + 1
-        if len(self._keys) > KEPT:
-            self._keys, self._probabilities, missing = self._keys[-1:], self._probabilities[-1:], wanted
-        if self.max_samples <= WHOLE:
-            missing = np.setdiff1d(np.unique(missing // size**2)[:, None] * size**2 + np.arange(size**2), self._keys)
-        rest, rival = np.divmod(missing, size)
-        samples, leader = np.divmod(rest, size)
-        possible = (leader > 0) & (rival <= leader) & (leader + rival <= samples)
-        missing, samples, leader, rival = (each[possible] for each in (missing, samples, leader, rival))
-        found = np.zeros((len(missing), HYPOTHESES))
-        for t in np.unique(samples):
+        found = np.empty((len(samples), HYPOTHESES))
+        for t in np.unique(samples).tolist():
             same = samples == t
-            found[same] = self._compute(int(t), leader[same], rival[same])
-        keys = np.concatenate([self._keys, missing])
-        order = np.argsort(keys)
-        self._keys, self._probabilities = keys[order], np.concatenate([self._probabilities, found])[order]
+            found[same] = self._after(t, leader[same], rival[same])
+        return found
+
+    def _after(self, t: int, leader: Counts, rival: Counts) -> Floats:
+        """Return the probabilities [n, H] after ``t`` samples, each of which is computed once."""
+        size = self.max_samples + 1
+        if self.max_samples > WHOLE:
+            pairs, index = np.unique(leader * size + rival, return_inverse=True)
+            return self._compute(t, *np.divmod(pairs, size))[index]
+        if t not in self._tables:
+            one, other = np.indices((t + 1, t + 1))
+            possible = (one > 0) & (other <= one) & (one + other <= t)
+            self._tables[t] = np.zeros((t + 1, t + 1, HYPOTHESES))
+            self._tables[t][possible] = self._compute(t, one[possible], other[possible])
+        return self._tables[t][leader, rival]
 
     def _compute(self, t: int, leader: Counts, rival: Counts) -> Floats:
         """Return the probabilities [n, H] after ``t`` samples: the sum over m of P(m) P(D >= g after m)."""
