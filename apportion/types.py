@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from html import escape
 from numbers import Real
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,7 +24,6 @@ from apportion.untrusted import shown
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-Value = TypeVar("Value")
 
 SHOWN_PROMPTS = 5
 """Prompts that the ``repr`` of a batch shows."""
@@ -409,21 +408,14 @@ class Batch(ArrayValue):
                 "return at most the planned number to keep the budget"
             )
         merged = tuple((*old, *map(self._with_round, new)) for old, new in zip(self.rollouts, rollouts, strict=True))
-        asked = self.asked + plan.counts
-        asked.flags.writeable = False
-        return _checked(Batch, self.prompts, self.belief, merged, asked, self.costs, self.started, self.round + 1)
+        return replace(self, rollouts=merged, asked=self.asked + plan.counts, round=self.round + 1)
 
     def part(self, indices: Sequence[int]) -> Batch:
         """Return the batch of the prompts at ``indices``, as if it had started with them alone."""
-        belief, one = self.belief, len(indices) == 1
-        own = slice(indices[0], indices[0] + 1) if one else list(indices)
-        columns = [column[own] for column in (belief.alpha, belief.beta, belief.variance, self.asked, self.costs)]
-        for column in columns:
-            column.flags.writeable = False
-        prompts, rollouts = tuple(self.prompts[q] for q in indices), tuple(self.rollouts[q] for q in indices)
-        return _checked(
-            Batch, prompts, _checked(Belief, *columns[:3]), rollouts, *columns[3:], len(prompts), self.round
-        )
+        own = list(indices)
+        belief = Belief(*(getattr(self.belief, each.name)[own] for each in fields(Belief)))
+        prompts, rollouts = tuple(self.prompts[q] for q in own), tuple(self.rollouts[q] for q in own)
+        return Batch(prompts, belief, rollouts, self.asked[own], self.costs[own], len(own), self.round)
 
     def join(self, other: Batch) -> Batch:
         """Return both batches as one, this one's prompts first. ``started`` stays that of this batch."""
@@ -445,21 +437,7 @@ class Batch(ArrayValue):
         )
 
     def _with_round(self, rollout: Rollout) -> Rollout:
-        if rollout.round == self.round:
-            return rollout
-        r = rollout
-        return _checked(
-            Rollout,
-            r.correct,
-            r.answer,
-            r.reward,
-            r.completion,
-            r.tokens,
-            r.score_norm,
-            self.round,
-            r.step,
-            r.components,
-        )
+        return rollout if rollout.round == self.round else replace(rollout, round=self.round)
 
 
 @cache
@@ -539,14 +517,6 @@ def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]
     cells = ("".join(f"<{tag}>{escape(str(cell))}</{tag}>" for cell in line) for tag, line in lines)
     body = "".join(f"<tr>{line}</tr>" for line in cells)
     return f"<table><caption>{escape(title + more)}</caption>{body}</table>"
-
-
-def _checked(kind: type[Value], *values: Any) -> Value:
-    """Return a ``kind`` of all its fields, which were checked before, and whose arrays are read-only."""
-    made = object.__new__(kind)
-    for name, value in zip(kind.__slots__, values, strict=True):  # type: ignore[attr-defined]
-        object.__setattr__(made, name, value)
-    return made
 
 
 def _rollout_list(rollouts: Iterable[Rollout], q: int) -> tuple[Rollout, ...]:
