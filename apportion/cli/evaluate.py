@@ -152,7 +152,7 @@ def _lines(found: Rollouts, scores: Evaluation) -> Iterator[str]:
     yield from doubt_lines(found.doubts)
     mean = scores.mean
     if not scores.at:
-        yield f"mean@k {mean.mean:.4g} ({mean.low:.4g} to {mean.high:.4g})"
+        yield f"mean@k {_cell(mean, '.4g')}"
         yield from wrapped(GRADED)
         return
     yield f"mean@k {_cell(mean)} for every k"
@@ -168,8 +168,12 @@ def _lines(found: Rollouts, scores: Evaluation) -> Iterator[str]:
         yield from wrapped(WITHOUT_ANSWERS)
 
 
-def _cell(score: Score | None) -> str:
-    return "" if score is None else f"{score.mean:.1%} ({score.low:.1%} to {score.high:.1%})"
+def _cell(score: Score | None, form: str = ".1%") -> str:
+    """Return a score with its interval, which one problem has not."""
+    if score is None:
+        return ""
+    mean, low, high = (format(each, form) for each in (score.mean, score.low, score.high))
+    return f"{mean} ({low} to {high})" if score.low == score.low else mean
 
 
 def _refuse(options: Mapping[str, object], needed: str, got: str) -> None:

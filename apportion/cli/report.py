@@ -74,7 +74,10 @@ def report(
         replayed = partial(_replayed, names) if rules else None
         opened = partial(open_run, rewards=reward or [], columns=pairs_of(column, "--column"))
         if refresh is not None:
-            for found in follow(runs, out, refresh, until_step, timeout, advice, replayed, opened):
+            pages = follow(
+                runs, out, refresh, until_step, timeout, advice, replayed, opened, price_per_hour=price_per_hour
+            )
+            for found in pages:
                 typer.echo(f"{out}: step {found.last_step}" if found.last_step >= 0 else f"{out}")
             return
         is_page = not (as_text or as_json)

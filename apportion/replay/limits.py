@@ -102,6 +102,11 @@ def check_recorded(name: str, rule: Allocator | Selector, record: RunRecord) -> 
     needs = rule.needs
     if isinstance(rule, Selector):
         check_selector(rule, Needs(), graded=not record.binary)
+        if np.median(np.unique(record.prompt, return_counts=True)[1]) < 2:
+            raise ValueError(
+                f"most prompts must be visited twice to replay {name}, got one group of most: what it chooses again "
+                "would give it the group that it has seen; replay a run of several epochs, or leave it out"
+            )
     if needs.labels and np.isnan(record.reward).all():
         raise ValueError(f"rewards must be recorded to replay {name}, got none; replay rules without labels")
     if needs.binary and not record.binary:

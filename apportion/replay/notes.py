@@ -28,7 +28,7 @@ def notes(found: Replay) -> list[str]:
         if each.warnings:
             told.append(f"{each.name} logged {each.warnings} warnings, such as a batch that it could not fill.")
     for choice in found.selectors[1:]:
-        if not choice.above_shuffled.low > 0:
+        if choice.above_shuffled.low <= 0:
             told.append(
                 f"{choice.name} finds no more mixed groups than shuffled epochs do, beyond noise: it knew nothing."
             )

@@ -31,12 +31,13 @@ def follow(
     replayed: Replayer | None = None,
     opened: Opener = open_run,
     wait: Callable[[float], object] = time.sleep,
+    price_per_hour: float | None = None,
 ) -> Iterator[RunReport]:
     """Write the page to ``out``, again whenever a file of a run has changed, and yield each report that was written.
 
     The files are looked at every ``refresh`` seconds. It ends when a run has reached ``until_step``, or after
     ``timeout`` seconds; without either it goes on until it is stopped. The last page no longer loads itself again.
-    Raises as ``read_sources`` does, and OSError.
+    Raises as ``read_sources`` and ``report_of`` do, and OSError.
     """
     if not 0 < refresh <= MOST_SECONDS:
         raise ValueError(
@@ -49,7 +50,7 @@ def follow(
     seen: Stamp | None = None
     while True:
         if (now := stamp(paths)) != seen:
-            seen, report = now, report_of(read_sources(paths, advice, replayed, opened))
+            seen, report = now, report_of(read_sources(paths, advice, replayed, opened), price_per_hour)
             write_page(out, page_of(report, refresh))
             yield report
         left = ends - time.monotonic()

@@ -15,6 +15,7 @@ from apportion.replay.allocating import quiet, replay_allocator
 from apportion.replay.cells import measures
 from apportion.replay.drawing import fresh_groups, own_rows, rollout_of
 from apportion.replay.limits import drift
+from apportion.selection import Mixed
 from benchmarks.expected import hora
 from benchmarks.real_run_data import grpo_run
 from tests.cases import assert_refused
@@ -226,6 +227,9 @@ def test_what_was_not_recorded_or_given_is_refused_in_one_line():
             ("rewards must be 0 or 1 to replay hora, got graded ones", ("graded", "hora")),
         ],
     )
+    once = record_of_visits([[4]] * 8, 8, [*"abcdefgh"])
+    with pytest.raises(ValueError, match="most prompts must be visited twice to replay mixed, got one group of most"):
+        replay(once, {"mixed": Mixed()}, batch=4)
 
 
 def test_graded_rewards_are_replayed_by_rules_that_take_them():

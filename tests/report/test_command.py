@@ -192,6 +192,9 @@ def test_the_page_begins_with_the_health_of_the_run_and_what_it_cost(tmp_path):
     found = printed("report", tmp_path / "log", "--text", "--price-per-hour", 30).splitlines()
     assert found[1].startswith("Cost: 240.00 for 8.0 hours; ") and "dead groups, by their" in found[1]
     assert found[2].startswith("Health: no sign of sickness in")
+    page = tmp_path / "page.html"
+    printed("report", tmp_path / "log", "--out", page, "--refresh", 1, "--timeout", 0, "--price-per-hour", 30)
+    assert "Cost: 240.00 for 8.0 hours; " in page.read_text()
     write_record(replace(record, written=np.full(len(record.step), np.nan)), tmp_path / "other")
     given = ["report", tmp_path / "other", "--text", "--price-per-hour"]
     assert "Cost: unknown" in printed(*given, 30)
