@@ -44,11 +44,6 @@ class SeedInterval:
         """The interval of a difference as text: +0.070 ± 0.012."""
         return f"{self:+.3f}"
 
-    @property
-    def percent(self) -> str:
-        """The interval of a share as text: 35.2% ± 1.4%."""
-        return f"{self:.1%}"
-
 
 @dataclass(frozen=True)
 class Run:

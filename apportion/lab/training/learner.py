@@ -1,6 +1,6 @@
 """The learner: it updates the policy, and PPO's critic, from the groups of a step."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,6 @@ from apportion.types import Floats, Group
 
 ROWS_AT_ONCE = 256
 VALUE_CLIP = 0.5
-SIGNED = "exp_avg"
-"""The only tensor of Adam's that may be below 0."""
 
 
 class PolicyLearner:
@@ -67,14 +65,14 @@ class PolicyLearner:
         return {name: part.state_dict() for name, part in self._parts().items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue exactly where ``state_dict`` was taken. Raise ValueError for a state of other sizes or settings."""
+        """Continue exactly where ``state_dict`` was taken. Raise ValueError for a state of other sizes."""
         parts = self._parts()
         saved = SavedValues(state, "the learner", parts)
         for name, part in parts.items():
-            if not _fits(saved.state(name), part):
-                raise saved.refusal(name, "finite tensors of the sizes of this run, with its settings,")
-        for name, part in parts.items():
-            part.load_state_dict(saved.state(name))
+            try:
+                part.load_state_dict(saved.state(name))
+            except (RuntimeError, KeyError, ValueError) as error:
+                raise saved.refusal(name, "the state of a model or an Adam of the sizes of this run") from error
 
     def _begin(self) -> None:
         """Make new optimisers, and a new critic for PPO."""
@@ -131,49 +129,3 @@ def _keep(group: Group) -> Group:
     """Return the group with only the rollouts that enter the loss."""
     rollouts = tuple(rollout for rollout, keep in zip(group.rollouts, group.keep, strict=True) if keep)
     return Group(group.prompt, rollouts, recompute=group.recompute[group.keep])
-
-
-def _fits(saved: Mapping[str, Any], part: torch.nn.Module | torch.optim.Optimizer) -> bool:
-    """Return whether ``saved`` may be a state of a model, or of an Adam with the same settings, as ``part`` is."""
-    own = part.state_dict()
-    if isinstance(part, torch.nn.Module):
-        return _alike(saved, own)
-    weights = dict(enumerate(weight for group in part.param_groups for weight in group["params"]))
-    state = saved.get("state")
-    if saved.keys() != own.keys() or not isinstance(state, Mapping) or not state.keys() <= weights.keys():
-        return False
-    likes = {
-        number: {"step": torch.zeros(()), SIGNED: weights[number], "exp_avg_sq": weights[number]} for number in state
-    }
-    return _same_settings(saved["param_groups"], own["param_groups"]) and all(
-        _alike(moments, likes[number]) and all((moments[key] >= 0).all() for key in moments if key != SIGNED)
-        for number, moments in state.items()
-    )
-
-
-def _same_settings(saved: Any, own: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether Adam's parameter groups agree. Versions of torch differ in the settings that we do not set."""
-    ours = ("lr", "betas", "weight_decay", "params")
-    return (
-        isinstance(saved, list)
-        and len(saved) == len(own)
-        and all(
-            isinstance(found, dict)
-            and all(found.get(key, None if key in ours else value) == value for key, value in group.items())
-            for found, group in zip(saved, own, strict=True)
-        )
-    )
-
-
-def _alike(saved: Any, own: Mapping[str, torch.Tensor]) -> bool:
-    """Return whether ``saved`` has tensors of the names, shapes and types of ``own``, all finite."""
-    return (
-        isinstance(saved, Mapping)
-        and saved.keys() == own.keys()
-        and all(
-            isinstance(found := saved[key], torch.Tensor)
-            and (found.shape, found.dtype) == (like.shape, like.dtype)
-            and bool(torch.isfinite(found).all())
-            for key, like in own.items()
-        )
-    )

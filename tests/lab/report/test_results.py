@@ -11,4 +11,4 @@ def test_interval_is_students():
     interval = SeedInterval.of(values)
     assert (interval.mean - interval.half_width, interval.mean + interval.half_width) == pytest.approx((low, high))
     assert SeedInterval.of([0.3]).half_width is None
-    assert SeedInterval(0.352, 0.0142).percent == "35.2% ± 1.4%" and SeedInterval(0.352, None).percent == "35.2%"
+    assert f"{SeedInterval(0.352, 0.0142):.1%}" == "35.2% ± 1.4%" and f"{SeedInterval(0.352, None):.1%}" == "35.2%"

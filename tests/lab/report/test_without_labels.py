@@ -117,7 +117,7 @@ def test_the_tables_hold_every_arm_and_what_was_saved(tmp_path):
     summary = summarise(MEASURES, runs, "ttrl")[1]
     assert (ttrl["allocator"], optpo["allocator"], ttrl["- start"]) == ("ttrl", "optpo", "+0.253 ± 0.038")
     assert optpo["- baseline"] == summary.mean_16_difference.signed
-    assert optpo["labels right"] == "0.600 ± 0.000" and optpo["saved"] == summary.tokens_saved.percent
+    assert optpo["labels right"] == "0.600 ± 0.000" and optpo["saved"] == f"{summary.tokens_saved:.1%}"
     assert optpo["rollouts"] == "19" and optpo["CPU s"] == "4"
 
 
@@ -131,7 +131,7 @@ def test_a_saving_beyond_noise_is_told_with_its_accuracy_and_what_is_not_ruled_o
     arm = summarise(MEASURES, runs, "ttrl")[1]
     saved, difference = arm.rollouts_saved, arm.mean_16_difference
     _, said = told(runs)
-    assert said[0].startswith(f"rollouts saved of ttrl's beyond noise: optpo ({saved.percent}) (3 seeds; ")
+    assert said[0].startswith(f"rollouts saved of ttrl's beyond noise: optpo ({saved:.1%}) (3 seeds; ")
     loss = difference.half_width - difference.mean
     assert said[1] == (
         f"The mean@16 of optpo is within noise ({difference.signed}): a loss of up to {loss:.3f} is not ruled out."

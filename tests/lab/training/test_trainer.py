@@ -193,7 +193,6 @@ def _set(*keys, value):
 
 
 WEIGHT = ("learner", "policy", "model.embed_tokens.weight")
-ADAM = ("learner", "optimizer")
 FORGED = [
     ("steps must be a number of at least 0", _set("steps", value=-1)),
     ("steps must be a number of at least 0", _set("steps", value=2.5)),
@@ -205,17 +204,9 @@ FORGED = [
     ("must come from the allocator 'ar3po', got None", _set("allocator", value={})),
     ("step must be", _set("allocator", "store", "step", value=-3)),
     ("baseline must be None", _set("baseline", value={"baseline": "zero"})),
-    ("policy must be finite tensors", _set(*WEIGHT, value=lambda saved: saved[:-1])),
-    ("policy must be finite tensors", _set(*WEIGHT, value=lambda saved: saved.double())),
-    ("policy must be finite tensors", _set(*WEIGHT, value=lambda saved: saved * float("nan"))),
-    ("policy must be finite tensors", _set("learner", "policy", value={})),
-    ("optimizer must be finite tensors", _set(*ADAM, "param_groups", 0, "lr", value=9.0)),
-    ("optimizer must be finite tensors", _set(*ADAM, "param_groups", 0, "maximize", value=True)),
-    ("optimizer must be finite tensors", _set(*ADAM, "param_groups", value=[])),
-    ("optimizer must be finite tensors", _set(*ADAM, "param_groups", 0, value={})),
-    ("optimizer must be finite tensors", _set(*ADAM, "state", 0, "exp_avg_sq", value=lambda saved: saved - 1)),
-    ("optimizer must be finite tensors", _set(*ADAM, "state", 0, "exp_avg", value=torch.zeros(1))),
-    ("optimizer must be finite tensors", _set(*ADAM, "state", value={10**6: {}})),
+    ("policy must be the state of a model", _set(*WEIGHT, value=lambda saved: saved[:-1])),
+    ("policy must be the state of a model", _set("learner", "policy", value={})),
+    ("optimizer must be the state of", _set("learner", "optimizer", "param_groups", value=[])),
     ("critic_optimizer must be", _set("learner", "critic_optimizer", value={"state": {}})),
     ("got that of a 'TRL run'", lambda path: save_state(path, "TRL run", {})),
 ]
