@@ -76,7 +76,7 @@ ALLOWED = {
     "typer": ("cli",),
     "rich": ("runs", "vote"),
     "filelock": ("runs",),
-    "pydantic": ("config", "trl"),  # axolotl reads a plugin's settings by a model of pydantic
+    "pydantic": ("config", "report", "trl"),  # axolotl reads a plugin's settings by a model of pydantic
     "tomli_w": ("toml",),
     "sentence_transformers": ("predictors",),
     "pyarrow": ("rows", "records", "lab"),
@@ -325,7 +325,8 @@ def test_every_make_command_in_the_readme_exists():
 
 def test_the_readme_is_short():
     readme = (ROOT / "README.md").read_text()
-    assert len(readme.split()) <= 1200 and max(map(len, readme.splitlines())) <= 140
+    lines = [line for line in readme.splitlines() if not line.startswith("| ")]  # a row of a table cannot be wrapped
+    assert len(readme.split()) <= 1200 and max(map(len, lines)) <= 140
 
 
 def test_results_are_light():
