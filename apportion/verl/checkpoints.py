@@ -68,9 +68,8 @@ class SavedAllocation(CheckpointCallback):  # type: ignore[misc]
 
 def write_before_weights(trainer: Any) -> None:
     """Write our file of the checkpoint that ``trainer`` begins to save."""
-    if isinstance(trainer.checkpoint_callback, SavedAllocation):
-        folder = Path(trainer.config.trainer.default_local_dir) / f"{FOLDER}{trainer.global_steps}"
-        trainer.checkpoint_callback.write(trainer, folder)
+    folder = Path(trainer.config.trainer.default_local_dir) / f"{FOLDER}{trainer.global_steps}"
+    trainer.checkpoint_callback.write(trainer, folder)
 
 
 def resumed_file(config: DictConfig, *, strict: bool = False) -> Path | None:

@@ -9,7 +9,7 @@ from verl.trainer.ppo.core_algos import AdvantageEstimator, get_adv_estimator_fn
 from verl.trainer.ppo.v1 import get_trainer_cls
 from verl.utils.import_utils import load_class_from_fqn
 
-from apportion.advantages import Weighting, check_agreement, check_baseline, check_compared, default_weighting
+from apportion.advantages import check_agreement, check_baseline, check_compared, default_weighting
 from apportion.allocators import AR3PO, DAPO, Allocator, PilotCommit, ReinforceAda
 from apportion.checks import choices
 from apportion.config import placed
@@ -114,14 +114,20 @@ def _check_estimator(config: DictConfig, allocation: VerlAllocation) -> None:
             f"algorithm.adv_estimator must not be {name}, which samples, rewards or groups in its own way; use one of "
             f"{', '.join(NAMES)}"
         )
-    if by_row(config):
+    trained, own = trained_estimator(config), by_row(config)
+    if own:
         _check_own_estimator(config, name)
-        own = name.removeprefix(PREFIX)
-        check_compared(allocation.allocator, own)
-        _check_baseline(own, name, allocation)
-        _check_agreement(allocation, own, allocation.weighting or default_weighting(own))
     else:
-        _check_verls_estimator(config, name, allocation)
+        _check_verls_estimator(name, allocation)
+    try:
+        if own:
+            check_compared(allocation.allocator, trained)
+        check_baseline(trained, allocation.baseline)
+        # the weights of verl's own estimators have a warning of theirs
+        weighting = allocation.weighting or default_weighting(trained) if own else "prompt"
+        check_agreement(allocation.allocator, trained, weighting)
+    except ValueError as error:
+        raise ValueError(f"allocation must fit algorithm.adv_estimator={name}: {error}") from error
 
 
 def _check_own_estimator(config: DictConfig, name: str) -> None:
@@ -150,17 +156,12 @@ def _check_own_estimator(config: DictConfig, name: str) -> None:
         )
 
 
-def _check_verls_estimator(config: DictConfig, name: str, allocation: VerlAllocation) -> None:
+def _check_verls_estimator(name: str, allocation: VerlAllocation) -> None:
     try:
         get_adv_estimator_fn(name)
     except ValueError as error:
         known = [*NAMES, *(each.value for each in AdvantageEstimator if each.value not in UNSUPPORTED)]
         raise ValueError(f"algorithm.adv_estimator must be known, got {name}; {choices(name, known)}") from error
-    if allocation.baseline is not None:
-        raise ValueError(
-            f"allocation.baseline needs {PREFIX}reinforce or {PREFIX}spo, got {allocation.baseline.name} with {name}; "
-            "set algorithm.adv_estimator to one of them, or leave the baseline out"
-        )
     if allocation.weighting is not None:
         raise ValueError(
             f"allocation.weighting needs an {PREFIX} estimator, got {allocation.weighting} with {name}; leave it out, "
@@ -171,7 +172,6 @@ def _check_verls_estimator(config: DictConfig, name: str, allocation: VerlAlloca
             f"algorithm.adv_estimator must be one of {', '.join(NAMES)} with {allocation.allocator.name}, got {name}; "
             "its baselines use rollouts that are not trained on, which verl's own estimators do not see"
         )
-    _check_agreement(allocation, trained_estimator(config), "prompt")  # its weights are warned of below
     if name != AdvantageEstimator.GAE.value:
         logger.warning(
             "algorithm.adv_estimator=%s weighs prompts by their numbers of rollouts, and its baselines use trained "
@@ -179,27 +179,6 @@ def _check_verls_estimator(config: DictConfig, name: str, allocation: VerlAlloca
             name,
             PREFIX,
         )
-
-
-def _check_baseline(own: str, name: str, allocation: VerlAllocation) -> None:
-    try:
-        check_baseline(own, allocation.baseline)
-    except ValueError as error:
-        raise ValueError(
-            f"allocation.baseline must be given with {PREFIX}reinforce and {PREFIX}spo, and only then, got "
-            f"{'none' if allocation.baseline is None else allocation.baseline.name} with "
-            f"algorithm.adv_estimator={name}; set both, or neither"
-        ) from error
-
-
-def _check_agreement(allocation: VerlAllocation, estimator: str, weighting: Weighting) -> None:
-    try:
-        check_agreement(allocation.allocator, estimator, weighting)
-    except ValueError as error:
-        raise ValueError(
-            f"allocation.allocator.estimator must be {estimator}, the estimator that trains, got "
-            f"{allocation.allocator.needs.estimator}; set it, or algorithm.adv_estimator"
-        ) from error
 
 
 def _compares_beyond_loss(allocator: Allocator) -> bool:

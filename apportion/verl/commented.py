@@ -2,20 +2,19 @@
 
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
 from typing import Any, get_args, get_type_hints
 
 import yaml  # type: ignore[import-untyped]
 
 from apportion.config import REGISTRIES
 from apportion.described import described_fields, summary
-from apportion.verl.configs import ALLOCATION, GROUPS, SELECTION
 from apportion.verl.coordinator.settings import VerlAllocation
 
 ROOT = "allocation"
 WIDTH = 120
-PACKAGE = re.compile(r"^# @package (?P<path>\S+)$", re.MULTILINE)
+PACKAGE = re.compile(r"^# @package (?!_global_)(?P<path>\S+)$", re.MULTILINE)
 KEY = re.compile(r"^(?P<indent> *)(?P<key>\w+):(?: |$)")
 
 Path = tuple[str, ...]
@@ -34,61 +33,46 @@ def with_comments(text: str) -> str:
     <BLANKLINE>
     """
     package = PACKAGE.search(text)
-    above: Path = tuple(package["path"].split(".")) if package and package["path"] != "_global_" else ()
+    above: Path = tuple(package["path"].split(".")) if package else ()
     try:
         table = yaml.safe_load(text)
     except yaml.YAMLError:  # Hydra prints other things too, such as what it cannot find
         return text
-    comments = dict(_comments_of(table, above))
-    return "".join(_commented_lines(text.splitlines(keepends=True), above, comments))
-
-
-def _commented_lines(lines: Sequence[str], above: Path, comments: Mapping[Path, str]) -> Iterator[str]:
-    """Yield ``lines``, which are below the keys ``above``, and before each setting its comment."""
+    for key in reversed(above):
+        table = {key: table}
+    comments = dict(_comments(VerlAllocation, table.get(ROOT), (ROOT,))) if isinstance(table, Mapping) else {}
+    lines: list[str] = []
     open_keys: list[tuple[int, str]] = []
-    for line in lines:
+    for line in text.splitlines(keepends=True):
         if found := KEY.match(line):
             indent = len(found["indent"])
             open_keys = [(column, key) for column, key in open_keys if column < indent] + [(indent, found["key"])]
             comment = comments.get((*above, *(key for _, key in open_keys)), "")
             prefix = f"{found['indent']}# "
-            for each in textwrap.wrap(comment, WIDTH - len(prefix), break_long_words=False, break_on_hyphens=False):
-                yield f"{prefix}{each}\n"
-        yield line
+            wrapped = textwrap.wrap(comment, WIDTH - len(prefix), break_long_words=False, break_on_hyphens=False)
+            lines += [f"{prefix}{each}\n" for each in wrapped]
+        lines.append(line)
+    return "".join(lines)
 
 
-def _comments_of(table: Any, above: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the comments on ``table``, which is below the keys ``above``."""
-    for group in (ALLOCATION, SELECTION, *GROUPS):  # printed alone it does not say in which allocator it is
-        if ".".join(above) == group.key and isinstance(table, Mapping) and table.get("name") in group.kinds:
-            yield from _comments(group.kinds[table["name"]], table, above)
-            return
-    for key in reversed(above):
-        table = {key: table}
-    found = table.get(ROOT) if isinstance(table, Mapping) else None
-    if isinstance(found, Mapping):
-        yield from _comments(VerlAllocation, found, (ROOT,))
-
-
-def _comments(kind: type[Any], table: Mapping[str, Any], path: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the comments on a ``table`` of settings of ``kind`` and on those within it, by path."""
+def _comments(hint: Any, table: Any, path: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the comments on a ``table`` of settings annotated with ``hint`` and on those within it, by path."""
+    kind = _kind_of(hint, table) if isinstance(table, Mapping) else None
+    if kind is None:
+        return
     described, hints = described_fields(kind), get_type_hints(kind)
+    for name, value in table.items():
+        if name in hints:
+            yield (*path, name), described.get(name, "")
+            yield from _comments(hints[name], value, (*path, name))
     yield (*path, "name"), summary(kind)
-    for field in (field for field in fields(kind) if field.init and field.name in table):
-        own, value = (*path, field.name), table[field.name]
-        yield own, described.get(field.name, "")
-        inner = _kind_of(hints[field.name], value)
-        if inner is not None:
-            yield from _comments(inner, value, own)
 
 
-def _kind_of(hint: Any, value: Any) -> type[Any] | None:
-    """Return the dataclass of the table ``value`` of a field annotated with ``hint``; None for anything else."""
-    if not isinstance(value, Mapping):
-        return None
+def _kind_of(hint: Any, table: Mapping[str, Any]) -> type[Any] | None:
+    """Return the dataclass of a ``table`` annotated with ``hint``; None for anything else."""
     for each in (hint, *get_args(hint)):
         if each in REGISTRIES:
-            found = REGISTRIES[each].get(str(value.get("name")))
+            found = REGISTRIES[each].get(str(table.get("name")))
             return found if isinstance(found, type) else None  # a preset is a function
         if isinstance(each, type) and is_dataclass(each):
             return each

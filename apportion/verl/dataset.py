@@ -11,6 +11,7 @@ from verl.utils.config import omega_conf_to_dataclass
 from apportion.engines.fresh_rows import FreshRows, draw_distinct
 from apportion.engines.prompts import text_of
 from apportion.types import Prompt, prompt_id
+from apportion.untrusted import shown
 
 
 def prompt_of(
@@ -23,7 +24,8 @@ def prompt_of(
 
     Its known success rate is ``extra_info[rate_key]``, which may be None.
 
-    Raises ValueError if ``extra_info`` lacks ``id_key`` or ``rate_key``, and for a rate outside [0, 1].
+    Raises ValueError if ``extra_info`` lacks ``id_key`` or ``rate_key``, for an id that is None or NaN, and for a rate
+    outside [0, 1].
 
     >>> row = {"raw_prompt": [{"role": "user", "content": "6 x 7?"}], "extra_info": {"number": 3}}
     >>> prompt_of(row).text, prompt_of(row, "number").id
@@ -35,6 +37,11 @@ def prompt_of(
         id = prompt_id(text, str(row.get("data_source", "")))
     else:
         id = str(_extra(row, "id_key", id_key, "leave it out to use hashes"))
+        if id in ("None", "nan"):
+            raise ValueError(
+                f"allocation.id_key must be a key of extra_info with a value in every row, got {id} for {id_key!r} of "
+                f"{shown(text)}; rows without one would count as one prompt, so leave it out to use hashes"
+            )
     try:
         return Prompt(text, id=id, data=data, rate=rate)
     except ValueError as error:

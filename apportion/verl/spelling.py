@@ -1,15 +1,16 @@
 """Misspelt overrides of ``python -m apportion.verl``, found in a second, before verl is imported, which takes ten."""
 
 import re
-from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
+from omegaconf import DictConfig
 
+from apportion.checks import choices
 from apportion.toml import ConfigError
 
 CONFIGS = Path(__file__).parent / "conf"
@@ -32,8 +33,8 @@ def check_overrides(arguments: Sequence[str]) -> None:
     except MissingConfigException as error:
         if match := NOT_FOUND.search(str(error)):
             group, name = match.groups()
-            choices = re.findall(r"^\t(\w+)$", str(error), re.MULTILINE)
-            raise ConfigError(f"{group} has no choice {name!r}; {_nearest(name, choices, f'{group}=')}") from error
+            known = re.findall(r"^\t(\w+)$", str(error), re.MULTILINE)
+            raise ConfigError(f"{group} has no choice {name!r}; {choices(name, known)}") from error
     except ConfigCompositionException as error:
         if match := NOT_OVERRIDDEN.match(str(error)):
             groups = [each for each in arguments if re.match(r"allocation(/\w+)*=", each)]
@@ -50,17 +51,11 @@ def _composed(overrides: list[str]) -> Any:
 def _unknown(key: str, config: Any) -> str:
     """Return what is wrong with ``key``, by the settings beside it."""
     place, parts = config, key.split(".")
-    known = 0
-    while known < len(parts) - 1 and hasattr(place, "keys") and parts[known] in place and place[parts[known]]:
-        place, known = place[parts[known]], known + 1
-    beside = [str(name) for name in place] if hasattr(place, "keys") else []
-    prefix = ".".join([*parts[:known], ""])[:-1] + "." * bool(known)
-    return f"{key} is no setting; {_nearest(parts[known], beside, prefix)} To add a key of your own, write +{key}="
-
-
-def _nearest(name: str, choices: Iterable[str], prefix: str) -> str:
-    known = sorted(choices)
-    close = get_close_matches(name, known, n=1)
-    if close:
-        return f"did you mean {prefix}{close[0]}?"
-    return f"there are {prefix}{', '.join(known)}." if known else f"{prefix[:-1]} has no settings."
+    while len(parts) > 1 and isinstance(place, DictConfig) and parts[0] in place and place[parts[0]]:
+        place = place[parts.pop(0)]
+    remedy = (
+        choices(parts[0], map(str, place))
+        if isinstance(place, DictConfig)
+        else f"{key.rpartition('.')[0]} has no settings"
+    )
+    return f"{key} is no setting; {remedy}. To add a key of your own, write +{key}="

@@ -132,6 +132,6 @@ def check_stream(config: DictConfig, allocation: VerlAllocation) -> None:
         stream_of(config, allocation, [Prompt("a prompt")])
     except ValueError as error:
         raise ValueError(
-            f"allocation.stream needs a rule that plans each prompt alone, or splits rollouts_per_prompt by a price, "
-            f"got {allocation.allocator.name}: {error}"
+            f"allocation.stream must fit the rule and verl's batches, got {allocation.allocator.name}: {error}; a rule "
+            "fits that plans each prompt alone, or splits rollouts_per_prompt by a price"
         ) from error

@@ -4,15 +4,21 @@ verl has no hook for this. Two names in the module of its trainer are replaced i
 logs, by one that adds our metrics, and the function that pads batches, by one that counts rows.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 from verl.trainer.ppo.v1 import trainer_base
 
 from apportion.engines.metrics import PREFIX
+from apportion.verl.seam import replace
 
 STEP = "training/global_step"
 """A metric that training steps have, and validations do not."""
+
+COUNTED = ("rows", "padding")
+counts = Counter[str]()
+"""The rows and the padding rows of all updates since the last step was logged."""
 
 Metrics = Callable[[], dict[str, float]]
 
@@ -29,36 +35,24 @@ class AllocationTracking(trainer_base.Tracking):  # type: ignore[misc]
         """Log ``data``, with our metrics if it is of a training step."""
         metrics = type(self).metrics
         if STEP in data and metrics is not None:
-            ours = metrics() | padding.take_counts()
+            ours = metrics() | {name: float(counts.pop(name, 0)) for name in COUNTED}
             data = data | {name if "/" in name else PREFIX + name: value for name, value in ours.items()}
         super().log(data, step, backend)
 
 
-class PaddingCounter:
-    """verl's ``upsample_batch_to_divisible_size``, which also counts rows."""
+def counted(pad: Callable[..., Any]) -> Callable[..., Any]:
+    """Return verl's ``upsample_batch_to_divisible_size``, which also counts rows."""
 
-    def __init__(self, pad: Callable[..., Any]) -> None:
-        self._pad, self._rows, self._padding = pad, 0, 0
-
-    def __call__(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return ``batch`` as verl pads it."""
-        padded = self._pad(batch, *args, **kwargs)
-        self._rows += len(batch)
-        self._padding += len(padded) - len(batch)
-        return padded
-
-    def take_counts(self) -> dict[str, float]:
-        """Return the counts since the last call."""
-        found = {"rows": float(self._rows), "padding": float(self._padding)}
-        self._rows = self._padding = 0
+    def padded(batch: Any, *args: Any, **kwargs: Any) -> Any:
+        found = pad(batch, *args, **kwargs)
+        counts.update(rows=len(batch), padding=len(found) - len(batch))
         return found
 
-
-padding = PaddingCounter(trainer_base.upsample_batch_to_divisible_size)
+    return padded
 
 
 def log_metrics(metrics: Metrics) -> None:
     """Have verl's trainer in this process log the result of ``metrics``, which replaces that of an earlier call."""
     AllocationTracking.metrics = metrics
     trainer_base.Tracking = AllocationTracking
-    trainer_base.upsample_batch_to_divisible_size = padding
+    replace(trainer_base, "upsample_batch_to_divisible_size", counted)

@@ -28,7 +28,7 @@ START_SECONDS, RETRY_SECONDS = 0.05, 0.5
 """Time between two looks whether all workers have started, and whether Ray has restarted a worker."""
 
 LOOK_SECONDS = 0.5
-"""Time between two looks for what takes too long: silent workers, tasks whose time is over, a trainer that waits."""
+"""Time between two looks for what takes too long: a silent worker, tasks whose time is over, a trainer that waits."""
 
 REPORT_SECONDS = 60.0
 """Time between two lines of the log while no result comes, or while the trainer is at one line of a step."""
@@ -36,17 +36,17 @@ REPORT_SECONDS = 60.0
 
 @dataclass(eq=False)
 class LivingWorker:
-    """One life of a worker. It was ``heard`` of then, and is ``useful`` once it has reported something.
+    """One life of a worker. It is ``useful`` once it has reported something, and ``silent`` for so many seconds.
 
-    ``given_up`` is set when it is killed. ``waiting`` are the tasks of this turn of the event loop.
+    It is ``given_up`` when it is killed. ``waiting`` are the tasks of this turn of the event loop.
     """
 
     name: str
     handle: Any
     place: WorkerPlace
-    heard: float = field(default_factory=time.monotonic)
+    silent: float = 0.0
     useful: bool = False
-    given_up: asyncio.Event = field(default_factory=asyncio.Event)
+    given_up: bool = False
     waiting: list[WorkerTask] = field(default_factory=list)
 
 
@@ -142,9 +142,8 @@ class WorkerGroup:
 
     def _receive(self, worker: LivingWorker, values: Sequence[bytes]) -> None:
         """Take what a worker reports, which may be nothing."""
-        worker.heard = time.monotonic()
         if values:
-            worker.useful, self._waiting_since = True, worker.heard
+            worker.useful, self._waiting_since = True, time.monotonic()
             self._coordinator.receive(opened(values))
             self._name_silent()
 
@@ -156,9 +155,6 @@ class WorkerGroup:
                 logger.info("Worker %s died with what it was given: %s", worker.name, error)
                 if self._living.get(worker.name) is worker:
                     self._give_up(worker, "could not be given rows or tasks")  # Ray may only have lost its connection
-            except Exception as error:
-                logger.exception("Worker %s cannot be given rows or tasks", worker.name)
-                self._coordinator.fail(f"worker {worker.name} cannot be given rows or tasks: {error}")
 
         self._run(deliver())
 
@@ -172,8 +168,8 @@ class WorkerGroup:
     def _end(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("The coordinator failed", exc_info=error)
-            self._coordinator.fail(f"the coordinator failed: {error!r}")
+            logger.error("The coordinator or a worker failed", exc_info=error)
+            self._coordinator.fail(f"the coordinator or a worker failed: {error!r}")
 
     def _name_silent(self) -> None:
         """Name the actors that do not answer in an error that may follow from their silence."""
@@ -200,12 +196,7 @@ class WorkerGroup:
             error = await self._listen(worker)
             lives = 1 if worker.useful else lives + 1
             await self._part(worker, error)
-        if not lives:
-            limit = self._limits.start
-            self._coordinator.fail(
-                f"worker {name} must start within {limit:g} seconds, got no answer; see Ray's log for why"
-            )
-        elif lives > RESTARTS:
+        if lives > RESTARTS:
             logger.error("Worker %s died %d times without a result; it counts as gone", name, lives)
             ray.kill(self._handles[name])
         self._unsettled.discard(name)
@@ -215,23 +206,24 @@ class WorkerGroup:
             )
 
     async def _listen(self, worker: LivingWorker) -> BaseException:
-        """Take what a worker reports until its process is dead. Return how it ended."""
-        given_up: asyncio.Future[Any] = asyncio.ensure_future(worker.given_up.wait())
-        try:
-            while True:
-                call: asyncio.Future[Any] = asyncio.ensure_future(worker.handle.reports.remote())
-                await asyncio.wait([call, given_up], return_when=asyncio.FIRST_COMPLETED)
-                if not call.done():
-                    await asyncio.wait([call], timeout=KILL_SECONDS)
-                if not call.done():
+        """Take what a worker reports until its process is dead. Return how it ended. Kill it if it is silent."""
+        killed = 0.0
+        while True:
+            worker.silent = 0.0
+            call: asyncio.Future[Any] = asyncio.ensure_future(worker.handle.reports.remote())
+            while not (await asyncio.wait([call], timeout=LOOK_SECONDS))[0]:
+                # a sum of looks, because this process may have been stopped itself
+                worker.silent += LOOK_SECONDS
+                if worker.silent > self._silent_seconds:
+                    self._give_up(worker, f"was silent for {worker.silent:.0f} s")
+                killed += LOOK_SECONDS * worker.given_up
+                if killed > KILL_SECONDS:
                     call.cancel()
                     return TimeoutError(f"its process was killed, and Ray did not notice within {KILL_SECONDS:g} s")
-                error = call.exception()
-                if isinstance(error, RayActorError):
-                    return error
-                self._receive(worker, call.result())
-        finally:
-            given_up.cancel()
+            error = call.exception()
+            if isinstance(error, RayActorError):
+                return error
+            self._receive(worker, call.result())
 
     async def _part(self, worker: LivingWorker, error: BaseException) -> None:
         """Have others take over from a worker, once it is certain that its process is gone."""
@@ -260,14 +252,8 @@ class WorkerGroup:
     async def _look(self) -> None:
         """Look for what takes too long."""
         while True:
-            before = time.monotonic()
             await asyncio.sleep(LOOK_SECONDS)
             now = time.monotonic()
-            busy = max(0.0, now - before - LOOK_SECONDS)  # this process was stopped or busy, and reports wait here
-            for worker in self._living.values():
-                worker.heard = min(now, worker.heard + busy)
-                if now - worker.heard > self._silent_seconds:
-                    self._give_up(worker, f"was silent for {now - worker.heard:.0f} s")
             self._coordinator.expire(now)
             self._name_silent()
             self._look_for_results(now)
@@ -275,9 +261,9 @@ class WorkerGroup:
 
     def _give_up(self, worker: LivingWorker, why: str) -> None:
         """Kill a worker whose death is not known yet. Its watch then acts as if Ray had reported it."""
-        if not worker.given_up.is_set():
+        if not worker.given_up:
             logger.error("Worker %s on %s %s; it is killed", worker.name, worker.place.host, why)
-            worker.given_up.set()
+            worker.given_up = True
             self._run(kill(worker.name, worker.place))
 
     def _look_for_results(self, now: float) -> None:
@@ -285,16 +271,15 @@ class WorkerGroup:
         silence = now - self._waiting_since
         if min(silence, now - self._reported) >= REPORT_SECONDS and (waits := self._coordinator.waits):
             self._reported = now
-            logger.warning("No result for %.0f s. Waiting for %s", silence, self._described(waits, now))
+            logger.warning("No result for %.0f s. Waiting for %s", silence, self._described(waits))
 
-    def _described(self, waits: Mapping[str, int], now: float) -> str:
+    def _described(self, waits: Mapping[str, int]) -> str:
         found = []
         for name, count in sorted(waits.items()):
             if (worker := self._living.get(name)) is None:
                 found.append(f"{count} tasks of {name or 'no worker'}, until Ray restarts it")
             else:
-                silence = now - worker.heard
-                found.append(f"{count} tasks of {name} on {worker.place.host}, heard of {silence:.0f} s ago")
+                found.append(f"{count} tasks of {name} on {worker.place.host}, heard of {worker.silent:.0f} s ago")
         return "; ".join(found)
 
     def _look_at_trainer(self) -> None:

@@ -61,11 +61,17 @@ def warm():
 def train(assets, warm, tmp_path_factory):
     """Return ``train(overrides, **settings)``, which runs verl as ``harness.run`` does and remembers the result.
 
-    With ``folder=`` a run is not remembered, because a second one may resume it there.
+    With ``folder=`` a run is not remembered, because a second one may resume it there. A run must end well, or be
+    killed once it has come ``until`` there, unless it is one that ``fails``.
     """
     known = {}
 
-    def trained(overrides=(), folder=None, **settings):
+    def trained(overrides=(), folder=None, fails=False, **settings):
+        done = found(overrides, folder, settings)
+        assert done.status != 0 if fails else done.status == -9 * ("until" in settings), done.output[-5000:]
+        return done
+
+    def found(overrides, folder, settings):
         if folder is not None:
             return harness.run(folder, assets, overrides, python=warm, **settings)
         bound = inspect.signature(harness.run).bind("", "", list(overrides), **settings)

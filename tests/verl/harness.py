@@ -45,59 +45,62 @@ def environment(records):
     return os.environ | ENVIRONMENT | own
 
 
+SETTINGS = """
+    trainer.device=cpu
+    trainer.n_gpus_per_node={ranks}
+    trainer.nnodes=1
+    +ray_kwargs.ray_init.num_gpus=4
+    ray_kwargs.ray_init.num_cpus=32
+    +ray_kwargs.ray_init.include_dashboard=false
+    +ray_kwargs.ray_init.object_store_memory=200000000
+    data.train_files={assets}/train.parquet
+    data.val_files={assets}/val.parquet
+    data.train_batch_size=4
+    data.max_prompt_length=64
+    data.max_response_length=8
+    data.dataloader_num_workers=0
+    data.shuffle=False
+    actor_rollout_ref.model.path={assets}/policy
+    actor_rollout_ref.model.use_remove_padding=False
+    actor_rollout_ref.model.enable_gradient_checkpointing=False
+    +actor_rollout_ref.model.override_config.attn_implementation=sdpa
+    actor_rollout_ref.actor.strategy=fsdp2
+    actor_rollout_ref.actor.ppo_mini_batch_size=4
+    actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8
+    actor_rollout_ref.actor.optim.lr=0.001
+    actor_rollout_ref.actor.use_torch_compile=False
+    actor_rollout_ref.actor.fsdp_config.use_torch_compile=False
+    +actor_rollout_ref.actor.fsdp_config.mixed_precision={{param_dtype: fp32, reduce_dtype: fp32, buffer_dtype: fp32}}
+    actor_rollout_ref.rollout.name=tiny
+    actor_rollout_ref.rollout.n=4
+    actor_rollout_ref.rollout.tensor_model_parallel_size={ranks}
+    actor_rollout_ref.rollout.n_gpus_per_node={ranks}
+    actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8
+    actor_rollout_ref.rollout.free_cache_engine=False
+    actor_rollout_ref.rollout.agent.num_workers=1
+    reward.num_workers=1
+    reward.custom_reward_function.path=pkg://tests.verl.cpu.reward
+    reward.custom_reward_function.name=compute_score
+    transfer_queue.backend.SimpleStorage.num_data_storage_units=1
+    transfer_queue.backend.SimpleStorage.total_storage_size=2000
+    trainer.v1.sampler.custom_sampler.path=pkg://tests.verl.cpu.buffer
+    trainer.v1.sampler.custom_sampler.name=QuickReplayBuffer
+    trainer.logger=[file]
+    trainer.val_before_train=False
+    trainer.total_training_steps=2
+    trainer.total_epochs=100
+    trainer.save_freq=-1
+    trainer.test_freq=-1
+    trainer.resume_mode=disable
+    trainer.default_local_dir={folder}/checkpoints
+"""
+"""verl's settings in all tests: 2 steps of 4 prompts with 4 rollouts, one update a step."""
+
+
 def settings(assets, folder, ranks=1):
-    """Return verl's settings in all tests: 2 steps of 4 prompts with 4 rollouts, one update a step."""
-    return {
-        "trainer.device": "cpu",
-        "trainer.n_gpus_per_node": ranks,
-        "trainer.nnodes": 1,
-        "+ray_kwargs.ray_init.num_gpus": 4,
-        "ray_kwargs.ray_init.num_cpus": 32,
-        "+ray_kwargs.ray_init.include_dashboard": "false",
-        "+ray_kwargs.ray_init.object_store_memory": 200_000_000,
-        "data.train_files": f"{assets}/train.parquet",
-        "data.val_files": f"{assets}/val.parquet",
-        "data.train_batch_size": 4,
-        "data.max_prompt_length": 64,
-        "data.max_response_length": 8,
-        "data.dataloader_num_workers": 0,
-        "data.shuffle": "False",
-        "actor_rollout_ref.model.path": f"{assets}/policy",
-        "actor_rollout_ref.model.use_remove_padding": "False",
-        "actor_rollout_ref.model.enable_gradient_checkpointing": "False",
-        "+actor_rollout_ref.model.override_config.attn_implementation": "sdpa",
-        "actor_rollout_ref.actor.strategy": "fsdp2",
-        "actor_rollout_ref.actor.ppo_mini_batch_size": 4,
-        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 8,
-        "actor_rollout_ref.actor.optim.lr": 1e-3,
-        "actor_rollout_ref.actor.use_torch_compile": "False",
-        "actor_rollout_ref.actor.fsdp_config.use_torch_compile": "False",
-        "+actor_rollout_ref.actor.fsdp_config.mixed_precision": (
-            "{param_dtype: fp32, reduce_dtype: fp32, buffer_dtype: fp32}"
-        ),
-        "actor_rollout_ref.rollout.name": "tiny",
-        "actor_rollout_ref.rollout.n": 4,
-        "actor_rollout_ref.rollout.tensor_model_parallel_size": ranks,
-        "actor_rollout_ref.rollout.n_gpus_per_node": ranks,
-        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 8,
-        "actor_rollout_ref.rollout.free_cache_engine": "False",
-        "actor_rollout_ref.rollout.agent.num_workers": 1,
-        "reward.num_workers": 1,
-        "reward.custom_reward_function.path": f"pkg://{CPU}.reward",
-        "reward.custom_reward_function.name": "compute_score",
-        "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
-        "transfer_queue.backend.SimpleStorage.total_storage_size": 2000,
-        "trainer.v1.sampler.custom_sampler.path": f"pkg://{CPU}.buffer",
-        "trainer.v1.sampler.custom_sampler.name": "QuickReplayBuffer",
-        "trainer.logger": "[file]",
-        "trainer.val_before_train": "False",
-        "trainer.total_training_steps": 2,
-        "trainer.total_epochs": 100,
-        "trainer.save_freq": -1,
-        "trainer.test_freq": -1,
-        "trainer.resume_mode": "disable",
-        "trainer.default_local_dir": f"{folder}/checkpoints",
-    }
+    """Return the settings of a run with so many training workers by their names."""
+    lines = SETTINGS.format(assets=assets, folder=folder, ranks=ranks).strip().splitlines()
+    return dict(line.strip().split("=", 1) for line in lines)
 
 
 @dataclass(frozen=True)
@@ -135,14 +138,6 @@ TOOLS = (
     "data.max_response_length=96",
 )
 """Overrides under which every rollout goes through verl's ``tool_agent``. Questions that call are in tools.parquet."""
-
-SEARCHES = (
-    "actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent",
-    "actor_rollout_ref.rollout.multi_turn.enable=True",
-    f"actor_rollout_ref.rollout.multi_turn.tool_config_path={Path(__file__).parent / 'cpu' / 'search.yaml'}",
-    "data.max_response_length=256",
-)
-"""The same with a tool that has a state, for the questions in search.parquet."""
 
 
 @contextlib.contextmanager

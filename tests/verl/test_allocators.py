@@ -1,12 +1,11 @@
 """Every allocator in verl's own trainer: the rows in the loss are scored again, grouped, and compared."""
 
-import numpy as np
 import pytest
 
 from apportion.allocators import ALLOCATORS
 from tests.builders import LABEL_FREE
 from tests.rules import small_settings
-from tests.verl.runs import HORA, MANAGER, allocated, groups_of, rloo, scored_again, trained
+from tests.verl.runs import MANAGER, groups_of, rloo, scored_again, trained
 
 
 def hydra_text(value):
@@ -42,7 +41,6 @@ def run(train):
         (f"+several=[{several}]", MANAGER, "algorithm.adv_estimator=apportion_rloo"),
         main="tests.verl.cpu.several",
     )
-    assert done.status == 0, done.output[-5000:]
     first = {name: 2 * i for i, name in enumerate(SETTINGS)}
     return lambda name: [(done.rows(first[name] + step), done.metrics[first[name] + step - 1]) for step in (1, 2)]
 
@@ -99,15 +97,3 @@ def test_pilots_and_commits_are_trained_on_together(run):
     groups = [own for rows, _ in run("pilot_commit") for own in groups_of(rows).values()]
     assert groups and all(len(own) == 6 for own in groups)
     assert all(metrics["allocation/committed"] <= 4 for _, metrics in run("pilot_commit"))
-
-
-@pytest.mark.soak  # what depends on the ranks is the padding, in test_equality
-def test_two_ranks_train_on_what_one_does(train):
-    one, two = (train(allocated(HORA), ranks=ranks) for ranks in (1, 2))
-    assert two.status == 0, two.output[-5000:]
-    for step in (1, 2):
-        content = [
-            sorted((row["index"], row["responses"], np.round(row["advantages"], 6).tolist()) for row in done.rows(step))
-            for done in (one, two)
-        ]
-        assert content[0] == content[1]

@@ -98,15 +98,16 @@ REFUSED = r"""
     vip; (streamed); trainer.v1.sampler.custom_sampler.name=Other => must be StreamedReplayBuffer.*got Other
     vip; (streamed); algorithm.filter_groups.enable=True => filter_groups.enable must be False
     vip; (streamed); trainer.v1.separate_async.hybrid_rollout.enable_switch=True => enable_switch must be False
-    dapo; (streamed) => plans each prompt alone, or splits.* got dapo: batch must say
+    dapo; (streamed) => stream must fit .* got dapo: batch must say.*plans each prompt alone, or splits
     pilot_commit; (streamed) => got pilot_commit: batch must say
+    vip; (streamed); trainer.v1.sampler.max_off_policy_threshold=0 => got vip: age_bound must be .* got -1
     vip; algorithm.adv_estimator=apportion_grpo; algorithm.norm_adv_by_std_in_grpo=False \
         => must be True with apportion_grpo, got False; apportion_dr_grpo does not normalize
     vip; algorithm.adv_estimator=apportion_reinforce \
-        => ^allocation\.baseline must be given with apportion_reinforce and .*, got none with
-    vip; allocation.baseline=zero => got zero with algorithm.adv_estimator=apportion_rloo; set both, or neither
+        => ^allocation must fit algorithm.adv_estimator=apportion_reinforce: a baseline goes .*, got None with
+    vip; allocation.baseline=zero => adv_estimator=apportion_rloo: a baseline goes .*, got Zero.* with 'rloo'; set both
     vip; algorithm.adv_estimator=grpo; allocation.baseline=zero \
-        => baseline needs apportion_reinforce or apportion_spo, got zero with grpo
+        => adv_estimator=grpo: a baseline goes with .*, got Zero.* with 'grpo'; set both, or neither
     vip; algorithm.adv_estimator=grpo; allocation.weighting=rollout \
         => allocation.weighting needs an apportion_ estimator, got rollout with grpo
     uniform; data.dataloader_num_workers=0; algorithm.adv_estimator=rloo; \
@@ -117,6 +118,8 @@ REFUSED = r"""
     vip; allocation.selection=mixed => num_workers must be 0 with allocation.selection, got 8; .* set it to 0
     ttrl; data.dataloader_num_workers=0; allocation.selection=mixed \
         => selection must be shuffled without labels, .* got mixed
+    neyman; algorithm.adv_estimator=rloo; actor_rollout_ref.rollout.calculate_log_probs=False \
+        => calculate_log_probs must be True with neyman and rloo, got False
     {name: vip, budget: 9999} => budget must be between 192 and 4096 for 64 prompts, got 9999
     dapo; algorithm.filter_groups.enable=True => filter_groups.enable must be False
     ttrl; algorithm.filter_groups.enable=True => filter_groups.enable must be False
@@ -134,6 +137,8 @@ REFUSED = r"""
 
 FIT_TOO = """
     vip
+    uniform; actor_rollout_ref.rollout.calculate_log_probs=False
+    uniform; actor_rollout_ref.rollout.calculate_log_probs=False; algorithm.adv_estimator=apportion_opo
     vip; reward.reward_model.enable=True; reward.reward_model.enable_resource_pool=True
     vip; data.dataloader_num_workers=0; allocation.selection=mixed
     ttrl; data.dataloader_num_workers=0; allocation.selection=shuffled
@@ -218,7 +223,7 @@ def test_vip_must_minimise_the_variance_of_the_estimator_that_trains(caplog):
         assert checked(f"vip; {settings}").allocator.needs.estimator == trained
         assert ("the run trains grpo, for which it has no formula" in caplog.text) == (trained == "rloo")
         if trained != "rloo":
-            message = rf"^allocation\.allocator\.estimator must be {trained}, the estimator that trains, got rloo"
+            message = rf"^allocation must fit .*vip must minimise .* that trains, {trained}, got rloo; give it"
             refuse_lines(checked, f"{{name: vip, estimator: rloo}}; {settings} => {message}")
 
 

@@ -45,7 +45,7 @@ def test_without_verl_it_says_what_to_install():
     ],
 )
 def test_what_cannot_work_is_refused_before_ray_starts(train, override, message):
-    done = train((override,), main=MAIN)
+    done = train((override,), main=MAIN, fails=True)
     assert done.status == 2, done.output[-5000:]
     assert "ray init kwargs" not in done.output and "Traceback" not in done.output  # the former as verl starts Ray
     *_, last = done.output.splitlines()
@@ -53,11 +53,11 @@ def test_what_cannot_work_is_refused_before_ray_starts(train, override, message)
 
 
 MISSPELT = {
-    "allocatoin=vip": "allocatoin is no setting; did you mean allocation? To add a key of your own, write +allocatoin=",
-    "allocation.allocator.hihg=32": "allocation.allocator.hihg is no setting; did you mean allocation.allocator.high?",
-    "allocation/predictor=gpp": "allocation/predictor has no choice 'gpp'; did you mean allocation/predictor=gp?",
-    "data.train_files.x=1": "data.train_files.x is no setting; data.train_files has no settings.",
-    "zzz=1": "zzz is no setting; there are actor_rollout_ref, algorithm, allocation,",
+    "allocatoin=vip": "allocatoin is no setting; did you mean 'allocation'? There are ",
+    "allocation.allocator.hihg=32": "allocation.allocator.hihg is no setting; did you mean 'high'? There are ",
+    "allocation/predictor=gpp": "allocation/predictor has no choice 'gpp'; did you mean 'gp'? There are ",
+    "data.train_files.x=1": "data.train_files.x is no setting; data.train_files has no settings. To add a",
+    "zzz=1": "zzz is no setting; use one of model_engine, ",
 }
 RIGHT = (["allocation=hora", "allocation.allocator.high=3"], ["+own=1"], ["~data.train_files"], ["--help"], [])
 

@@ -13,11 +13,11 @@ from apportion.allocators import ALLOCATORS, VIP, Allocator
 from apportion.baselines import BASELINES, Optimal, Predicted
 from apportion.config import ConfigError, dump
 from apportion.described import described_fields
-from apportion.predictors import PREDICTORS, DiscountedCounts, GaussianProcess, SentenceTransformerEmbedder, Shuffled
+from apportion.predictors import DiscountedCounts, GaussianProcess, SentenceTransformerEmbedder, Shuffled
 from apportion.predictors.lengths import MeanLengths
 from apportion.presets import PRESETS
 from apportion.selection import SELECTORS, Mixed, SPOWeights
-from apportion.stopping import ESC, RULES
+from apportion.stopping import ESC
 from apportion.verl.command import check_choices
 from apportion.verl.commented import with_comments
 from apportion.verl.configs import ALLOCATION, GROUPS, SELECTION
@@ -26,8 +26,8 @@ from tests.verl.composed import alone, command, stock
 
 ROOT = Path(__file__).parents[2]
 N = "actor_rollout_ref.rollout.n=8"
-HOLDERS = {"allocation/predictor": "vip", "allocation/rule": "voting"}
-"""An allocator with a setting of each group."""
+HOLDERS = {"allocation/rule": "voting"}
+"""The allocator with a setting of a group. VIP has one of all others."""
 
 
 def by_default(kind):
@@ -38,13 +38,6 @@ def by_default(kind):
 
 def settings(kind):
     return {field.name for field in fields(kind) if field.init}
-
-
-def test_every_allocator_predictor_and_rule_is_offered():
-    assert ALLOCATION.choices == [*ALLOCATORS, *PRESETS] and not ALLOCATORS.keys() & PRESETS.keys()
-    predictor, rule = GROUPS
-    assert PREDICTORS.keys() == predictor.kinds.keys()
-    assert RULES.keys() == rule.kinds.keys()
 
 
 def described_lines(text):
@@ -95,22 +88,15 @@ def test_an_allocator_is_chosen_with_its_defaults_and_all_that_can_be_set_is_see
     check_comments(yaml_of(config, "allocation"), ("", VerlAllocation), ("allocator.", kind))
 
 
-@pytest.mark.parametrize(("group", "name"), [(group, name) for group in GROUPS for name in group.kinds])
+@pytest.mark.parametrize(("group", "name"), [(group, name) for group in (SELECTION, *GROUPS) for name in group.kinds])
 def test_a_choice_in_a_group_has_its_own_settings_and_no_others(group, name):
-    kind, needed = group.kinds[name], [f"{group.key}.predictor=counts"] if name == "shuffled" else []
-    config, allocation = chosen(HOLDERS[group.path], f"{group.path}={name}", *needed)
+    kind, wraps = group.kinds[name], (group.field, name) == ("predictor", "shuffled")
+    needed = [f"{group.key}.predictor=counts"] if wraps else []
+    config, allocation = chosen(HOLDERS.get(group.path, "vip"), f"{group.path}={name}", *needed)
     assert set(OmegaConf.select(config, group.key)) == settings(kind) | {"name"}
-    expected = Shuffled(DiscountedCounts()) if name == "shuffled" else by_default(kind)
-    assert getattr(allocation.allocator, group.field) == expected
-    check_comments(yaml_of(config, group.key), ("", kind))
-
-
-@pytest.mark.parametrize("name", SELECTORS)
-def test_a_selector_is_chosen_with_its_defaults(name):
-    config, allocation = chosen("vip", f"allocation/selection={name}")
-    assert set(config.allocation.selection) == settings(SELECTION.kinds[name]) | {"name"}
-    assert allocation.selection == SELECTORS[name]()
-    check_comments(yaml_of(config, "allocation.selection"), ("", SELECTORS[name]))
+    expected = Shuffled(DiscountedCounts()) if wraps else by_default(kind)
+    assert getattr(allocation if group is SELECTION else allocation.allocator, group.field) == expected
+    check_comments(yaml_of(config, "allocation"), (f"{group.key.removeprefix('allocation.')}.", kind))
 
 
 def test_the_yaml_of_a_baseline_and_of_lengths_says_what_its_docstring_says():

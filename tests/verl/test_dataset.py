@@ -138,11 +138,17 @@ def test_an_id_is_of_the_text_and_the_data_source_and_without_a_text_of_what_els
     assert first == third and first.id != second.id and "seed" in first.text
 
 
-def test_a_key_that_is_not_there_and_a_rate_that_is_none_are_errors():
+def test_a_key_that_is_not_there_an_id_without_a_value_and_a_rate_that_is_none_are_errors():
     for extra, keys, message in (
         ({}, ["number"], r"^allocation\.id_key must .* which has none, got 'number'"),
         (None, ["number"], r"^allocation\.id_key must .* which has none, got 'number'"),
         ({"index": 3, "split": 0}, ["number"], r"^allocation\.id_key must .* which has index, split, got 'number'"),
+        (
+            {"number": None},
+            ["number"],
+            r"^allocation\.id_key must .* a value in every row, got None for 'number' of '6 x",
+        ),
+        ({"number": float("nan")}, ["number"], "a value in every row, got nan"),
         ({"rate": 7}, [None, None, "pass"], r"^allocation\.rate_key must be a key of .* which has rate, got 'pass'"),
         ({"rate": 7}, [None, None, "rate"], r"^allocation\.rate_key must .* must be a number between 0 and 1, got 7"),
     ):

@@ -36,11 +36,11 @@ def ask(folder, *faults):
         (folder / "records" / "faults" / fault).touch()
 
 
-def run_with_faults(train, folder, steps, *more):
+def run_with_faults(train, folder, steps, *more, fails=False):
     workers = ("actor_rollout_ref.rollout.agent.num_workers=2", "reward.num_workers=2")
     reward = "reward.custom_reward_function.name=compute_faulty"
     settings = (*RULE, *FAULTY, *workers, reward, *more, f"trainer.total_training_steps={steps}")
-    return train(settings, folder=folder, main="apportion.verl", seconds=500)
+    return train(settings, folder=folder, main="apportion.verl", seconds=500, fails=fails)
 
 
 def assert_sound(done, step, dropped=()):
@@ -55,8 +55,8 @@ def assert_sound(done, step, dropped=()):
 def test_a_run_with_many_faults_trains_on_the_right_rows_and_ends_without_workers(train, tmp_path):
     """In step 5 a prompt always fails, and is dropped. In step 6 both workers are gone for good."""
     ask(tmp_path, *FAULTS, "fails_1@5", *(f"ends_worker_{index}@6" for index in range(4, 8)))
-    done = run_with_faults(train, tmp_path, 6)
-    assert done.status not in (0, -9) and "agent-loop workers must live, got none of 2" in done.output
+    done = run_with_faults(train, tmp_path, 6, fails=True)
+    assert done.status != -9 and "agent-loop workers must live, got none of 2" in done.output
     assert_no_process_is_left(tmp_path)
     assert not list((tmp_path / "records" / "faults").glob("*.0"))  # all of them happened
     assert [metrics["step"] for metrics in done.metrics] == [1, 2, 3, 4, 5]
@@ -85,7 +85,6 @@ def test_an_asynchronous_run_with_many_faults_trains_on_the_right_rows(train, tm
     ask(tmp_path, *OF_ROLLOUTS, *OF_WORKERS)
     own = [each for each in SEPARATE if not each.startswith("trainer.total_training_steps")]
     done = run_with_faults(train, tmp_path, 5, *own)
-    assert done.status == 0, done.output[-5000:]
     assert [metrics["step"] for metrics in done.metrics] == [1, 2, 3, 4, 5]
     assert not list((tmp_path / "records" / "faults").iterdir())
     for step in range(1, 6):
@@ -106,7 +105,6 @@ def test_a_run_whose_queue_server_or_training_worker_is_lost_ends_with_the_cause
     """verl would wait for ever. The trainer's wait is interrupted, so that the cause is the run's own error."""
     ask(tmp_path, fault)
     settings = ["allocation=uniform", "allocation.wait_seconds=60", *FAULTY]
-    done = train(settings, folder=tmp_path, main="apportion.verl")
-    assert done.status != 0
+    done = train(settings, folder=tmp_path, main="apportion.verl", fails=True)
     assert all(each in done.output[-2000:] for each in said), done.output[-5000:]
     assert_no_process_is_left(tmp_path)

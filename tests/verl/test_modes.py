@@ -5,18 +5,12 @@ import math
 import pytest
 
 from tests.verl import harness
-from tests.verl.cpu.assets import make_tokenizer, passages
+from tests.verl.cpu.assets import make_tokenizer
 from tests.verl.runs import CRITIC, allocated, groups_of, rloo, trained, whole_groups
 
 VIP = "{name: vip, rollouts_per_prompt: 4, high: 8, predictor: counts}"
 HORA = ("allocation=hora", "allocation.allocator.pre_rollouts=2", "allocation.allocator.high=8")
 STOCK_BUFFER = ("trainer.v1.sampler.custom_sampler.path=null", "trainer.v1.sampler.custom_sampler.name=null")
-
-
-def run_verl(train, overrides, **settings):
-    done = train(overrides, **settings)
-    assert done.status == 0, done.output[-5000:]
-    return done
 
 
 def position(row):
@@ -26,7 +20,7 @@ def position(row):
 def test_a_tool_using_loop_is_allocated_like_any_other_and_a_critic_trains_on_its_rewards(train, assets):
     critic = (*CRITIC, f"critic.model.path={assets}/policy")
     tools = (*harness.TOOLS, f"data.train_files={assets}/tools.parquet")
-    done = run_verl(train, allocated(VIP, *critic, *tools, estimator="gae"))
+    done = train(allocated(VIP, *critic, *tools, estimator="gae"))
     called = 0
     for step, metrics in zip((1, 2), done.metrics, strict=True):
         assert metrics["critic/vf_loss"] > 0 and metrics["actor/grad_norm"] > 0
@@ -42,32 +36,12 @@ def test_a_tool_using_loop_is_allocated_like_any_other_and_a_critic_trains_on_it
     assert called >= 4
 
 
-@pytest.mark.soak  # tools that are released, and extra prompts with them, are here alone
-def test_a_search_tool_gets_the_passages_of_its_own_question(train, assets):
-    """Also for extra prompts that the allocator draws. Every instance of the tool is released."""
-    dapo = "{name: dapo, rollouts_per_prompt: 4, max_draws: 4}"
-    done = run_verl(train, allocated(dapo, *harness.SEARCHES, f"data.train_files={assets}/search.parquet"))
-    searches = 0
-    for step in (1, 2):
-        groups = groups_of(done.rows(step))
-        assert len(groups) == 4
-        for row in (row for own in groups.values() for row in own):
-            text = make_tokenizer().decode(row["responses"])
-            reply = f"<|im_start|>tool\nq: {' '.join(passages(row['index']))}<|im_end|>"
-            assert text.count(reply) == text.count("<|im_start|>tool") == (2 if row["num_turns"] == 6 else 0)
-            assert sum(row["response_mask"]) == row["apportion"]["tokens"][position(row)]
-            searches += text.count(reply)
-    released = (done.folder / "records" / "searches").read_text(encoding="utf-8").splitlines()
-    assert 16 <= searches <= len(released) and set(released) <= {" ".join(passages(i)) for i in range(16)}
-    assert sum(metrics["allocation/prompts"] for metrics in done.metrics) > 8
-
-
 def test_prompts_that_verls_filter_refills_are_chosen_and_get_their_own_budget(train):
     """Its loader takes single rows. A choice of the selector is for a batch all the same."""
     filtered = ("algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=acc", "data.gen_batch_size=1")
     reported = ("reward.custom_reward_function.name=compute_report", "allocation.verdict=acc")
     chosen = (*HORA, "allocation.selection=shuffled")
-    done = run_verl(train, (*chosen, *STOCK_BUFFER, *filtered, *reported), main="apportion.verl")
+    done = train((*chosen, *STOCK_BUFFER, *filtered, *reported), main="apportion.verl")
     assert max(metrics["allocation/requests"] for metrics in done.metrics) > 1
     for step, metrics in zip((1, 2), done.metrics, strict=True):
         assert metrics["allocation/rollouts"] == 4 * metrics["allocation/prompts"] >= 16
@@ -83,7 +57,7 @@ def test_prompts_that_verls_filter_refills_are_chosen_and_get_their_own_budget(t
 def test_a_penalty_in_the_reward_counts_in_the_group(train):
     """verl subtracts the divergence from the reference from the rewards before it computes advantages."""
     penalty = ("algorithm.use_kl_in_reward=True", "algorithm.kl_ctrl.kl_coef=0.5")
-    done = run_verl(train, allocated(VIP, *penalty, "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=8"))
+    done = train(allocated(VIP, *penalty, "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=8"))
     assert done.metrics[1]["actor/reward_kl_penalty"] != 0
     later = groups_of(done.rows(2)).values()  # in the first step policy and reference are one
     plain = [rloo(own[0]["apportion"]["rewards"])[position(row)] - row["advantages"][0] for own in later for row in own]
@@ -96,7 +70,7 @@ def test_a_penalty_in_the_reward_counts_in_the_group(train):
 def test_refills_of_an_asynchronous_trainer_are_their_own_rounds_of_chosen_prompts(train):
     selection = "allocation.selection={name: mixed, predictor: counts}"
     mode = "trainer.v1.trainer_mode=colocate_async"
-    done = run_verl(train, (*HORA, selection, *STOCK_BUFFER, mode), main="apportion.verl")
+    done = train((*HORA, selection, *STOCK_BUFFER, mode), main="apportion.verl")
     assert [metrics["step"] for metrics in done.metrics] == [1, 2]
     logged = [metrics for metrics in done.metrics if "allocation/rollouts" in metrics]
     assert logged and all(each["allocation/rollouts"] == 4 * each["allocation/prompts"] for each in logged)

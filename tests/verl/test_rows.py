@@ -1,16 +1,16 @@
 """Rows that are written for the trainer and read by our estimators, in a real TransferQueue."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 import torch
-from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from apportion.verl.coordinator.messages import CommitTask, TrainedGroup, TrainedRow, WrittenRollout
 from apportion.verl.rows import columns_of, commit_rows
 
-UID, OTHER = "b2f1-40", "c7d0-41"
+UID = "b2f1-40"
 
 
 def sampled(queue, uid, lengths, step=1):
@@ -41,7 +41,7 @@ def sampled(queue, uid, lengths, step=1):
     return written
 
 
-def group(rewards, written, name=UID, rewarded=False):
+def group(rewards, written, name=UID):
     """A group of ``rewards``, whose rows are those ``written``, by position."""
     size = len(rewards)
     rows = tuple(TrainedRow(position, one) for position, one in written.items())
@@ -54,11 +54,11 @@ def group(rewards, written, name=UID, rewarded=False):
         "score_norms": tuple(0.5 + position for position in range(size)),
         "baseline": (0.25,) * size,
     }
-    return TrainedGroup(columns, rows, rewarded)
+    return TrainedGroup(columns, rows)
 
 
-def committed(queue, uid, groups, cleared=(), status="finished", by_row=True):
-    asyncio.run(commit_rows(CommitTask(f"{uid}:commit", uid, tuple(groups), tuple(cleared), status), by_row=by_row))
+def committed(queue, uid, groups, cleared=(), by_row=True):
+    asyncio.run(commit_rows(CommitTask(f"{uid}:commit", uid, tuple(groups), tuple(cleared), "finished"), by_row=by_row))
     return queue.kv_list("train")["train"]
 
 
@@ -68,9 +68,13 @@ def fields_of(queue, keys, *names):
 
 
 def test_rows_have_the_columns_of_their_group_and_a_uid_of_their_own_and_are_otherwise_unchanged(queue):
+    """The rows of no group are cleared: of a rollout that is in none, and of session 3, which never arrived."""
     first, second, third = sampled(queue, UID, [(3,), (4, 2), (5,)])
-    committed(queue, UID, [group((1.0, 0.0, 0.5), {0: third, 2: second})], cleared=first.keys)
+    rest = [*first.keys, f"{UID}_3_0"]
+    tags = committed(queue, UID, [group((1.0, 0.0, 0.5), {0: third, 2: second})], cleared=rest)
     keys = third.keys + second.keys
+    assert set(tags) == {UID, *keys} and tags[keys[0]] == {"status": "success", "global_steps": 1}
+    assert tags[UID] == {"is_prompt": True, "status": "finished", "global_steps": 1}
     uids, scores, responses, extra = fields_of(queue, keys, "uid", "rm_scores", "responses", "extra_fields")
     assert uids.tolist() == keys == [f"{UID}_2_0", f"{UID}_1_0", f"{UID}_1_1"]
     whole = {"group": UID, "rewards": [1.0, 0.0, 0.5], "tokens": [5, 6, 7], "rounds": [0, 0, 0], "weight": 2.0}
@@ -84,52 +88,13 @@ def test_rows_have_the_columns_of_their_group_and_a_uid_of_their_own_and_are_oth
             columns_of(wrong)
 
 
-def test_rewards_of_the_allocator_replace_scores(queue):
-    for i, lengths in enumerate(([(3,), (4, 2), (5,)], [(4,), (4,)])):
-        written = sampled(queue, f"h{i}", lengths)
-        rewards = [0.5 * position - 0.25 for position in range(len(written))]
-        committed(queue, f"h{i}", [group(rewards, dict(enumerate(written)), name=f"h{i}", rewarded=True)])
-        for position, one in enumerate(written):
-            (scores,) = fields_of(queue, one.keys, "rm_scores")
-            assert [row.tolist() for row in scores] == [[0.0] * (n - 1) + [rewards[position]] for n in one.lengths]
-        (scores,) = fields_of(queue, [key for one in written for key in one.keys], "rm_scores")
-        assert scores.dtype == torch.float32 and scores.is_nested  # as the trainer takes them
-
-
-def test_rows_of_no_group_are_cleared_and_the_trainer_finds_the_others(queue):
-    """Session 3 never arrived. A prompt that an allocator leaves out has no rows, and the trainer waits for none."""
+def test_rewards_of_the_allocator_replace_scores_and_rows_share_a_groups_name_as_verls_estimators_find_them(queue):
+    """An extra prompt's group has its own name, and keys of the uid."""
     first, second, third = sampled(queue, UID, [(3,), (4, 2), (5,)])
-    (beside,), _ = sampled(queue, OTHER, [(2,)]), sampled(queue, "failed", [])
-    cleared = [*first.keys, *third.keys, f"{UID}_3_0"]
-    tags = committed(queue, UID, [group((1.0, 0.0, 0.5), {1: second})], cleared=cleared)
-    assert set(tags) == {UID, *second.keys, OTHER, *beside.keys, "failed"}
-    assert tags[UID] == {"is_prompt": True, "status": "finished", "global_steps": 1}
-    assert tags[second.keys[0]] == {"status": "success", "global_steps": 1}
-    committed(queue, OTHER, [], cleared=beside.keys)
-    buffer = ReplayBuffer("sync", {}, None, "drop", {}, poll_interval=0.01, train_batch_size=1, gen_batch_size=1)
-    batch, _ = buffer.sample(global_steps=1, partition_id="train", batch_size=2)
-    assert sorted(batch.keys) == second.keys
-    assert committed(queue, "failed", [], status="failure")["failed"]["status"] == "failure"
-
-
-@pytest.mark.parametrize("name", ["async_kv_batch_put", "async_kv_clear"])
-def test_the_status_is_written_last(queue, monkeypatch, name):
-    """The trainer reads the rows of a finished prompt as they are at that moment."""
-    first, second = sampled(queue, UID, [(3,), (4,)])
-
-    async def failing(*_, **__):
-        raise OSError("storage is gone")
-
-    monkeypatch.setattr(queue, name, failing)
-    with pytest.raises(OSError, match="storage is gone"):
-        committed(queue, UID, [group((1.0, 0.0), {0: first})], cleared=second.keys)
-    assert queue.kv_list("train")["train"][UID]["status"] == "running"
-
-
-def test_without_keys_as_uids_rows_of_a_group_share_its_name(queue):
-    """As verl's own estimators find them. An extra prompt's group has its own name, and keys of the uid."""
-    first, second, third = sampled(queue, UID, [(3,), (4, 2), (5,)])
-    groups = [group((1.0, 0.0), {0: first, 1: second}), group((2.0,), {0: third}, name=f"{UID}.1")]
+    groups = [group((-0.25, 0.25), {0: first, 1: second}), group((2.0,), {0: third}, name=f"{UID}.1")]
+    groups = [replace(each, rewarded=True) for each in groups]
     committed(queue, UID, groups, by_row=False)
-    (uids,) = fields_of(queue, first.keys + second.keys + third.keys, "uid")
+    uids, scores = fields_of(queue, first.keys + second.keys + third.keys, "uid", "rm_scores")
     assert uids.tolist() == [UID, UID, UID, f"{UID}.1"]
+    assert [row.tolist() for row in scores] == [[0, 0, -0.25], [0, 0, 0, 0.25], [0, 0.25], [0, 0, 0, 0, 2]]
+    assert scores.dtype == torch.float32 and scores.is_nested  # as the trainer takes them

@@ -22,12 +22,6 @@ VIP = "{name: vip, rollouts_per_prompt: 4.5, high: 8, predictor: counts}"
 SAVING = ("trainer.save_freq=1", "trainer.resume_mode=auto", SAVED)
 
 
-def run_verl(train, overrides, **settings):
-    done = train(overrides, **settings)
-    assert done.status == 0, done.output[-5000:]
-    return done
-
-
 def check_step(rows):
     """Check that each of a step's two updates has two whole groups, whose rewards and advantages are right."""
     assert {row["update"] for row in rows} == {0, 1}
@@ -48,7 +42,7 @@ def check_step(rows):
 @pytest.mark.soak  # test_streamed has the same trainer, coordinator/ has concurrent rounds
 @pytest.mark.parametrize(("allocator", "each"), [(UNIFORM, 4), (HORA, 6)], ids=["uniform", "hora"])
 def test_each_update_sees_whole_groups_and_nothing_is_lost_or_seen_twice(train, allocator, each):
-    done = run_verl(train, allocated(allocator, *SEPARATE))
+    done = train(allocated(allocator, *SEPARATE))
     assert [metrics["step"] for metrics in done.metrics] == [1, 2, 3]
     keys, prompts = [], []
     for step, metrics in enumerate(done.metrics, start=1):
@@ -75,10 +69,9 @@ def test_a_killed_run_starts_prompts_in_flight_again_and_trains_on_each_once(tra
     hangs.touch()
     saved = checkpointed(tmp_path / "checkpoints", 2)  # our file alone is too early: verl writes its tracker after it
     killed = train(overrides, folder=tmp_path, until=saved)
-    assert killed.status == -9, killed.output[-5000:]
     before = [row for step in (1, 2) for row in trained(killed.rows(step))]
     hangs.unlink()
-    resumed = run_verl(train, overrides, folder=tmp_path)
+    resumed = train(overrides, folder=tmp_path)
     assert [metrics["step"] for metrics in resumed.metrics] == [3, 4]
     assert "Re-issued 1 in-flight prompts" in resumed.output
     after = [row for step in (3, 4) for row in trained(resumed.rows(step))]

@@ -116,17 +116,6 @@ def reduction(allocation, estimator="apportion_rloo", loss="token-mean", mode="v
     return norm_reduction(OmegaConf.create(config), allocation)
 
 
-def test_score_norms_are_wanted_by_allocator_estimator_or_baseline():
-    uniform = VerlAllocation(allocator=Uniform(8))
-    assert reduction(uniform) is None and reduction(uniform, "apportion_opo") is None
-    assert reduction(uniform, "apportion_group_optimal") == "sum"
-    assert (
-        reduction(VerlAllocation(allocator=Neyman())) == reduction(VerlAllocation(allocator=Neyman()), "rloo") == "sum"
-    )
-    history = VerlAllocation(allocator=Uniform(1), baseline=Optimal())
-    assert reduction(history, "apportion_reinforce") == "sum"
-
-
 def test_score_norms_follow_the_reduction_of_the_loss():
     neyman, by_token = (VerlAllocation(allocator=Neyman(), weighting=weighting) for weighting in (None, "token"))
     assert reduction(neyman, loss="seq-mean-token-mean") == reduction(neyman, mode="sapo") == "mean"

@@ -7,7 +7,7 @@ import pytest
 from apportion.verl.streaming import BUFFER
 from tests.verl.runs import FAULTY, allocated, checkpointed, rloo, trained, whole_groups
 from tests.verl.test_harness import assert_no_process_is_left
-from tests.verl.test_separate import SAVING, SEPARATE, VIP, run_verl
+from tests.verl.test_separate import SAVING, SEPARATE, VIP
 
 STREAM = (
     *SEPARATE,
@@ -43,11 +43,10 @@ def test_a_streamed_run_that_is_killed_trains_on_each_prompt_once(train, tmp_pat
     hangs.parent.mkdir(parents=True)
     hangs.touch()
     killed = train(overrides, folder=tmp_path, until=checkpointed(tmp_path / "checkpoints", 2))
-    assert killed.status == -9, killed.output[-5000:]
     assert_no_process_is_left(tmp_path)
     before = check_rows(killed, (1, 2))
     hangs.unlink()
-    resumed = run_verl(train, overrides, folder=tmp_path)
+    resumed = train(overrides, folder=tmp_path)
     logged = [metrics for metrics in resumed.metrics if "allocation/stream_oldest" in metrics]
     assert [metrics["step"] for metrics in logged][-2:] == [3, 4]
     assert all(metrics["allocation/stream_oldest"] <= 3 for metrics in logged)
@@ -66,8 +65,7 @@ def test_a_streamed_run_that_is_killed_trains_on_each_prompt_once(train, tmp_pat
 
 @pytest.mark.soak
 def test_a_colocated_trainer_takes_updates_of_a_stream_under_our_command(train):
-    done = run_verl(
-        train,
+    done = train(
         ("allocation=hora", "allocation.stream=True", "trainer.v1.trainer_mode=colocate_async",
          "trainer.v1.sampler.custom_sampler.path=null", "trainer.v1.sampler.custom_sampler.name=null"),
         main="apportion.verl",

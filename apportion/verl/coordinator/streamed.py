@@ -50,7 +50,6 @@ class StreamedPlanner:
     _prompts: dict[int, OpenPrompt] = field(default_factory=dict)
     _waiting: dict[str, deque[str]] = field(default_factory=dict)
     _tickets: dict[str, Ticket] = field(default_factory=dict)
-    _uncommitted: set[str] = field(default_factory=set)
     _restored: dict[str, int] = field(default_factory=dict)
     _update: Update | None = None
     _taken: bool = False
@@ -92,7 +91,6 @@ class StreamedPlanner:
 
     def committed(self, uid: str) -> None:
         """Note that the trainer can find the rows of ``uid``."""
-        self._uncommitted.discard(uid)
         self._rounds.pop(uid, None)
 
     def trained(self) -> None:
@@ -132,7 +130,7 @@ class StreamedPlanner:
         if self._update is None:
             return TrainerUpdate(wanted=self.stream.wanted())
         taken = [self._prompts[unit] for unit in self.stream.training]
-        if any(each.uid in self._uncommitted for each in taken):
+        if any(each.uid in self._rounds for each in taken):  # not committed yet
             return TrainerUpdate()
         rows = {each.uid: each.finished is not None and each.finished.trainable for each in taken}
         with_rows, without = [uid for uid in rows if rows[uid]], [uid for uid in rows if not rows[uid]]
@@ -210,7 +208,6 @@ class StreamedPlanner:
         found = self._prompt(unit, self.stream.batch(unit).prompts[0].id)
         found.finished = finished = self._finished(unit, found.uid)
         check_readable(self.allocation, finished.batch)
-        self._uncommitted.add(found.uid)
         commit(self.allocation, self._rounds[found.uid], finished, self.submit)
 
     def _finished(self, unit: int, uid: str) -> FinishedPrompts:

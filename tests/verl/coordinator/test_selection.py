@@ -11,7 +11,6 @@ from apportion import DAPO, VIP, Prompt, Uniform
 from apportion.predictors import DiscountedCounts
 from apportion.selection import SELECTORS, Mixed, ShuffledEpochs, SPOWeights
 from apportion.verl.coordinator.selection import PromptSelection
-from tests.verl.coordinator.test_service import Graded
 from tests.verl.coordinator.worker_pool import (
     Settings,
     Table,
@@ -153,13 +152,3 @@ def test_extra_prompts_are_chosen_by_the_selector_too():
     assert coordinator.extra_prompts.drawn == 0
     assert coordinator.selection.selector.steps > 1 and coordinator.selection.choices == 1
     assert coordinator.choose(1, ROWS) != rows
-
-
-def test_a_selector_that_counts_correct_rollouts_refuses_graded_rewards():
-    coordinator = choosing(Mixed(predictor=DiscountedCounts()))
-    rows = coordinator.choose(0, ROWS)
-    coordinator.pool.table = Graded()
-    open_rounds(coordinator, request_of(texts(*rows)))
-    work(coordinator)
-    with pytest.raises(RuntimeError, match="rewards must be 0 or 1 for mixed"):
-        coordinator.metrics()

@@ -48,15 +48,16 @@ def groups_of(pool):
     return [group for commit in pool.committed for group in commit.groups]
 
 
-def shown(batch, groups):
-    """Return what should be committed of ``groups``, by name."""
+def shown(batch, groups, history):
+    """Return what should be committed of ``groups``, by name; ``history`` gives their baselines."""
     names = {prompt.id: address_of(prompt).group for prompt in batch.prompts}
+    baselines = {} if history is None else dict(zip(names, history.predict(batch.prompts).tolist(), strict=True))
     return {
         names[group.prompt.id]: (
             group.rewards.tolist(),
-            [rollout.tokens for rollout in group.rollouts],
-            [rollout.round for rollout in group.rollouts],
+            *([getattr(rollout, name) for rollout in group.rollouts] for name in ("tokens", "round", "score_norm")),
             [(i, r.completion.digest, r.step is None) for i, r in enumerate(group.rollouts) if group.keep[i]],
+            pytest.approx(baselines.get(group.prompt.id)),
         )
         for group in groups
     }
@@ -65,8 +66,9 @@ def shown(batch, groups):
 def committed(pool):
     return {
         group.columns["group"]: (
-            *(list(group.columns[name]) for name in ("rewards", "tokens", "rounds")),
+            *(list(group.columns[name]) for name in ("rewards", "tokens", "rounds", "score_norms")),
             [(row.position, row.written.digest, row.session is None) for row in group.rows],
+            group.columns.get("baseline", [None])[0],
         )
         for group in groups_of(pool)
     }
@@ -74,8 +76,10 @@ def committed(pool):
 
 @pytest.mark.parametrize(("failing", "retries"), [(0.3, 0), (0.3, 2)])
 def test_a_round_equals_the_batch_of_the_librarys_loop(make, failing, retries):
+    """Groups have the baselines of earlier rounds. Without labels there are no rewards to learn from."""
     watched, alone, pool, rng = Watched(make()), make(), WorkerPool(), np.random.default_rng(0)
-    coordinator = make_coordinator(Settings(watched, retries=retries), pool)
+    history, beside = (Optimal() if alone.needs.labels else None for _ in range(2))
+    coordinator = make_coordinator(Settings(watched, history, retries=retries), pool)
     for step in range(1, 5):
         pool.table, pool.committed = Table(failing=failing, seed=step), []
         pool.requested_rollouts = 0
@@ -84,7 +88,7 @@ def test_a_round_equals_the_batch_of_the_librarys_loop(make, failing, retries):
         work(coordinator, rng)
         batch = collected(alone, watched.learned[-1], request, pool.table, retries)
         assert watched.learned[-1] == batch
-        assert committed(pool) == shown(watched.learned[-1], alone.groups(batch))
+        assert committed(pool) == shown(watched.learned[-1], alone.groups(batch), beside)
         check_rows(pool, pool.committed, request)
         metrics = coordinator.metrics()
         assert metrics["rollouts"] == batch.asked.sum()
@@ -96,29 +100,11 @@ def test_a_round_equals_the_batch_of_the_librarys_loop(make, failing, retries):
         assert metrics.items() >= own.items()
         alone.observe(batch)
         np.testing.assert_equal(watched.state_dict(), alone.state_dict())
+        if beside is not None:
+            beside.update(batch)
+            np.testing.assert_equal(history.state_dict(), beside.state_dict())
     assert coordinator.metrics() == {}
     assert not pool.held_requests
-
-
-def test_groups_have_the_baselines_of_earlier_rounds_and_their_score_norms():
-    for make in (make for make in ALLOCATORS.values() if make().needs.labels):  # others have no rewards to learn from
-        alone, pool = Optimal(), WorkerPool(Table(failing=0.1))
-        coordinator = make_coordinator(Settings(Watched(make()), Optimal()), pool)
-        for step in range(1, 4):
-            pool.committed = []
-            open_rounds(coordinator, request_of(texts(0, 1, 2, 3, 4, 5, 6), step))
-            work(coordinator, np.random.default_rng(step))
-            batch = learned(coordinator)[-1]
-            names = [address_of(prompt).group for prompt in batch.prompts]
-            expected = dict(zip(names, alone.predict(batch.prompts).tolist(), strict=True))
-            groups = [group.columns for group in groups_of(pool)]
-            assert groups and all(each["baseline"][0] == pytest.approx(expected[each["group"]]) for each in groups)
-            assert all(
-                each["score_norms"] == tuple(4.0 - 3.0 * reward for reward in each["rewards"]) for each in groups
-            )
-            alone.update(batch)
-        assert len(set(expected.values())) > 1
-        np.testing.assert_equal(coordinator.state()["baseline"], alone.state_dict())
 
 
 class NoNorms(Table):

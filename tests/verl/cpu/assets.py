@@ -16,7 +16,7 @@ SPECIAL = ("<pad>", "<unk>", "<|im_start|>", "<|im_end|>")
 MARKS = ("<tool_call>", "</tool_call>")
 ALPHABET = string.digits + string.ascii_letters + string.punctuation + " \n"
 PAD, END = SPECIAL.index("<pad>"), SPECIAL.index("<|im_end|>")
-TOOL, LOOK = "tool ", "look "
+TOOL = "tool "
 EASE = (0, 8, 20, 35, 50, 65, 80, 94)
 TEMPLATE = (
     "{% for m in messages %}"
@@ -82,30 +82,13 @@ def make_questions(count=16, call=lambda i: ""):
     ]
 
 
-def passages(index):
-    """The passages that a search returns for a question of search.parquet."""
-    return [f"p{index:03d}{letter}" for letter in "abc"]
-
-
-def make_searches():
-    """Questions that search. Each brings its own passages."""
-    found = make_questions(call=lambda i: LOOK)
-    for i, question in enumerate(found):
-        question["extra_info"] |= {"tools_kwargs": {"search": {"create_kwargs": {"passages": passages(i)}}}}
-    return found
-
-
 def write(folder):
-    """Writes the policy and the questions: train.parquet, val.parquet, tools.parquet and search.parquet.
-
-    Half of the questions in tools.parquet call a tool, and all in search.parquet.
-    """
+    """Writes the policy and the questions: train.parquet, val.parquet and tools.parquet, of which half call a tool."""
     make_policy().save_pretrained(folder / "policy")
     make_tokenizer().save_pretrained(folder / "policy")
     write_questions(folder / "train.parquet", make_questions())
     write_questions(folder / "val.parquet", make_questions(4))
     write_questions(folder / "tools.parquet", make_questions(call=lambda i: TOOL if i % 2 else ""))
-    write_questions(folder / "search.parquet", make_searches())
     return folder
 
 
