@@ -4,7 +4,7 @@ import logging
 
 import chz
 from tinker_cookbook.rl.rollouts import get_rollout_executor
-from tinker_cookbook.rl.train import AsyncConfig
+from tinker_cookbook.rl.train import Config
 from tinker_cookbook.rl.types import RLDataset, RLDatasetBuilder
 
 from apportion.allocators import warn_of_equal_counts
@@ -21,18 +21,11 @@ logger = logging.getLogger(__name__)
 
 @chz.chz
 class AllocatedDatasetBuilder(RLDatasetBuilder):  # type: ignore[misc]
-    """Builds the user's data sets by ``inner``. Only the one for training is under the allocator."""
+    """Builds the data sets of the user's ``config``. Only the one for training is under the allocator."""
 
-    inner: RLDatasetBuilder
-    epochs: int
+    config: Config
     allocation: TinkerAllocation
     settings: RoundSettings
-    log_path: str
-    max_steps: int | None
-    save_every: int
-    rolling_save_every: int
-    asynchronous: AsyncConfig | None
-    drops_constant: bool
 
     async def __call__(self) -> tuple[RLDataset, RLDataset | None]:
         """Return the data sets for training and for evaluation. Raises ValueError with a rollout executor."""
@@ -41,20 +34,21 @@ class AllocatedDatasetBuilder(RLDatasetBuilder):  # type: ignore[misc]
                 "rollout_executor must be None with an allocator, got one: the allocator is in this process, and other "
                 "processes could not ask it; leave it out"
             )
-        train, test = await self.inner()
+        config = self.config
+        train, test = await config.dataset_builder()
         first = train.get_batch(0)
         allocation = self.allocation.with_budget(size_of(first[0]))
         warn_of_equal_counts(allocation.allocator, len(first))
         each = size_of(first[0])
         logger.info(bill(allocation.allocator, len(first), None if each is None else each * len(first)))
-        steps = len(train) * self.epochs
-        last = steps if self.max_steps is None else min(steps, self.max_steps)
-        states = StateFiles(self.log_path, self.save_every, self.rolling_save_every, last)
-        common = (train, self.epochs, allocation, self.settings, states)
+        steps = len(train) * config.num_epochs
+        last = steps if config.max_steps is None else min(steps, config.max_steps)
+        states = StateFiles(config.log_path, config.save_every, config.rolling_save_every, last)
+        common = (train, config.num_epochs, allocation, self.settings, states)
         dataset = (
             AllocatedDataset(*common)
-            if self.asynchronous is None
-            else StreamedDataset(*common, self.asynchronous, self.drops_constant)
+            if config.async_config is None
+            else StreamedDataset(*common, config.async_config, config.remove_constant_reward_groups)
         )
         dataset.resume()
         return dataset, test

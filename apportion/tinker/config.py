@@ -28,21 +28,9 @@ def allocated(config: Config, allocator: Allocator = UNDECIDED, **settings: Any)
     allocation = TinkerAllocation(allocator=allocator, **settings)
     _check(config, allocation)
     rounds = RoundSettings(config.effective_rollout_strategy(), config.effective_termination())
-    builder = AllocatedDatasetBuilder(
-        inner=config.dataset_builder,
-        epochs=config.num_epochs,
-        allocation=allocation,
-        settings=rounds,
-        log_path=config.log_path,
-        max_steps=config.max_steps,
-        save_every=config.save_every,
-        rolling_save_every=config.rolling_save_every,
-        asynchronous=config.async_config,
-        drops_constant=config.remove_constant_reward_groups,
-    )
     return chz.replace(
         config,
-        dataset_builder=builder,
+        dataset_builder=AllocatedDatasetBuilder(config=config, allocation=allocation, settings=rounds),
         num_epochs=1,  # those of the data set, so that an index is a step
         rollout_error_tolerance=AllocatedRollouts(rounds.strategy),
         termination=TerminationRewardPolicy(),  # applied in every round
