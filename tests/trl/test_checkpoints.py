@@ -1,9 +1,8 @@
-"""An interrupted run that is resumed ends like an uninterrupted one, and checkpoints of other runs are refused."""
+"""A run that is resumed ends like an uninterrupted one, and checkpoints of other runs are refused."""
 
 import numpy as np
 import pytest
 import torch
-from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from apportion import AR3PO, DAPO, HORA, VIP, OptPO, PilotCommit, ReinforceAda, Uniform
@@ -49,80 +48,14 @@ def assert_equal_ends(again, whole):
     assert history(again) == history(whole) and digest(again.model) == digest(whole.model)
 
 
-class Interrupted(TrainerCallback):
-    def on_step_end(self, args, state, control, **more):
-        if state.global_step == 7:
-            raise KeyboardInterrupt
-
-
 def gaussian_process():
     prompts = [prompt_of(row) for row in make_questions(8)]
     table = np.random.default_rng(0).normal(size=(len(prompts), 3))
     return GaussianProcess(PrecomputedEmbeddings.from_array(prompts, table))
 
 
-def replay():
-    return AR3PO(stages=1, rollouts_per_stage=2, reuse="replay")
-
-
 def drawing():
     return DAPO(rollouts_per_prompt=3, draw=3, max_draws=5)
-
-
-FOUR = {"num_iterations": 2, "steps_per_generation": 4}
-"""A batch is used for four steps."""
-RULES = {
-    "vip, a gaussian process": (lambda: VIP(rollouts_per_prompt=4, predictor=gaussian_process()), dict, {}),
-    "hora, rloo": (hora, dict, {"kind": AllocatedRLOOTrainer}),
-    "hora, a baseline": (hora, lambda: {"estimator": "reinforce", "baseline": Predicted(DiscountedCounts())}, {}),
-    "ar3po, four steps a batch": (replay, dict, FOUR),
-    "dapo": (drawing, dict, {"questions": 24}),
-    "pilot_commit": (lambda: PilotCommit(pilots=4, commits=3, target=1, max_rounds=3), dict, {}),
-    "reinforce_ada, two steps a batch": (
-        lambda: ReinforceAda(rollouts_per_round=3, rounds=3, keep=4),
-        dict,
-        {"steps_per_generation": 4},
-    ),
-    "vip, the largest P(mixed)": (
-        lambda: VIP(rollouts_per_prompt=4, predictor=EmpiricalBayes()),
-        lambda: {"selection": Mixed()},
-        {"questions": 24},
-    ),
-    "hora, weights of a selection, four steps a batch": (
-        hora,
-        lambda: {"selection": SPOWeights(importance_weights=True)},
-        {"questions": 12} | FOUR,
-    ),
-    "dapo, a selection, two batches a step": (
-        drawing,
-        lambda: {"selection": GRESO(importance_weights=True)},
-        {"questions": 32, "steps_per_generation": 1},
-    ),
-    "optpo": (lambda: OptPO(min_samples=3, max_samples=9, exceedances=2, wave=3), dict, {}),
-}
-"""A rule, what else its trainer is given, and settings. By default an epoch has two batches, of a step each."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [case(name, suite=name.startswith("dapo, a selection")) for name in RULES])
-def test_an_interrupted_run_resumes_like_an_uninterrupted_one(tmp_path, name):
-    rule, others, settings = RULES[name]
-
-    def go(folder, callbacks=(), resume=None):
-        given = {"rollout_log": tmp_path / folder / "log", "callbacks": list(callbacks)} | others()
-        return trained(tmp_path / folder, rule(), given=given, resume=resume, steps=10, save_steps=5, **settings)
-
-    whole = go("whole")
-    with pytest.raises(KeyboardInterrupt):
-        go("interrupted", [Interrupted()])
-    assert [path.name for path in (tmp_path / "interrupted").glob("checkpoint-*")] == ["checkpoint-5"]
-    begun = read_log(tmp_path / "interrupted" / "log")
-    assert_equal_ends(go("interrupted", resume=True), whole)
-    log = logged_steps(tmp_path / "whole" / "log")
-    assert log.num_rows > begun.num_rows and logged_steps(tmp_path / "interrupted" / "log").equals(log)
-    if name.startswith(("ar3po", "pilot_commit")):
-        reused = [row["step"] for row in log.to_pylist() if row["reused_step"] is not None]
-        assert max(reused) >= max(begun["step"].to_pylist())
 
 
 def mixed(group_size=4):
@@ -222,33 +155,103 @@ def test_training_goes_on_from_the_last_whole_checkpoint(tmp_path, monkeypatch, 
         assert (said in caplog.text) == early
 
 
-HALVES = {"steps_per_generation": 4, "num_iterations": 2}
-RESUMED = (
-    ({"num_iterations": 2, "questions": 4}, None, 6, [1, 4]),
-    ({}, mixed, 8, []),
-    ({"num_iterations": 2}, mixed, 8, []),
-    (HALVES, mixed, 9, [3, 8]),
-    ({"steps_per_generation": 1, "per_device_train_batch_size": 16}, mixed, 5, [3]),
-)
-"""Settings, selection, steps, and the checkpoints that a run of the suite resumes. ``make soak`` resumes all."""
+FOUR = {"num_iterations": 2, "steps_per_generation": 4}
+"""A batch is used for four steps."""
+RESUMED = {
+    "hora, two steps a batch": (hora, dict, {"num_iterations": 2, "questions": 4}, 6, [1, 4]),
+    "hora, mixed": (hora, mixed, {"questions": 12}, 8, []),
+    "hora, mixed, two steps a batch": (hora, mixed, {"questions": 12, "num_iterations": 2}, 8, []),
+    "hora, mixed, eight steps a batch": (
+        hora,
+        mixed,
+        {"questions": 12} | FOUR,
+        9,
+        [3, 8],
+    ),
+    "hora, mixed, two batches a step": (
+        hora,
+        mixed,
+        {"questions": 12, "steps_per_generation": 1, "per_device_train_batch_size": 16},
+        5,
+        [3],
+    ),
+    "vip, a gaussian process": (lambda: VIP(rollouts_per_prompt=4, predictor=gaussian_process()), dict, {}, 10, []),
+    "hora, rloo": (hora, dict, {"kind": AllocatedRLOOTrainer}, 10, []),
+    "hora, a baseline": (
+        hora,
+        lambda: {"estimator": "reinforce", "baseline": Predicted(DiscountedCounts())},
+        {},
+        10,
+        [],
+    ),
+    "ar3po, four steps a batch": (
+        lambda: AR3PO(stages=1, rollouts_per_stage=2, reuse="replay"),
+        dict,
+        FOUR,
+        10,
+        [],
+    ),
+    "dapo": (drawing, dict, {"questions": 24}, 10, []),
+    "pilot_commit": (lambda: PilotCommit(pilots=4, commits=3, target=1, max_rounds=3), dict, {}, 10, []),
+    "reinforce_ada, two steps a batch": (
+        lambda: ReinforceAda(rollouts_per_round=3, rounds=3, keep=4),
+        dict,
+        {"steps_per_generation": 4},
+        10,
+        [],
+    ),
+    "vip, the largest P(mixed)": (
+        lambda: VIP(rollouts_per_prompt=4, predictor=EmpiricalBayes()),
+        lambda: {"selection": Mixed()},
+        {"questions": 24},
+        10,
+        [],
+    ),
+    "hora, weights of a selection, four steps a batch": (
+        hora,
+        lambda: {"selection": SPOWeights(importance_weights=True)},
+        {"questions": 12} | FOUR,
+        10,
+        [],
+    ),
+    "dapo, a selection, two batches a step": (
+        drawing,
+        lambda: {"selection": GRESO(importance_weights=True)},
+        {"questions": 32, "steps_per_generation": 1},
+        10,
+        [5],
+    ),
+    "optpo": (lambda: OptPO(min_samples=3, max_samples=9, exceedances=2, wave=3), dict, {}, 10, []),
+}
+"""A rule, what else its trainer is given, settings, steps, and the checkpoints that the suite resumes.
+
+``make soak`` resumes all. A batch has four prompts, and by default an epoch two batches.
+"""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("settings", "selection", "steps", "resumed"),
-    [case(given, made, steps, at, suite=at) for given, made, steps, at in RESUMED]
-    + [case(given, made, steps, range(1, steps), suite=False) for given, made, steps, _ in RESUMED],
+    ("name", "every"),
+    [case(name, False, suite=True) for name in RESUMED if RESUMED[name][-1]]
+    + [case(name, True, suite=False) for name in RESUMED],
 )
-def test_every_checkpoint_resumes_alike_in_any_epoch_and_any_part_of_a_batch(
-    tmp_path, settings, selection, steps, resumed
-):
-    """Under a selection an epoch has 3 batches."""
-    settings = {"steps": steps, "questions": 12} | settings
-    whole = trained(tmp_path, hora(), given=selection and selection(), **settings)
-    for step in resumed:
-        assert_equal_ends(trained(tmp_path, hora(), resume=step, given=selection and selection(), **settings), whole)
+def test_every_checkpoint_resumes_alike_in_any_epoch_and_any_part_of_a_batch(tmp_path, name, every):
+    rule, others, settings, steps, resumed = RESUMED[name]
+
+    def go(resume=None):
+        given = {"rollout_log": tmp_path / "log"} | others()
+        trainer = trained(tmp_path, rule(), given=given, resume=resume, steps=steps, **settings)
+        return trainer, logged_steps(tmp_path / "log")
+
+    whole, log = go()
+    for step in range(1, steps) if every else resumed:
+        again, logged = go(step)
+        assert_equal_ends(again, whole)
+        assert logged.equals(log)
+    if name.startswith(("ar3po", "pilot_commit")):
+        assert any(row["reused_step"] is not None and row["step"] > steps / 2 for row in log.to_pylist())
     left = [step["selection/never_chosen"] for step in history(whole) if "selection/never_chosen" in step]
-    assert left == sorted(left, reverse=True) and (selection is None or left[-1] <= 1 / 12)
+    assert left == sorted(left, reverse=True) and (others is not mixed or left[-1] <= 1 / 12)
 
 
 def test_a_run_that_skips_no_data_chooses_anew(tmp_path):

@@ -49,18 +49,6 @@ def failing(error, first, last=10**9):
     return Verifier(fault)
 
 
-def test_aborting_ends_a_run_at_the_first_failure(run):
-    seen = []
-
-    def none_for_the_last(call, prompts):
-        seen.append(prompts[-1])
-        return [None if prompt == prompts[-1] else 0.0 for prompt in prompts]
-
-    with pytest.raises(RewardsFailedError, match=r"got none for 8 of the latest 32 \(at most 0 may have") as caught:
-        run(judge=Verifier(none_for_the_last), allocator=Uniform(8), failed_rewards="abort")
-    assert f"for the prompt {seen[0]!r}" in str(caught.value)
-
-
 def test_reward_functions_are_called_again_for_the_rows_without_a_reward_alone(make):
     """Every other row has none in the first two calls."""
     seen = []

@@ -43,6 +43,11 @@ CONSTRUCTED = {
         "questions": with_column("image")
     },
     "prompts must be text, got a column 'images'; remove it": {"questions": with_column("images")},
+    r"num_generations must suit vip, which takes its budget from it, got 2 \(rollouts_per_prompt must be between 3 and "
+    r"64, got 2; .*\); raise num_generations, or give the allocator other settings": {
+        "allocator": VIP(),
+        "config": {"num_generations": 2},
+    },
     "id_column must be one of prompt, k, got 'number'; leave it out for hashes": {"id_column": "number"},
     "verdict must name a reward function for ar3po, which counts correct rollouts, got 2 reward functions and no "
     "verdict; name the one that is positive for correct completions": {"allocator": AR3PO(), "reward_funcs": TWO},
@@ -179,6 +184,22 @@ def test_a_warning_says_that_different_rows_share_a_prompt(make, caplog):
     assert not said(caplog)
 
 
+def test_a_warning_says_that_one_prompt_leaves_nothing_to_allocate(make, caplog):
+    for allocator, said in ((HORA(), 1), (Uniform(), 0), (DAPO(), 0)):
+        caplog.clear()
+        make(AllocatedGRPOTrainer, config={"gradient_accumulation_steps": 1}, allocator=allocator)
+        assert caplog.text.count("hora gives every prompt 8 rollouts, because a batch has one prompt; give") == said
+
+
+def test_what_the_rule_learns_is_learned_by_the_users_own(make):
+    vip = VIP()
+    trainer = make(AllocatedGRPOTrainer, config={"max_steps": 1}, allocator=vip)
+    assert trainer.allocation.allocator is not vip and trainer.allocation.allocator.predictor is vip.predictor
+    before = repr(vip.state_dict())
+    trainer.train()
+    assert repr(vip.state_dict()) != before
+
+
 def test_a_plan_without_a_rollout_is_refused(make):
     class Nothing(Uniform):
         def plan(self, batch):
@@ -204,12 +225,3 @@ def test_single_rollouts_fill_a_batch_that_trl_has_for_groups(make, rows):
     for logged in trained(built)[:2]:
         wanted = {"rows": rows, "prompts": rows, "rollouts": rows, "padding": 0, "informative": 1}
         assert {name: logged[f"allocation/{name}"] for name in wanted} == wanted and logged["grad_norm"] > 0
-
-
-def test_names_stand_for_objects_with_their_defaults(make):
-    given = {"allocator": "uniform", "estimator": "reinforce", "baseline": "optimal", "selection": "mixed"}
-    allocation, other = (make(AllocatedGRPOTrainer, **given).allocation for _ in range(2))
-    assert (allocation.allocator, allocation.baseline.name) == (Uniform(8), "optimal")
-    assert allocation.selection.name == "mixed" and other.baseline is not allocation.baseline
-    with pytest.raises(TypeError, match=r"baseline must be a Baseline or the name of one, got 0.5; the names are"):
-        make(AllocatedGRPOTrainer, **given | {"baseline": 0.5})
