@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -12,7 +11,7 @@ from apportion.records.rollout_log import COLUMNS, MARK, VERSION, RecordError, s
 from apportion.types import Rollout
 
 if TYPE_CHECKING:
-    from pyarrow import Schema, Table
+    from pyarrow import Table
 
 T = TypeVar("T")
 
@@ -62,9 +61,9 @@ def read_file(path: Path, columns: Sequence[str] = tuple(COLUMNS), coded: Sequen
 
     try:
         with ParquetFile(path, read_dictionary=list(coded), page_checksum_verification=True) as file:
-            found = file.schema_arrow
+            found = file.schema.to_arrow_schema()  # without dictionaries
             version = (found.metadata or {}).get(MARK, b"").decode()
-            if version in READABLE and found.equals(_coded_schema(int(version), tuple(coded))):
+            if version in READABLE and found.equals(schema(int(version))):
                 there = [name for name in columns if name in found.names]
                 table = file.read(columns=there, use_threads=False)
                 _check_steps(path, table)
@@ -105,15 +104,3 @@ def read_streams(folder: str | Path) -> dict[str, list[Rollout]]:
     for row in sorted(drawn, key=lambda row: (row["step"], row["round"] or 0)):
         streams[row["prompt_id"]].append(Rollout(**{name: row[name] for name in values}))
     return streams
-
-
-@cache
-def _coded_schema(version: int, coded: tuple[str, ...]) -> Schema:
-    """Return the schema of a log of ``version`` in which the texts ``coded`` are dictionary-encoded."""
-    from pyarrow import dictionary, field  # noqa: PLC0415 - an optional extra
-
-    found = schema(version)
-    for name in coded:
-        place, old = found.get_field_index(name), found.field(name)
-        found = found.set(place, field(name, dictionary("int32", old.type), nullable=old.nullable))
-    return found

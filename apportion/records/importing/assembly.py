@@ -49,8 +49,7 @@ class Assembled:
 class RunAssembly:
     """Collects rows as columns, and remembers the number of each text."""
 
-    def __init__(self, weights: Mapping[str, float]) -> None:
-        self._weights = weights
+    def __init__(self) -> None:
         self._blocks: list[tuple[int, dict[str, Any]]] = []
         self._known: dict[str, dict[str, int]] = {name: {} for name in NAMING}
         self._files: list[int] = []
@@ -82,7 +81,7 @@ class RunAssembly:
         found |= {role: texts_of(path, layout, role, rows) for role in layout.texts}
         check_rows(path, layout, rows, found)
         columns = {role: values for role, values in found.items() if role in KEPT}
-        columns["reward"] = self._reward(found, len(rows))
+        columns["reward"] = _reward(layout, found, len(rows))
         for role, values in found.items():
             if role.startswith("other "):
                 columns[role] = values.astype(np.float32)
@@ -154,22 +153,23 @@ class RunAssembly:
             self._blocks[place] = int(kept.sum()), {name: values[kept] for name, values in columns.items()}
         return [f"{left:,} of {self.rows:,} rows are of evaluations and left out; --column split= reads them"]
 
-    def _reward(self, found: Mapping[str, Floats], rows: int) -> Floats:
-        unknown = np.full(rows, np.nan)
-        if self._weights:
-            parts = np.stack([weight * found[f"reward {name}"] for name, weight in self._weights.items()])
-            return np.where(np.isnan(parts).all(0), np.nan, np.nansum(parts, 0))
-        if "share" in found:
-            return np.rint(found["share"] * found["trials"])
-        correct, reward = found.get("correct", unknown), found.get("reward", unknown)
-        return np.where(np.isnan(reward), correct, reward)
-
     def _taken(self, name: str, none: float = np.nan) -> Any:
         """Return a column of all rows, which is then forgotten; ``none`` where there is none."""
         kind = np.float32 if np.isnan(none) else np.int8
         return np.concatenate(
             [columns.pop(name) if name in columns else np.full(rows, none, kind) for rows, columns in self._blocks]
         )
+
+
+def _reward(layout: Layout, found: Mapping[str, Floats], rows: int) -> Floats:
+    """Return the reward of each row, nan for none, by its numbers ``found``."""
+    if layout.rewards:
+        parts = np.stack([weight * found[f"reward {name}"] for name, weight in layout.rewards.items()])
+        return np.where(np.isnan(parts).all(0), np.nan, np.nansum(parts, 0))
+    if "share" in found:
+        return np.rint(found["share"] * found["trials"])
+    correct, reward = (found.get(role, np.full(rows, np.nan)) for role in ("correct", "reward"))
+    return np.where(np.isnan(reward), correct, reward)
 
 
 def _key(name: str, text: str, format: str) -> str:

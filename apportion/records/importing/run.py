@@ -19,7 +19,7 @@ from apportion.records.importing.source import HEAD, LATER_HEAD, LateColumns, So
 from apportion.records.importing.visits import read_visits
 from apportion.records.rollout_log import ALWAYS, RecordError
 from apportion.records.run_record import RunRecord
-from apportion.rows import SUFFIXES, kind_of, reading
+from apportion.rows import kind_of, reading
 from apportion.types import Floats
 from apportion.untrusted import shown
 
@@ -34,8 +34,6 @@ TURN = re.compile(r"(?:turn|(?:env|agent|episode|sub)_step)(?:_(?:idx|index|id|n
 """Columns of logs that have a row for each turn of a rollout."""
 MOST_LISTED = 12
 """Columns that were not read which are named."""
-KINDS = {"trl": (".parquet",), "prime-rl": (".jsonl", ".ndjson")}
-"""The kinds of file that a format has, if it has not all."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,7 @@ def import_run(
     renamed, weights = dict(columns or {}), weights_of(rewards)
     files, left = files_of(paths)
     name = paths[0].resolve().name.partition(".")[0] or "run"
-    assembly, record, chosen, repeated, stepped = RunAssembly(weights), None, "", 0, False
+    assembly, record, chosen, repeated, stepped = RunAssembly(), None, "", 0, False
     folded = False
     steps = None if renamed.get("step") == "" else steps_in_names(files)
     evaluations = [False] * len(files) if "split" in renamed else evaluations_in_names(files)
@@ -109,10 +107,6 @@ def import_run(
                 )
             if own in ("visits", "prime-rl") and (weights or renamed):
                 raise RecordError(f"{NAMES[own]} have fixed columns, got --reward or --column; leave it out")
-            if kind_of(path) not in KINDS.get(own, SUFFIXES):
-                raise RecordError(
-                    f"{NAMES[own]} must end in {KINDS[own][0]}, got {shown(path.name)}; leave out --format"
-                )
             if own == "visits":
                 if len(files) > 1:
                     raise RecordError(f"group counts per visit must be one file, got {len(files)}; give one")
@@ -120,7 +114,7 @@ def import_run(
                 known = {"id", "prompt", *(name for name in source.columns if name.startswith("correct_of_"))}
                 ignored = {name: None for name in source.columns if name not in known}
                 continue
-            if own == "trl" and place and (again := repeats(path, files[place - 1])):
+            if own == "trl" and place and kind_of(path) == ".parquet" and (again := repeats(path, files[place - 1])):
                 repeated += again
                 continue
             while True:

@@ -8,6 +8,7 @@ lm-evaluation-harness, EvalPlus). What surrounds the innermost objects with a ve
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def is_folded(row: Mapping[str, Any], renamed: Mapping[str, str]) -> bool:
 
 def unfolded(rows: Rows, renamed: Mapping[str, str], path: Path) -> Rows:
     """Yield one row a rollout, each with the number of the row that it came from. Raises RecordError."""
-    names, groups, harnesses = verdict_names(renamed), count(1), HARNESSES | {"lm-eval": _Filter().rows}
+    names, groups, harnesses = verdict_names(renamed), count(1), HARNESSES | {"lm-eval": partial(_lm_eval, {})}
     lengths: dict[str, int] = {}
     for number, row in rows:
         at = row_location(path, number)
@@ -167,38 +168,28 @@ def _inspect_sample(sample: Row, at: str) -> Iterator[Row]:
     yield made
 
 
-class _Filter:
-    """Rows of lm-evaluation-harness, which has one for each document and filter: those of the first filter."""
-
-    def __init__(self) -> None:
-        self.first: str | None = None
-
-    def rows(self, row: Row, at: str) -> Iterator[Row]:
-        own = str(row.get("filter", "none"))
-        self.first = self.first or own
-        if own != self.first:
-            return
-        named = row.get("metrics")
-        names = named if isinstance(named, list) and named else LM_METRICS
-        metric = next((name for name in names if type(row.get(name)) in (int, float, bool)), None)
-        if metric is None:
-            raise RecordError(
-                f"a sample must have a metric, got {', '.join(map(str, row))} in {at}; name it by --reward"
-            )
-        samples, answers = row["resps"], row["filtered_resps"]
-        samples = samples[0] if isinstance(samples, list) and samples else []
-        trials = len(samples) if isinstance(samples, list) else 1
-        made = {"id": row["doc_id"], "prompt": _first_text(row.get("arguments")), "gold": str(row.get("target"))}
-        if trials < 2:
-            answer = answers[0] if isinstance(answers, list) and answers else answers
-            yield made | {"answer": str(answer), "reward": row[metric]}
-            return
-        right = float(row[metric]) * trials
-        if abs(right - round(right)) > 1e-6 * trials:
-            raise RecordError(
-                f"{metric} must be a share of {trials} samples, got {row[metric]!r} in {at}; log each sample"
-            )
-        yield from (made | {"reward": float(place < round(right))} for place in range(trials))
+def _lm_eval(first: dict[str, str], row: Row, at: str) -> Iterator[Row]:
+    """Yield the rollouts of a document and filter, if it is that of the ``first`` row, which is remembered."""
+    own = str(row.get("filter", "none"))
+    if own != first.setdefault("filter", own):
+        return
+    named = row.get("metrics")
+    names = named if isinstance(named, list) and named else LM_METRICS
+    metric = next((name for name in names if type(row.get(name)) in (int, float, bool)), None)
+    if metric is None:
+        raise RecordError(f"a sample must have a metric, got {', '.join(map(str, row))} in {at}; name it by --reward")
+    samples, answers = row["resps"], row["filtered_resps"]
+    samples = samples[0] if isinstance(samples, list) and samples else []
+    trials = len(samples) if isinstance(samples, list) else 1
+    made = {"id": row["doc_id"], "prompt": _first_text(row.get("arguments")), "gold": str(row.get("target"))}
+    if trials < 2:
+        answer = answers[0] if isinstance(answers, list) and answers else answers
+        yield made | {"answer": str(answer), "reward": row[metric]}
+        return
+    right = float(row[metric]) * trials
+    if abs(right - round(right)) > 1e-6 * trials:
+        raise RecordError(f"{metric} must be a share of {trials} samples, got {row[metric]!r} in {at}; log each sample")
+    yield from (made | {"reward": float(place < round(right))} for place in range(trials))
 
 
 LM_METRICS = ("exact_match", "acc", "pass@1", "pass_at_1", "score")
