@@ -40,11 +40,6 @@ class Patience:
     _waits: int = 0
     _busy_since: float | None = None
 
-    @property
-    def busy_seconds(self) -> float:
-        """How long the server has been busy for this request."""
-        return 0.0 if self._busy_since is None else time.monotonic() - self._busy_since
-
     def pause(self, fault: Fault) -> float | None:
         """Return the seconds to wait before the request is sent again after ``fault``; None if it is given up.
 
@@ -59,10 +54,11 @@ class Patience:
         if not fault.again:
             return None
         if fault.busy and self.max_retries:
-            self._busy_since = self._busy_since or time.monotonic()
+            now = time.monotonic()
+            self._busy_since = self._busy_since or now
             self._waits += 1
             wait = fault.wait or backoff_seconds(self._waits, LONGEST_BUSY_WAIT)
-            return wait if self.busy_seconds + wait <= BUSY_SECONDS else None
+            return wait if now - self._busy_since + wait <= BUSY_SECONDS else None
         self.retries += 1
         if self.retries > self.max_retries or (fault.wait or 0.0) > BUSY_SECONDS:
             return None

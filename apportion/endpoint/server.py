@@ -23,7 +23,7 @@ from apportion.endpoint.retries import BUSY_SECONDS, Patience, may_pass
 from apportion.messages import Messages
 
 SILENT_SECONDS = 50.0
-"""Without a sign of life from the server for so long, a warning names it."""
+"""Without an answer for so long, a warning names the server."""
 
 REFUSALS = (400, 413, 422)
 """Statuses that refuse the content of a request."""
@@ -46,9 +46,8 @@ class Server:
     max_retries: int
     has_key: bool
     _health: Health = field(default_factory=Health, init=False)
-    _silent_since: float = field(default_factory=time.monotonic, init=False)
+    _answered_at: float = field(default=-math.inf, init=False)
     _checking: bool = False
-    _said_busy: bool = False
     _dead: str = ""
 
     async def ask(self, prompt: str | Messages, n: int, seed: int | None) -> list[Completion]:
@@ -56,7 +55,7 @@ class Server:
 
         Raises EndpointError or Failure; a Refusal if the server refuses the content of the request.
         """
-        patience = Patience(self.max_retries)
+        patience, started = Patience(self.max_retries), time.monotonic()
         while True:
             if self._dead:
                 raise EndpointError(self._dead)
@@ -71,8 +70,7 @@ class Server:
             if pause is None or (n > 1 and patience.retries > 1):  # one long sample may fail all n
                 problem.of_sample = not found.busy
                 raise problem
-            if found.busy and patience.busy_seconds >= SILENT_SECONDS:
-                self._say_busy(problem)
+            self._say_silent(started, str(problem))
             await asyncio.sleep(pause)
             self.usage.retries += 1
 
@@ -106,11 +104,11 @@ class Server:
             raise EndpointError(str(error)) from None
         token = self._health.start()
         outcome: Outcome = "unknown"
-        silence = asyncio.get_running_loop().call_later(SILENT_SECONDS, self._say_silent)
+        silence = asyncio.get_running_loop().call_later(SILENT_SECONDS, self._say_silent, time.monotonic())
         self.usage.requests += 1
         try:
             found = read_reply(await self.http.send("POST", path, self.seconds, body))
-            outcome, self._said_busy = "answered", False
+            outcome, self._answered_at = "answered", time.monotonic()
             self.usage.add(found)
             return found
         except Fault as fault:
@@ -121,33 +119,23 @@ class Server:
             raise
         finally:
             silence.cancel()
-            self._silent_since = time.monotonic()
             self._health.end(token, outcome)
 
-    def _say_busy(self, problem: Failure) -> None:
-        """Say that requests wait, once until one is answered."""
-        if not self._said_busy:
-            self._said_busy = True
-            logger.warning(
-                "%s is busy (%s): requests wait until it answers, at most %g s each, and cost no sample; if it lasts, "
-                "lower concurrency",
-                self.http.url,
-                problem,
-                BUSY_SECONDS,
-            )
-
-    def _say_silent(self) -> None:
-        """Say that nothing has come from the server for a minute, once until something comes."""
-        silent = time.monotonic() - self._silent_since
+    def _say_silent(self, since: float, last: str = "requests are in flight") -> None:
+        """Say that a request since then has no answer, nor has any other, once until the server answers."""
+        silent = time.monotonic() - max(since, self._answered_at)
         if silent >= SILENT_SECONDS:
             logger.warning(
-                "%s has sent nothing for %.0f s: it may hang, or write long completions. A request is given up after "
-                "%g s (timeout_seconds)",
+                "%s has answered nothing for %.0f s (%s): it may be busy, hang, or write long completions. A request "
+                "is given up after %g s (timeout_seconds), and after %g s while the server is busy, which costs no "
+                "sample; if it lasts, lower concurrency",
                 self.http.url,
                 silent,
+                last,
                 self.seconds,
+                BUSY_SECONDS,
             )
-            self._silent_since = math.inf
+            self._answered_at = math.inf
 
     def _problem(self, fault: Fault) -> EndpointError | Failure:
         """Return the error for a fault: one that ends the run, or that fails a request."""

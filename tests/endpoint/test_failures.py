@@ -85,18 +85,14 @@ def test_one_page_for_browsers_does_not_end_a_run_in_which_others_succeed():
     assert [each.error for each in found] == [None] * 3 and server.requests[1].prompt == "1 + 1 ="
 
 
-def test_a_server_that_hangs_is_named_once(monkeypatch, caplog):
-    monkeypatch.setattr(server_module, "SILENT_SECONDS", 0.1)
-    sample(lambda _: ok(delay=0.6), 4, max_retries=0)
-    said = [record.getMessage() for record in caplog.records]
-    assert len(said) == 1 and "has sent nothing for 0 s: it may hang" in said[0] and "given up after 5 s" in said[0]
-
-
-def test_a_server_that_stays_busy_is_named_once(monkeypatch, caplog):
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_server_that_answers_nothing_is_named_once(busy, monkeypatch, caplog):
     """Else a run waits for minutes, and nobody knows for what."""
     monkeypatch.setattr(server_module, "SILENT_SECONDS", 0.2)
     monkeypatch.setattr(retries, "LONGEST_BUSY_WAIT", 0.1)
     until = time.monotonic() + 1.0
-    sample(lambda _: refused(429, "Rate limit reached.") if time.monotonic() < until else ok(), 4)
-    said = [record.getMessage() for record in caplog.records if "is busy" in record.getMessage()]
-    assert len(said) == 1 and "(the server answered 429: Rate limit reached.): requests wait until it" in said[0]
+    limited = refused(429, "Rate limit reached.")
+    sample(lambda _: limited if busy and time.monotonic() < until else ok(delay=0.6), 4)
+    said = [each.getMessage() for each in caplog.records if "answered nothing for 0 s" in each.getMessage()]
+    why = "the server answered 429: Rate limit reached." if busy else "requests are in flight"
+    assert len(said) == 1 and f"({why}): it may be busy, hang" in said[0] and "given up after 5 s" in said[0]
