@@ -11,18 +11,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from apportion.allocators import Voting
 from apportion.answers import EXTRACTORS, Extractor
 from apportion.checks import check_integer
-from apportion.config import build, choices
 from apportion.endpoint import seed_of
 from apportion.gateway.errors import GatewayError
 from apportion.gateway.settings import GatewaySettings
-from apportion.stopping import RULES, TARGETS, Fixed, Rule
+from apportion.stopping import Fixed, Rule
 from apportion.untrusted import parse_json, shown
+from apportion.vote.setup import rule_for
+
+FIELDS = ("vote", "target", "rule", "max_samples", "wave", "curtail", "extract")
 
 Unvoted = Literal["greedy", "off"]
 """Why a request is not voted on: its temperature is 0, or it says so."""
@@ -114,30 +116,20 @@ def _voting(given: Any, n: int, settings: GatewaySettings) -> tuple[Voting | Non
     try:
         voting = replace(own, rule=_rule(given, own.rule), max_samples=most, min_samples=least, **waves)
     except ValueError as error:
-        raise GatewayError(400, f"apportion: {error}", param="apportion") from None
+        said = f"apportion: {error}. Its fields are {', '.join(FIELDS)}, and those of the rule"
+        raise GatewayError(400, said, param="apportion") from None
     return voting if vote else None, settings.extractor if extract is None else EXTRACTORS[extract]
 
 
 def _rule(given: dict[str, Any], own: Rule) -> Rule:
     """Return the gateway's rule with the settings that are given, or another. Raise ValueError or GatewayError."""
-    target = given.pop("target", None)
-    if target is not None:
-        if "rule" in given or not isinstance(target, str) or target not in TARGETS:
-            remedy = "choose one, and leave rule out"
-            raise _wrong("apportion.target", f"must be one of {', '.join(TARGETS)} without a rule", target, remedy)
-        given = {"rule": TARGETS[target].name, **dict(TARGETS[target].settings), **given}
-    name = given.pop("rule", own.name)
-    if not isinstance(name, str) or name not in RULES:
-        raise _wrong("apportion.rule", "must be known", name, choices(str(name), RULES))
-    known = [field.name for field in fields(RULES[name])]  # type: ignore[arg-type]
-    for key in given:
-        if key not in known:
-            also = ", ".join(("vote", "target", "rule", "max_samples", "wave", "curtail", "extract", *known))
-            raise GatewayError(
-                400, f"apportion has no field {shown(key)} for rule {name}; it has {also}", param=f"apportion.{key:.80}"
-            )
-    before = asdict(own) if name == own.name and target is None else {}  # type: ignore[call-overload]
-    return build(RULES[name], before | given, "") if given or not before else own
+    named = {name: given.pop(name, None) for name in ("target", "rule")}
+    for name, value in named.items():
+        if not isinstance(value, str | None):
+            raise _wrong(f"apportion.{name}", "must be a text", value, "name one")
+    if named["target"] is None and named["rule"] in (None, own.name):
+        named["rule"], given = own.name, {**asdict(own), **given}  # type: ignore[call-overload]
+    return rule_for(named["target"], named["rule"], given)
 
 
 def _taken(given: dict[str, Any], name: str, default: Any, where: str = "") -> Any:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from apportion.gateway.errors import LIMIT, SERVER, GatewayError
 
-LONGEST_RETRY = 60
-"""Most seconds that a client is asked to stay away: OpenAI's clients ignore longer times."""
+RETRY_SECONDS = 5
+"""How long a client is asked to stay away. OpenAI's clients ignore more than 60 s."""
 
 
 class VoteQueue:
@@ -24,7 +22,6 @@ class VoteQueue:
         self._most = (running, waiting)
         self._seconds = seconds
         self._slots = asyncio.Semaphore(running)
-        self._vote_seconds = 1.0
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
@@ -34,11 +31,9 @@ class VoteQueue:
         """
         await self._wait()
         self.running += 1
-        started = time.monotonic()
         try:
             yield
         finally:
-            self._vote_seconds += 0.1 * (time.monotonic() - started - self._vote_seconds)
             self.running -= 1
             self._slots.release()
 
@@ -67,11 +62,5 @@ class VoteQueue:
             raise GatewayError(503, "the gateway is shutting down; try again later", kind=SERVER, code="shutting_down")
 
     def _full(self, problem: str) -> GatewayError:
-        wait = math.ceil(self._vote_seconds * (self.waiting + 1) / self._most[0])
-        return GatewayError(
-            429,
-            f"the queue is full: {problem}; try again later",
-            kind=LIMIT,
-            code="queue_full",
-            retry_after=min(max(wait, 1), LONGEST_RETRY),
-        )
+        said = f"the queue is full: {problem}; try again later"
+        return GatewayError(429, said, kind=LIMIT, code="queue_full", retry_after=RETRY_SECONDS)

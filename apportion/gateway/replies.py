@@ -40,7 +40,7 @@ def whole_reply(vote: RunningVote, bill: Bill) -> dict[str, Any]:
     """Return the reply of the first choice, as upstream sent it, with all choices, the usage of all samples, and the
     ballot.
     """
-    chosen = [sample.reply for sample in vote.chosen() if sample.reply is not None]
+    chosen = [*vote.chosen().values()]
     choices = [{**reply["choices"][0], "index": place} for place, reply in enumerate(chosen)]
     return {**chosen[0], "choices": choices, "usage": bill.usage, "apportion": vote.ballot(bill)}
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from apportion.answers import Equivalence, read_answer
@@ -31,15 +30,6 @@ FROM_BALLOT = ["answer", "share", "samples", "unparsed", "failed", "cancelled", 
 
 DrawReply = Callable[[int], Awaitable[dict[str, Any]]]
 """The number of a sample -> the reply with its completion. Raises UpstreamError."""
-
-
-@dataclass
-class VotedSample:
-    """One sample that arrived: its number, its answer in the words of its class, and its reply while it is needed."""
-
-    number: int
-    answer: str | None
-    reply: dict[str, Any] | None
 
 
 class RunningVote:
@@ -69,22 +59,28 @@ class RunningVote:
         except TimeoutError:
             pass  # the best answer so far is returned
         self._ballot = await self.count.ballot()
-        if not self.samples:
+        if not self.answers:
             if self.errors:
                 raise self.errors[-1]
             said = f"no completion arrived within {seconds:g} s; try again, or raise --deadline-seconds"
             raise GatewayError(504, said, kind=SERVER, code="deadline")
 
     @property
-    def samples(self) -> list[VotedSample]:
-        """The samples that arrived, in order. The first of each answer and the first n have their replies."""
-        made, seen = list[VotedSample](), set[str | None]()
-        for sample, counted in zip(self.count.arrived, self.count.batch.rollouts[0], strict=True):
-            needed = len(made) < self.request.n or counted.answer not in seen
-            seen.add(counted.answer)
-            reply = self._replies[sample.number] if needed else None
-            made.append(VotedSample(sample.number, counted.answer, reply))
-        return made
+    def answers(self) -> dict[int, str | None]:
+        """The answers of the samples that arrived, in the words of their class, by the numbers of the samples."""
+        arrived = zip(self.count.arrived, self.count.batch.rollouts[0], strict=True)
+        return {sample.number: counted.answer for sample, counted in arrived}
+
+    @property
+    def firsts(self) -> dict[str | None, int]:
+        """The number of the first sample of each answer."""
+        return {answer: number for number, answer in reversed(self.answers.items())}
+
+    @property
+    def replies(self) -> dict[int, dict[str, Any]]:
+        """The replies that may be returned, by number: those of the first n samples, and the first of each answer."""
+        numbers = {*list(self.answers)[: self.request.n], *self.firsts.values()}
+        return {number: self._replies[number] for number in sorted(numbers)}
 
     @property
     def answer(self) -> str | None:
@@ -96,14 +92,11 @@ class RunningVote:
         counts = self.count.batch.votes[0]
         return {answer: counts[answer] for answer in sorted(counts, key=lambda x: (x != self.answer, -counts[x]))}
 
-    def chosen(self) -> list[VotedSample]:
-        """Return the samples of the choices: the first of each of the best answers, then others in order."""
-        samples, n = self.samples, self.request.n
-        if self.request.unvoted:
-            return samples[:n]
-        firsts = {sample.answer: sample for sample in reversed(samples)}
-        best = [firsts[answer] for answer in self.votes()][:n]
-        return (best + [each for each in samples if each.reply is not None and each not in best])[:n]
+    def chosen(self) -> dict[int, dict[str, Any]]:
+        """Return the replies of the choices by number: the first of each of the best answers, then others in order."""
+        firsts, replies = self.firsts, self.replies
+        best = [] if self.request.unvoted else [firsts[answer] for answer in self.votes()]
+        return {number: replies[number] for number in list(dict.fromkeys([*best, *replies]))[: self.request.n]}
 
     def ballot(self, bill: Bill) -> dict[str, Any]:
         """Return the ballot of the ended vote, as JSON."""
@@ -114,7 +107,7 @@ class RunningVote:
             "disagreement": None if counted.answer is None or unvoted else counted.disagreement,
             "rule": None if unvoted else voting.rule.name,
             "max_samples": voting.max_samples,
-            "chosen": [{"sample": each.number, "answer": each.answer} for each in self.chosen()],
+            "chosen": [{"sample": number, "answer": self.answers[number]} for number in self.chosen()],
             "temperature": self.request.temperature,
             "requests": bill.requests,
             "uncounted": bill.uncounted,
@@ -124,7 +117,7 @@ class RunningVote:
 
     async def _samples(self, numbers: Sequence[int]) -> AsyncGenerator[Sample, None]:
         """Draw the samples of a wave at once, and yield them in order until one fails as all others would."""
-        self._replies = {each.number: each.reply for each in self.samples if each.reply is not None}
+        self._replies = self.replies
         tasks = [asyncio.ensure_future(self._draw(number)) for number in numbers]
         try:
             for number, task in zip(numbers, tasks, strict=True):

@@ -215,17 +215,19 @@ async def test_a_request_can_set_its_vote_within_the_bounds(place):
     assert (await voted(extract="last_number"))["votes"].keys() == {"41", "42", "2"}
     assert (await voted(target="accuracy", eps=0.5))["rule"] == TARGETS["accuracy"].name
     wrong = """
-        {"target": "speed"}                     => apportion.target
-        {"target": "accuracy", "rule": "esc"}   => apportion.target
+        {"target": "speed"}                     => apportion
+        {"target": "accuracy", "rule": "esc"}   => apportion
+        {"target": ["accuracy"]}                => apportion.target
         {"max_samples": 17}                     => apportion.max_samples
         {"max_samples": true}                   => apportion.max_samples
-        {"rule": "none"}                        => apportion.rule
-        {"rule": "esc", "eps": 0.1}             => apportion.eps
+        {"rule": "none"}                        => apportion
+        {"rule": {}}                            => apportion.rule
+        {"rule": "esc", "eps": 0.1}             => apportion
         {"eps": 2}                              => apportion
         {"wave": 0}                             => apportion
         {"vote": 1}                             => apportion.vote
         {"extract": "os:system"}                => apportion.extract
-        {"tempo": 1}                            => apportion.tempo
+        {"tempo": 1}                            => apportion
         []                                      => apportion
     """
     for fields, param in lines(wrong):
