@@ -57,7 +57,7 @@ class RunDecisions:
         if self.allocator is None:
             raise ValueError(
                 "allocator must be given, or a preset, which has one, got neither; name one, such as the preset "
-                "hora_as_printed"
+                "fixed_baseline"
             )
         for name, kind, registry in PARTS:
             given = getattr(self, name)
@@ -227,3 +227,11 @@ def check_draws(allocator: Allocator, prompts: int, distinct: Callable[[int], in
             f"the {fresh} that {allocator.name} may draw beside them, got {found}; give more, let the "
             "allocator draw fewer, or name an id (id_column, allocation.id_key) if different questions share a prompt"
         )
+
+
+def warn_of_idle(allocation: RunDecisions, prefix: str = "") -> None:
+    """Log a line for each setting of votes that ``allocation`` changes, although its rewards do not come from votes."""
+    for name in ("extract", "equivalence"):
+        if not allocation.label_free and getattr(allocation, name) != getattr(type(allocation), name):
+            said = "%s%s has no effect, because %s does not learn from votes; leave it out"
+            logger.warning(said, prefix, name, allocation.allocator.name)

@@ -29,7 +29,16 @@ def votes_table(votes: Sequence[VoteProfile]) -> ReportTable:
 
     Failed samples never arrived; unparsed ones hold no answer; truncated ones reached their maximum length.
     """
-    header = ("vote", "questions", "not finished", "samples", "of full votes", "saved", "agreement", "accuracy")
+    header = (
+        "vote",
+        "questions",
+        "not finished",
+        "samples",
+        "of full votes",
+        "saved",
+        "votes for the winner",
+        "accuracy",
+    )
     rows = (
         (
             vote.name,
@@ -79,7 +88,7 @@ def _samples(votes: Styled) -> Chart:
 
 
 def _right(votes: Styled) -> Chart:
-    """Return the share of right answers by fifth of the agreement."""
+    """Return the share of right answers by fifth of the votes for the winner."""
     series = []
     for style, vote in votes:
         known = np.isfinite(vote.share) & np.isfinite(vote.correct)
@@ -96,7 +105,7 @@ def _right(votes: Styled) -> Chart:
         "95% interval."
     )
     labels = ("winner's share of its votes", "share of right answers", "vote")
-    return calibration_chart("right", "Right answers by agreement", text, series, labels)
+    return calibration_chart("right", "Right answers by the votes for the winner", text, series, labels)
 
 
 def _lost(numbers: Counts, samples: Counts) -> str:

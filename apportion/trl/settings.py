@@ -10,7 +10,7 @@ from apportion.advantages import Reduction, check_agreement, check_compared
 from apportion.allocators import Size, warn_of_equal_counts
 from apportion.answers import EQUIVALENCES, EXTRACTORS, Equivalence
 from apportion.checks import check_numbers
-from apportion.engines.decisions import TrainerAllocation, check_draws
+from apportion.engines.decisions import TrainerAllocation, check_draws, warn_of_idle
 from apportion.engines.prompts import reads_rates
 from apportion.records import LogText, check_log_text
 from apportion.trl.failures import FailedRewards
@@ -274,6 +274,9 @@ class TRLAllocation(TrainerAllocation):
 
     def _check_rules(self, rewards: int | None) -> None:
         """Warn if nothing reads known rates. Raise ValueError if correct rollouts are counted and none is named."""
+        warn_of_idle(self)
+        if self.rollout_log is None and self.rollout_log_text != "full":
+            logger.warning("rollout_log_text has no effect, because there is no rollout_log; name its folder")
         if self.rate_column is not None and not reads_rates(self.allocator, self.baseline, self.selection):
             logger.warning(
                 "rate_column %r has no effect, because no predictor takes known rates; use empirical_bayes, or the "

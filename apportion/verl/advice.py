@@ -6,6 +6,7 @@ import math
 from omegaconf import DictConfig
 
 from apportion.allocators import Allocator, warn_of_equal_counts
+from apportion.engines.decisions import warn_of_idle
 from apportion.engines.prompts import reads_rates
 from apportion.verl.coordinator.settings import VerlAllocation
 
@@ -20,6 +21,7 @@ def warn(config: DictConfig, allocation: VerlAllocation) -> None:
     prompts = int(config.data.train_batch_size)
     rated = allocation.rate_key is not None
     warn_of_equal_counts(allocation.allocator, prompts, rated=rated)
+    warn_of_idle(allocation, "allocation.")
     _warn_of_padding(config, allocation.allocator, streamed=allocation.stream)
     if rated and not reads_rates(allocation.allocator, allocation.baseline, allocation.selection):
         logger.warning(

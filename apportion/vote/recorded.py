@@ -54,7 +54,7 @@ class RecordedVote:
         rows = [
             ["rule", self.rule],
             ["questions", f"{self.questions:,}"],
-            ["with fewer samples", f"{self.left_out:,}"],
+            ["left out, with fewer samples", f"{self.left_out:,}"],
             ["samples", f"{self.samples:.2f} of {self.max_samples}"],
             ["agreement with all samples", f"{self.agreement:.2%}"],
         ]

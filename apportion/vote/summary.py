@@ -194,7 +194,7 @@ def _rows(summary: Summary, prices: Prices | None) -> Iterable[tuple[str, str]]:
     yield "votes for the winner", "" if summary.share is None else f"{summary.share:.1%}"
     if summary.disagreement is not None:
         mean, worst = f"{summary.disagreement:.2%}", f"{summary.worst_disagreement:.2%}"
-        yield "other than the full vote", f"expected in at most {mean} of the questions; {worst} at worst"
+        yield "other than the full vote", f"expected in at most {mean} of the questions; {worst} for the least certain"
     if (right := summary.accuracy) is not None:
         interval = f"95% interval {right.low:.1%} to {right.high:.1%}"
         yield "accuracy", f"{right.mean:.1%} of {right.questions} with a gold answer ({interval})"

@@ -197,6 +197,8 @@ def test_known_rates_that_no_predictor_takes_are_said(caplog):
     ):
         said = warned(caplog, f"{text}; data.dataloader_num_workers=0; allocation.rate_key=pass_rate")
         assert len(said) == (not taken) and all("rate_key=pass_rate has no effect" in line for line in said)
+    (said,) = warned(caplog, "uniform; allocation.equivalence=math")
+    assert "allocation.equivalence has no effect, because uniform does not learn from votes" in said
 
 
 def test_score_norms_need_the_log_probabilities_of_sampling(caplog):

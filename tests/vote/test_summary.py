@@ -85,7 +85,7 @@ def test_text_for_people():
         "completion tokens         3,900 of about 7,200 for the full vote: 45.8% saved",
         "waves a question          3.00",
         "votes for the winner      87.5%",
-        "other than the full vote  expected in at most 1.00% of the questions; 2.00% at worst",
+        "other than the full vote  expected in at most 1.00% of the questions; 2.00% for the least certain",
         "accuracy                  50.0% of 2 with a gold answer (95% interval 1.3% to 98.7%)",
         "samples lost              6 failed, 13 without an answer, 3 cancelled",
         "questions lost            1 without an answer",
