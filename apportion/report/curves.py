@@ -13,7 +13,7 @@ from apportion.types import Counts, Floats
 COSTS = {"rollouts": "rollouts", "tokens": "completion tokens", "hours": "hours"}
 """What a run is measured against: the keys of ``Curve.x`` and their words."""
 
-SHARES = 60
+PLACES = 60
 """Points of a mean over seeds."""
 
 
@@ -60,29 +60,30 @@ def wilson(share: Floats, trials: Floats) -> tuple[Floats, Floats]:
 
 
 def mean_curve(curves: Sequence[Curve]) -> Curve:
-    """Return the mean of the curves of several seeds, at equal shares of each, with Student's interval over seeds.
+    """Return the mean of the curves of several seeds, at equal rollouts, with Student's interval over seeds.
 
-    A single curve is returned as it is. Costs that one of them does not know are left out. Intervals of values from 0
-    to 1 stay between these.
+    It ends where the first of them ends. A single curve is returned as it is. Costs that one of them does not know are
+    left out. Intervals of values from 0 to 1 stay between these.
     """
     if len(curves) == 1:
         return curves[0]
     known = [key for key in COSTS if all(key in curve.x for curve in curves)]
-    heights = resampled([curve.y for curve in curves])
+    heights = resampled(curves, [curve.y for curve in curves])
     mean, half = seed_interval(heights)
     within = (0.0, 1.0) if heights.min() >= 0 and heights.max() <= 1 else (-np.inf, np.inf)
     return Curve(
-        {key: resampled([curve.x[key] for curve in curves]).mean(axis=0) for key in known},
+        {key: resampled(curves, [curve.x[key] for curve in curves]).mean(axis=0) for key in known},
         mean,
         np.clip(mean - half, *within),
         np.clip(mean + half, *within),
     )
 
 
-def resampled(seeds: Sequence[Floats]) -> Floats:
-    """Return the values of each seed, [B] each, at 60 equal shares of its way [S, 60]."""
-    shares = np.linspace(0, 1, SHARES)
-    return np.array([np.interp(shares, np.linspace(0, 1, len(values)), values) for values in seeds])
+def resampled(curves: Sequence[Curve], values: Sequence[Floats]) -> Floats:
+    """Return ``values`` of each seed, [B] each, at 60 equal places in rollouts that all reached [S, 60]."""
+    ways = [curve.x["rollouts"] for curve in curves]
+    places = np.linspace(max(way[0] for way in ways), min(way[-1] for way in ways), PLACES)
+    return np.array([np.interp(places, way, own) for way, own in zip(ways, values, strict=True)])
 
 
 def ratio(top: Floats | Counts, bottom: Floats | Counts) -> Floats:

@@ -143,7 +143,8 @@ def _profile(arm: str, runs: Sequence[_LabRun], before: Sequence[_LabRun] | None
     notes = ["Hours are CPU time of the steps."] + ([] if len(runs) > 1 else ["One seed, so no interval over seeds."])
     if single:
         notes.append("Groups of one rollout have no other to be equal to, so none is called dead.")
-    success = mean_curve([plain_curve(run.places(), run.sums(run.reward) / np.bincount(run.stretch)) for run in runs])
+    each = [plain_curve(run.places(), run.sums(run.reward) / np.bincount(run.stretch)) for run in runs]
+    success = mean_curve(each)
     return RunProfile(
         name=arm,
         source=f"lab study, {len(runs)} seed{'s' * (len(runs) > 1)}",
@@ -165,7 +166,7 @@ def _profile(arm: str, runs: Sequence[_LabRun], before: Sequence[_LabRun] | None
         held_out=mean_curve(held_out) if len(held_out) == len(runs) else None,
         dead={kind: mean_curve([run.dead_curve(kind) for run in runs]) for kind in kinds},
         places=success.x,
-        bands=_bands(runs),
+        bands=_bands(runs, each),
         difficulty="A prompt's difficulty is its exact probability of success at that step.",
         calibration=_calibration(runs),
         saved=None if before is None else _saved(runs, before),
@@ -174,13 +175,13 @@ def _profile(arm: str, runs: Sequence[_LabRun], before: Sequence[_LabRun] | None
     )
 
 
-def _bands(runs: Sequence[_LabRun]) -> Floats:
-    """Return the shares of the rollouts by band of exact success, at the places of the mean over seeds."""
+def _bands(runs: Sequence[_LabRun], curves: Sequence[Curve]) -> Floats:
+    """Return the shares of the rollouts by band of exact success, at the places of the mean of ``curves``."""
     tables = [band_shares(run.p, run.counts, run.of_prompts, run.count) for run in runs]
     if len(tables) == 1:
         return tables[0]
     return np.stack(
-        [resampled(columns).mean(axis=0) for columns in zip(*(table.T for table in tables), strict=True)], 1
+        [resampled(curves, columns).mean(axis=0) for columns in zip(*(own.T for own in tables), strict=True)], 1
     )
 
 

@@ -14,10 +14,10 @@ from apportion.report.axes import Scale, short, short_percent, span, ticks
 from apportion.report.charts import Chart, ChartSeries
 from apportion.report.curves import COSTS
 from apportion.report.style import STYLES
-from apportion.types import Counts, Floats, Mask
+from apportion.types import Floats, Mask
 
-MARKS = 7
-"""Markers on a line with many points."""
+MARKS = 21
+"""A line with more points has no markers."""
 
 LETTER = 7.2
 """Mean width of a letter in pixels, at the size of the labels, in a wide font."""
@@ -88,10 +88,7 @@ def _lines(chart: Chart, cost: str) -> Iterator[str]:
         places, heights_of = x.of(each.curve.x[cost]), y.of(each.curve.y)
         yield _path(f"line {_classes(each.style)}", _through(places, heights_of))
         known = np.flatnonzero(np.isfinite(each.curve.y))
-        yield from (
-            _marker(each.style, places[at], heights_of[at], _told(chart, each, cost, at))
-            for at in _some(known, each.style)
-        )
+        yield from (_marker(each.style, places[at], heights_of[at]) for at in known if len(known) <= MARKS)
         ends += [(heights_of[known[-1]], places[known[-1]], each.style % STYLES, name)] if len(known) else []
     for (height, place, style, name), label in zip(ends, _apart([end[0] for end in ends], y), strict=True):
         yield _path(f"leader s{style}", f"M{place + 2:.1f} {height:.1f}L{x.end + 9:g} {label:.1f}")
@@ -106,22 +103,6 @@ def _band(each: ChartSeries, at: Floats, y: Scale) -> str:
         for part in _runs(np.isfinite(low) & np.isfinite(high))
     ]
     return _path(f"band f{each.style % STYLES}", "".join(areas)) if areas else ""
-
-
-def _some(known: Counts, style: int) -> Counts:
-    """Return a few of many places. Lines have their markers at different ones."""
-    if len(known) <= 3 * MARKS:
-        return known
-    shares = (np.arange(MARKS) + 0.15 + 0.7 * (style % STYLES) / STYLES) / MARKS
-    return known[(shares * len(known)).astype(int)]
-
-
-def _told(chart: Chart, each: ChartSeries, cost: str, at: int) -> str:
-    """Return the numbers of a marker."""
-    place, height = each.curve.x[cost][at], each.curve.y[at]
-    where = f"{place:.1%}" if chart.x_percent else f"{place:,.4g}" if place < 1000 else f"{place:,.0f}"
-    value = f"{height:.1%}" if chart.percent else f"{height:.4g}"
-    return f"{each.name}: {value} at {where} {COSTS.get(cost, chart.x_label)}"
 
 
 def _bars(chart: Chart) -> tuple[float, list[str]]:
@@ -148,9 +129,8 @@ def _bars(chart: Chart) -> tuple[float, list[str]]:
     return bottom + 38, drawn
 
 
-def _marker(style: int, x: float, y: float, text: str = "") -> str:
-    title = f"<title>{escape(text)}</title>" if text else ""
-    return f'<circle class="mark s{style % STYLES}" cx="{x:.1f}" cy="{y:.1f}" r="3.5">{title}</circle>'
+def _marker(style: int, x: float, y: float) -> str:
+    return f'<circle class="mark s{style % STYLES}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>'
 
 
 def _classes(style: int) -> str:

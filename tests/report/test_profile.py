@@ -107,8 +107,8 @@ def test_without_predictions_there_is_no_calibration():
     assert calibrate(np.full(3, np.nan), np.ones(3), np.ones(3, int), np.arange(3)) is None
 
 
-def test_means_over_seeds_have_intervals_and_stay_shares():
+def test_means_over_seeds_are_at_equal_rollouts_that_all_reached_and_stay_shares():
     curves = [plain_curve({"rollouts": np.array([0.0, n])}, np.array([0.1, y])) for n, y in ((100, 0.9), (200, 0.7))]
     mean = mean_curve(curves)
-    assert mean.x["rollouts"][-1] == 150 and mean.y[-1] == pytest.approx(0.8)
+    assert mean.x["rollouts"][-1] == 100 and mean.y[-1] == pytest.approx((0.9 + 0.4) / 2)
     assert mean.high.max() == 1 and mean.low.min() == 0
