@@ -210,12 +210,13 @@ def test_every_setting_of_a_vote_is_an_option_with_the_help_of_its_field():
     assert all(option in " ".join(shown.split()) for option in ("--target", "--no-curtail", "--no-seed"))
 
 
-def test_no_help_is_cut_off():
+def test_no_help_is_cut_off_and_the_list_of_commands_says_what_each_says_itself():
     """typer ends what it cuts with dots. The dots of an argument that may be repeated are not at the end of a text."""
-    commands = re.findall(r"^  (\w+) ", invoke("--help").stdout, re.MULTILINE)
-    assert {"allocate", "vote", "serve", "evaluate"} <= {*commands}
-    for name in ("", *commands):
-        shown = invoke(*name.split(), "--help").stdout if name != "verl" else ""
+    commands = dict(re.findall(r"^  (\w+) +([A-Z].*)$", invoke("--help").stdout, re.MULTILINE))
+    assert {"allocate", "vote", "serve", "evaluate"} <= commands.keys()
+    for name, first in {"": "Decide how", **commands}.items():
+        shown = invoke(*name.split(), "--help").stdout if name != "verl" else first
+        assert first in shown
         assert not [line for line in shown.splitlines() if line.endswith("...") and not line.startswith("Usage:")]
 
 

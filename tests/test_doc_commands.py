@@ -54,7 +54,7 @@ def check_apportion(words):
     """Parse the command with its options, without running it."""
     group = typer.main.get_command(app)
     assert words[0] in group.commands, f"apportion has no command {words[0]}"
-    given = group.commands[words[0]]
+    given = group.get_command(None, words[0])
     options = [word for word in words[1:] if word.startswith("--")]
     if words[0] == "verl":
         return check_verl(words[1:])

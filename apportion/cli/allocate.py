@@ -11,7 +11,7 @@ import typer
 from apportion.allocators.vip import GroupEstimator
 from apportion.cli.allocation_text import allocation_json, allocation_text
 from apportion.cli.errors import usage_errors
-from apportion.cli.options import AsJson
+from apportion.cli.options import AsJson, command_of
 from apportion.rows import TableError
 from apportion.runs.whole_files import write_whole
 from apportion.solve import METHODS, Method, solve
@@ -105,3 +105,6 @@ def write_counts(path: Path, counts: Counts, ids: Sequence[Any] | None = None) -
 def _no_formula(cell: Any) -> Any:
     """Return ``cell`` with an apostrophe before what a spreadsheet would run as a formula."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
+
+
+allocate_command = command_of(allocate)

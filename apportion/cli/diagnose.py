@@ -5,8 +5,13 @@ from typing import Annotated
 
 import typer
 
+from apportion.cli.diagnosis_screen import scalars_text, screen
+from apportion.cli.diagnosis_text import diagnosis_text
 from apportion.cli.errors import usage_errors
-from apportion.cli.options import AsJson, Columns, Rewards, read_run
+from apportion.cli.options import AsJson, Columns, Rewards, command_of, read_run
+from apportion.diagnosis import diagnose, health_of
+from apportion.diagnosis.given import embedder_of, rates_of
+from apportion.records import ScalarsOnlyError, scalars_at
 from apportion.runs.json_text import json_text
 from apportion.runs.waiting import waiting
 
@@ -36,11 +41,6 @@ def diagnosis(
     --full has all tables, --json all numbers. Files without rollouts are read, too: TRL's trainer state, events of
     TensorBoard, and histories of W&B.
     """
-    from apportion.cli.diagnosis_screen import scalars_text, screen  # noqa: PLC0415 - slow to import
-    from apportion.cli.diagnosis_text import diagnosis_text  # noqa: PLC0415
-    from apportion.diagnosis import diagnose, health_of  # noqa: PLC0415
-    from apportion.diagnosis.given import embedder_of, rates_of  # noqa: PLC0415
-    from apportion.records import ScalarsOnlyError, scalars_at  # noqa: PLC0415
 
     with usage_errors(ValueError, OSError, ImportError), waiting(f"diagnosing {log}"):
         try:
@@ -64,3 +64,6 @@ def diagnosis(
     else:
         unread = embeddings is None and any(text is not None for text in record.texts)
         typer.echo(diagnosis_text(found) if full else screen(found, unread))
+
+
+diagnose_command = command_of(diagnosis)

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from typing import Any, TextIO
 
 import typer
@@ -14,7 +15,6 @@ from apportion.runs.signals import INTERRUPTED, code_of
 from apportion.untrusted import one_line
 
 FAILED, USAGE = 1, 2
-SHORT_HELP = 64
 UNWRITABLE = (errno.ENOSPC, errno.EPIPE, errno.EIO, errno.EBADF, errno.EDQUOT)
 """The errors of a full disk, and of a pipe or a terminal that nobody reads any more."""
 
@@ -22,25 +22,54 @@ UsageError: Any = typer.BadParameter.__bases__[0]  # of click, or of the copy of
 
 
 GROUPS = {
-    "Look at a run": ("diagnose", "evaluate", "replay", "report", "watch", "import"),
-    "Plan": ("allocate", "simulate"),
-    "Train": ("trl", "verl", "lab"),
-    "Vote": ("vote", "revote", "serve"),
+    "Look at a run": {
+        "diagnose": "Say what a recorded run wasted and what would help.",
+        "evaluate": "Print Mean@k, Pass@k and Maj@k of a run or a vote.",
+        "replay": "Say what other rules would have done.",
+        "report": "Show runs and votes side by side on one page.",
+        "watch": "Follow a rollout log while a run writes it.",
+        "import": "Write a run of another tool as a rollout log.",
+    },
+    "Plan": {
+        "allocate": "Split a budget of rollouts over prompts.",
+        "simulate": "Compare rules where the truth is known.",
+    },
+    "Train": {
+        "trl": "Train a model with TRL as a job's file says.",
+        "verl": "Train with verl: python -m apportion.verl.",
+        "lab": "Compare allocators on a small policy, on the CPU.",
+    },
+    "Vote": {
+        "vote": "Vote on questions until a stopping rule is met.",
+        "revote": "Count the samples of a vote again by another rule.",
+        "serve": "Serve an endpoint that votes on each request.",
+    },
 }
-"""The commands as the help lists them."""
+"""The commands as the help lists them, by what they are for: to read what each says itself would import them all."""
+
+MODULES = {"import": "import_", "lab": "training", "trl": "training", "verl": "training"}
+"""Where a command is that has not a module of its name."""
 
 
 class OneLineErrors(TyperGroup):
-    """A group of commands whose usage errors take one line, like all other errors."""
+    """The commands, each imported when it is used. Their usage errors take one line, like all other errors."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = {name: None for names in GROUPS.values() for name in names}  # type: ignore[misc]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command, or None for another name."""
+        if cmd_name not in self.commands:
+            return None
+        module = import_module(f"apportion.cli.{MODULES.get(cmd_name, cmd_name)}")
+        return getattr(module, f"{cmd_name}_command")
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands into the help, by what they are for."""
-        left = [name for name in self.commands if not any(name in names for names in GROUPS.values())]
-        for title, names in {**GROUPS, "Others": left}.items():
-            commands = [(name, self.commands[name]) for name in names if name in self.commands]
-            if commands:
-                with formatter.section(title):
-                    formatter.write_dl([(name, command.get_short_help_str(SHORT_HELP)) for name, command in commands])
+        """Write the commands into the help."""
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([*commands.items()])
 
     def main(self, *args: Any, **settings: Any) -> Any:
         if sys.stdout is None:

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import numpy as np
 import typer
 
+from apportion.answers import AnswerFunctionError
 from apportion.cli.errors import usage_errors
 from apportion.cli.lines import doubt_lines, wrapped
-from apportion.cli.options import AsJson, Columns, Rewards, read_run, several
+from apportion.cli.options import AsJson, Columns, Rewards, command_of, read_run, several
+from apportion.engines.outcomes import are_verdicts
+from apportion.evaluation import Evaluation, Rollouts, Score, evaluate
+from apportion.questions import read_questions
+from apportion.records import RunRecord
+from apportion.report.votes import is_vote
 from apportion.runs.json_text import json_text
 from apportion.runs.text_table import text_table
 from apportion.runs.waiting import waiting
 from apportion.untrusted import one_line, shown
-
-if TYPE_CHECKING:
-    from apportion.evaluation import Evaluation, Rollouts, Score
-    from apportion.records import RunRecord
+from apportion.vote.revote import kept_rollouts
+from apportion.vote.right import read_labels
 
 GRADED = (
     "pass@k and maj@k need verdicts (1 for right, and 0 or -1 for wrong), and these rewards are graded; --reward NAME "
@@ -27,7 +32,7 @@ GRADED = (
 WITHOUT_ANSWERS = "maj@k needs the answer of each rollout, which is not recorded here; --column answer=COLUMN names it"
 
 
-def evaluate_command(
+def evaluation(
     run: Annotated[
         Path, typer.Argument(help="A rollout log, another recorded run, or the .jsonl of the answers of a vote.")
     ],
@@ -59,9 +64,6 @@ def evaluate_command(
     Nothing is sampled. Intervals resample problems, and never rollouts. To evaluate a server, sample it by
     `apportion vote --rule fixed --no-curtail --max-samples N --give-up N`, and give the answers.
     """
-    from apportion.answers import AnswerFunctionError  # noqa: PLC0415 - slow to import
-    from apportion.evaluation import evaluate  # noqa: PLC0415
-    from apportion.report.votes import is_vote  # noqa: PLC0415
 
     of_vote: dict[str, Any] = {"questions": questions, "labels": labels, "extract": extract, "equivalence": equivalence}
     with (
@@ -87,9 +89,6 @@ def _of_vote(
     run: Path, questions: Path | None, labels: Path | None, extract: str | None, equivalence: str | None
 ) -> Rollouts:
     """Return the kept samples of a vote."""
-    from apportion.questions import read_questions  # noqa: PLC0415 - slow to import
-    from apportion.vote.revote import kept_rollouts  # noqa: PLC0415
-    from apportion.vote.right import read_labels  # noqa: PLC0415
 
     known = () if questions is None else read_questions(questions)
     golds = None if labels is None else read_labels(labels)
@@ -98,10 +97,6 @@ def _of_vote(
 
 def _of_record(record: RunRecord, steps: str | None) -> Rollouts:
     """Return the rollouts of ``record`` at some ``steps``. Raises ValueError for steps without rewards."""
-    import numpy as np  # noqa: PLC0415 - slow to import
-
-    from apportion.engines.outcomes import are_verdicts  # noqa: PLC0415
-    from apportion.evaluation import Rollouts  # noqa: PLC0415
 
     unit = "visits" if record.visits else "steps"
     if steps is not None:
@@ -188,3 +183,6 @@ def _integer(name: str, text: str) -> int:
         return int(text)
     except ValueError:
         raise ValueError(f"{name} must be a whole number, got {shown(text)}; write one such as 8") from None
+
+
+evaluate_command = command_of(evaluation)

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from apportion.cli.errors import usage_errors
 from apportion.cli.lines import doubt_lines
-from apportion.cli.options import AsJson, Columns, Rewards, pairs_of
+from apportion.cli.options import AsJson, Columns, Rewards, command_of, pairs_of
+from apportion.records import RecordError, check_new_folder, write_record
+from apportion.records.importing import ImportSummary, import_run
 from apportion.runs.waiting import waiting
-
-if TYPE_CHECKING:
-    from apportion.records.importing import ImportSummary
 
 
 def import_(
@@ -32,8 +31,6 @@ def import_(
 
     Runs of TRL, verl, prime-rl and plain tables are read. The command says what it read.
     """
-    from apportion.records import RecordError, check_new_folder, write_record  # noqa: PLC0415 - slow to import
-    from apportion.records.importing import import_run  # noqa: PLC0415
 
     with usage_errors(RecordError, ValueError), waiting("reading the run"):
         check_new_folder(out)
@@ -56,3 +53,6 @@ def _text(found: ImportSummary, doubts: tuple[str, ...], out: Path) -> str:
     if found.left:
         lines.append(f"files not read: {len(found.left):,}, such as {found.left[0]}")
     return "\n".join([*lines, f"written to {out}"])
+
+
+import_command = command_of(import_)

@@ -112,35 +112,28 @@ Parts = Iterable[tuple[type[Any], Iterable[str]]]
 """Dataclasses, each with the names of its fields that are options."""
 
 
-def settings_command(
-    function: Callable[..., None], options: Callable[[list[Parameter]], Sequence[Parameter]]
-) -> type[TyperCommand]:
-    """Return a command of ``function`` that gets ``options`` at first use, because their classes are slow to import.
+def command_of(
+    function: Callable[..., None],
+    options: Callable[[list[Parameter]], Sequence[Parameter]] | None = None,
+    kind: type[TyperCommand] = TyperCommand,
+) -> Any:
+    """Return the command of ``function``, of a ``kind``.
 
     ``options`` takes the parameters of ``function`` without ``**settings``, and returns all. Required ones come first.
     """
 
-    class SettingsCommand(TyperCommand):
-        def get_params(self, ctx: Any) -> list[Any]:
-            if not self.params:
-                app = typer.Typer(add_completion=False)
-                app.command()(with_settings())
-                command = get_command(app)
-                self.params, self.callback = command.params, command.callback
-            return super().get_params(ctx)
+    def run(**given: Any) -> None:
+        function(**given)
 
-    def with_settings() -> Callable[..., None]:
-        def run(**given: Any) -> None:
-            function(**given)
-
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    if options is not None:
         own = signature(function, eval_str=True)
         named = [each for each in own.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
         keyword = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in options(named)]
         keyword.sort(key=lambda each: each.default is not Parameter.empty)
         run.__signature__ = own.replace(parameters=keyword)  # type: ignore[attr-defined]
-        return run
-
-    return SettingsCommand
+    app.command(cls=kind, help=function.__doc__)(run if options else function)
+    return get_command(app)
 
 
 def settings_options(

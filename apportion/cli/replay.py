@@ -10,10 +10,16 @@ import typer
 
 from apportion.allocators import ALLOCATORS, Allocator
 from apportion.cli.errors import usage_errors
-from apportion.cli.options import AsJson, Columns, FurtherRules, Rewards, SettingsOfRules, read_run, several
+from apportion.cli.options import AsJson, Columns, FurtherRules, Rewards, SettingsOfRules, command_of, read_run, several
+from apportion.cli.replay_text import replay_json, replay_text
+from apportion.config import build
 from apportion.predictors import Predictor
+from apportion.replay.allocating import Observe
+from apportion.replay.choosing import Outcome
+from apportion.replay.replaying import Outcomes, replay
 from apportion.runs.waiting import waiting
 from apportion.selection import SELECTORS, Selector
+from apportion.simulation.rules import read_rule
 from apportion.toml import ConfigError, load
 from apportion.untrusted import shown
 
@@ -21,7 +27,7 @@ MOST_ROLLOUTS = 10_000
 """The most rollouts per prompt, because rules that choose prompts hold a number for each."""
 
 
-def replay_command(
+def replayed(
     log: Annotated[Path, typer.Argument(help="A rollout log, or a file of group counts.")],
     more: FurtherRules = None,
     reward: Rewards = None,
@@ -56,10 +62,6 @@ def replay_command(
 
     Outcomes are those of a recorded run. Nothing is sampled.
     """
-    from apportion.cli.replay_text import replay_json, replay_text  # noqa: PLC0415
-    from apportion.replay.allocating import Observe  # noqa: PLC0415
-    from apportion.replay.choosing import Outcome  # noqa: PLC0415
-    from apportion.replay.replaying import Outcomes, replay  # noqa: PLC0415
 
     names = several(rules, more)
     chosen: dict[str, Any] = {"outcomes": outcomes, "observe": observe, "outcome": outcome}
@@ -108,8 +110,6 @@ def rules_of(names: Sequence[str], tables: Mapping[str, Any], group_size: int) -
 
 
 def _rule(name: str, table: Any, group_size: int) -> Allocator | Selector:
-    from apportion.config import build  # noqa: PLC0415 - slow to import
-    from apportion.simulation.rules import read_rule  # noqa: PLC0415
 
     def predictor(known: str) -> Predictor:
         made: Predictor = build(Predictor, {"name": known}, f"{name}.predictor")  # type: ignore[type-abstract]
@@ -123,3 +123,6 @@ def _rule(name: str, table: Any, group_size: int) -> Allocator | Selector:
     rule = allocator or selector
     assert rule  # a text without either is no rule
     return rule
+
+
+replay_command = command_of(replayed)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from apportion.allocators import ALLOCATORS
 from apportion.cli.errors import usage_errors
-from apportion.cli.options import Columns, Rewards, pairs_of, several
+from apportion.cli.options import Columns, Rewards, command_of, pairs_of, several
 from apportion.cli.replay import rules_of
+from apportion.records import RunRecord, open_run
+from apportion.replay import Replay, replay
+from apportion.report import follow, json_of, page_of, read_sources, report_of, text_of
+from apportion.report.following import check_place, write_page
 from apportion.runs.waiting import waiting
 from apportion.selection import SELECTORS
 from apportion.untrusted import one_line
-
-if TYPE_CHECKING:
-    from apportion.records import RunRecord
-    from apportion.replay import Replay
 
 
 def report(
@@ -56,9 +56,6 @@ def report(
 
     It is HTML that needs no network.
     """
-    from apportion.records import open_run  # noqa: PLC0415 - slow to import
-    from apportion.report import follow, json_of, page_of, read_sources, report_of, text_of  # noqa: PLC0415
-    from apportion.report.following import check_place, write_page  # noqa: PLC0415
 
     with usage_errors(ValueError, OSError):
         if as_text and as_json:
@@ -96,7 +93,9 @@ def report(
 
 
 def _replayed(names: list[str], record: RunRecord) -> Replay:
-    from apportion.replay import replay  # noqa: PLC0415 - slow to import
 
     size = max(1, round(float(record.asked.mean())))
     return replay(record, rules_of(names, {}, size))
+
+
+report_command = command_of(report)

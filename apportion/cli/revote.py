@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from apportion.answers import AnswerFunctionError
 from apportion.cli.errors import usage_errors
 from apportion.cli.lines import doubt_lines
-from apportion.cli.options import AsJson, Columns, Labels, RuleSettings, Target, json_fields, read_run
+from apportion.cli.options import AsJson, Columns, Labels, RuleSettings, Target, command_of, json_fields, read_run
 from apportion.cli.vote import vote_options
-
-if TYPE_CHECKING:
-    from apportion.questions import Question
+from apportion.questions import Question, read_questions
+from apportion.report.votes import is_vote
+from apportion.toml import load
+from apportion.vote.recorded import revote_record
+from apportion.vote.revote import revote as count_again
+from apportion.vote.right import read_labels
 
 CHANGES = ("rule", "max_samples", "curtail", "extract", "equivalence", "equivalence_settings", "give_up", "weight")
 """The settings that decide how samples are counted, and not what is sampled."""
@@ -48,13 +52,6 @@ def revote(
 
     The answers that somebody else recorded are counted, too: an evaluation or a log with the answer of each sample.
     """
-    from apportion.answers import AnswerFunctionError  # noqa: PLC0415
-    from apportion.questions import read_questions  # noqa: PLC0415
-    from apportion.report.votes import is_vote  # noqa: PLC0415
-    from apportion.toml import load  # noqa: PLC0415 - what voting needs is slow to import
-    from apportion.vote.revote import revote as count_again  # noqa: PLC0415
-    from apportion.vote.right import read_labels  # noqa: PLC0415
-
     with usage_errors(ValueError, ImportError, AnswerFunctionError):
         known: list[Question] | None = None if questions is None else read_questions(questions)
         rule = {"target": target, "rule_settings": load(None, rule_settings or [])}
@@ -81,8 +78,6 @@ def _count_recorded(
     path: Path, column: list[str] | None, as_json: bool, options: dict[str, Any], rule: dict[str, Any]
 ) -> None:
     """Count the answers of another tool. Raises ValueError for options that need the texts of samples."""
-    from apportion.vote.recorded import revote_record  # noqa: PLC0415 - slow to import
-
     given = {name: value for name, value in options.items() if value is not None}
     if unread := sorted(given.keys() - OF_RECORDED):
         raise ValueError(
@@ -98,3 +93,6 @@ def _count_recorded(
 def _or_none(annotation: Any) -> Any:
     """Return the annotation of an option that may be left out."""
     return Annotated[(annotation.__origin__ | None, *annotation.__metadata__)]
+
+
+revote_command = command_of(revote, revote_options)

@@ -1,6 +1,6 @@
 """``apportion serve``: an OpenAI-compatible endpoint that answers each request by an early-stopped vote.
 
-Most options are fields of the gateway's settings, which are imported when the command is used.
+Most options are fields of the gateway's settings.
 """
 
 from __future__ import annotations
@@ -13,9 +13,15 @@ from typing import Annotated, Any
 
 import typer
 
+from apportion.allocators import Voting
+from apportion.answers import EQUIVALENCES, EXTRACTORS
 from apportion.cli.errors import missing_extra, usage_errors
-from apportion.cli.options import RuleSettings, Target, json_fields, settings_options, wave_of
+from apportion.cli.options import RuleSettings, Target, command_of, json_fields, settings_options, wave_of
+from apportion.gateway import GatewayLimits, GatewaySettings, UpstreamSettings
 from apportion.runs.signals import run_async
+from apportion.stopping import RULES
+from apportion.toml import load
+from apportion.vote.setup import rule_for
 
 VOTING = ("rule", "max_samples", "wave", "curtail")
 READING = ("extract", "equivalence", "equivalence_settings", "give_up", "greedy_temperature")
@@ -32,7 +38,6 @@ def serve(
     with missing_extra("serving", "serve"):
         from apportion.gateway.server import is_loopback, listen  # noqa: PLC0415 - an optional extra
         from apportion.gateway.server import serve as run  # noqa: PLC0415
-    from apportion.toml import load  # noqa: PLC0415
 
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
     logging.getLogger("apportion.gateway").setLevel(logging.INFO)
@@ -53,10 +58,6 @@ def serve(
 
 def serve_options(own: list[Parameter]) -> list[Parameter]:
     """Return the parameters of ``serve`` itself, and an option for each setting of the gateway."""
-    from apportion.allocators import Voting  # noqa: PLC0415
-    from apportion.answers import EQUIVALENCES, EXTRACTORS  # noqa: PLC0415
-    from apportion.gateway import GatewayLimits, GatewaySettings, UpstreamSettings  # noqa: PLC0415
-    from apportion.stopping import RULES  # noqa: PLC0415
 
     parts = (
         (UpstreamSettings, [field.name for field in fields(UpstreamSettings)]),
@@ -70,9 +71,6 @@ def serve_options(own: list[Parameter]) -> list[Parameter]:
 
 def _settings(given: dict[str, Any], target: str | None, of_rule: dict[str, Any]) -> Any:
     """Return the gateway's settings. Raise ValueError for those that cannot be used."""
-    from apportion.allocators import Voting  # noqa: PLC0415
-    from apportion.gateway import GatewayLimits, GatewaySettings, UpstreamSettings  # noqa: PLC0415
-    from apportion.vote.setup import rule_for  # noqa: PLC0415
 
     def part(cls: type[Any]) -> Any:
         return cls(**{field.name: given[field.name] for field in fields(cls)})
@@ -83,3 +81,6 @@ def _settings(given: dict[str, Any], target: str | None, of_rule: dict[str, Any]
     reading = {name: given[name] for name in READING}
     reading["equivalence_settings"] = json_fields(given["equivalence_settings"], "equivalence_settings")
     return GatewaySettings(upstream, Voting(**voting), **reading, limits=limits)
+
+
+serve_command = command_of(serve, serve_options)

@@ -14,10 +14,14 @@ from apportion.cli.options import (
     FurtherRules,
     Rewards,
     SettingsOfRules,
+    command_of,
     read_run,
     settings_options,
     several,
 )
+from apportion.cli.simulation_text import simulation_json, simulation_text
+from apportion.records import write_record
+from apportion.simulation import Population, make_rule, named_shape, simulate, simulated_record
 from apportion.toml import load
 
 LINE_EVERY_SECONDS = 15.0
@@ -74,9 +78,6 @@ def simulation(
 
     Prompts are drawn from a population with known success probabilities. Nothing is trained.
     """
-    from apportion.cli.simulation_text import simulation_json, simulation_text  # noqa: PLC0415 - slow to import
-    from apportion.records import write_record  # noqa: PLC0415
-    from apportion.simulation import Population, make_rule, named_shape, simulate, simulated_record  # noqa: PLC0415
 
     named = several(rules, further)
     with usage_errors(ValueError):
@@ -113,7 +114,6 @@ def simulation(
 
 def simulation_options(own: list[Parameter]) -> list[Parameter]:
     """Return the parameters of ``simulation`` itself, and an option for what a population can be."""
-    from apportion.simulation import Population  # noqa: PLC0415 - slow to import
 
     made = settings_options([(Population, PEOPLE)], {})
     return [*own[:-2], made[0].replace(default=10_000), *made[1:], *own[-2:]]
@@ -129,3 +129,6 @@ class _Progress:
         if monotonic() - self.said > LINE_EVERY_SECONDS and done < total:
             self.said = monotonic()
             typer.echo(f"{done} of {total} courses of a rule on a population are done", err=True)
+
+
+simulate_command = command_of(simulation, simulation_options)

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from apportion.cli.errors import missing_extra, usage_errors
-from apportion.cli.options import DryRun, Name, Overrides, Resume
+from apportion.cli.options import DryRun, Name, Overrides, Resume, command_of
 from apportion.toml import ConfigError
 
 
@@ -85,3 +85,8 @@ def _import(command: str, module: str) -> Any:
     """Return the module; end the command with one line if an extra is missing."""
     with missing_extra(f"apportion {command}", command):
         return import_module(module)
+
+
+lab_command = command_of(lab)
+trl_command = command_of(trl)
+verl_command = command_of(verl, kind=UnreadArguments)

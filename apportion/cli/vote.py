@@ -1,6 +1,6 @@
 """``apportion vote``: the majority answer of a served model, at a fraction of the samples.
 
-Most options are fields of ``Endpoint``, ``Voting`` and ``Setup``, which are imported when the command is used.
+Most options are fields of ``Endpoint``, ``Voting`` and ``Setup``.
 """
 
 from __future__ import annotations
@@ -11,30 +11,40 @@ from contextlib import contextmanager
 from dataclasses import replace
 from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from apportion.answers import EXTRACTORS, NAMES, AnswerFunctionError, JudgeError
 from apportion.cli.errors import usage_errors
 from apportion.cli.options import (
     AsJson,
     Labels,
     RuleSettings,
     Target,
+    command_of,
     given_settings,
     json_fields,
     pairs_of,
     settings_options,
     wave_of,
 )
+from apportion.endpoint import Endpoint, EndpointError
+from apportion.messages import prompt_hash
+from apportion.questions import Question, read_questions
 from apportion.runs.json_text import json_text
 from apportion.runs.signals import code_of, run_async
+from apportion.stopping import RULES
+from apportion.toml import load
 from apportion.untrusted import one_line
-
-if TYPE_CHECKING:
-    from apportion.questions import Question
-    from apportion.vote import Report
-    from apportion.vote.setup import Setup
+from apportion.vote import Report
+from apportion.vote.estimate import estimate, estimate_text
+from apportion.vote.journal import VoteRecord, read_finished
+from apportion.vote.lines import JournalError
+from apportion.vote.right import check_labels, count_right, read_labels
+from apportion.vote.run import NoAnswersError, ballots_of, check_run, run
+from apportion.vote.setup import SETTINGS, Setup, make_setup
+from apportion.vote.summary import make_prices, summary_json, summary_text
 
 MAX_SHOWN = 5
 
@@ -62,17 +72,6 @@ def vote(
     **settings: Any,
 ) -> None:
     """Vote on questions until a stopping rule is met."""
-    from apportion.answers import AnswerFunctionError, JudgeError  # noqa: PLC0415
-    from apportion.endpoint import Endpoint  # noqa: PLC0415
-    from apportion.messages import prompt_hash  # noqa: PLC0415
-    from apportion.questions import read_questions  # noqa: PLC0415
-    from apportion.toml import load  # noqa: PLC0415 - what voting needs is slow to import
-    from apportion.vote.estimate import estimate, estimate_text  # noqa: PLC0415
-    from apportion.vote.journal import VoteRecord, read_finished  # noqa: PLC0415
-    from apportion.vote.right import check_labels, count_right, read_labels  # noqa: PLC0415
-    from apportion.vote.run import ballots_of, check_run  # noqa: PLC0415
-    from apportion.vote.setup import make_setup  # noqa: PLC0415
-    from apportion.vote.summary import make_prices, summary_json, summary_text  # noqa: PLC0415
 
     with usage_errors(ValueError, ImportError):
         prices = make_prices(price_input, price_output)
@@ -109,9 +108,6 @@ def vote(
 
 def vote_options(own: list[Parameter]) -> list[Parameter]:
     """Return an option for each setting of a vote, and then the parameters of ``vote`` itself."""
-    from apportion.answers import EXTRACTORS, NAMES  # noqa: PLC0415
-    from apportion.stopping import RULES  # noqa: PLC0415
-    from apportion.vote.setup import SETTINGS  # noqa: PLC0415
 
     choices: dict[str, Iterable[str]] = {"rule": RULES, "extract": EXTRACTORS, "equivalence": NAMES}
     flags = {"timeout_seconds": "--request-timeout", "headers": "--header"}
@@ -120,11 +116,6 @@ def vote_options(own: list[Parameter]) -> list[Parameter]:
 
 def _run(asked: list[Question], setup: Setup, out: Path, **running: Any) -> Report:
     """Return the report. End the command if the user does, or if something that was given cannot be used."""
-    from apportion.answers import AnswerFunctionError, JudgeError  # noqa: PLC0415
-    from apportion.endpoint import EndpointError  # noqa: PLC0415
-    from apportion.vote.journal import read_finished  # noqa: PLC0415
-    from apportion.vote.lines import JournalError  # noqa: PLC0415
-    from apportion.vote.run import NoAnswersError, ballots_of, run  # noqa: PLC0415
 
     errors = (AnswerFunctionError, EndpointError, ImportError, JournalError, JudgeError, NoAnswersError)
     with usage_errors(*errors), _log_to_stderr():
@@ -152,3 +143,6 @@ def _log_to_stderr() -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
+
+
+vote_command = command_of(vote, vote_options)

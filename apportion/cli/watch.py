@@ -9,15 +9,15 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated, cast
 
 import typer
 
 from apportion.cli.errors import FAILED, fail, usage_errors
 from apportion.cli.lines import doubt_lines
-
-if TYPE_CHECKING:
-    from apportion.records.step_summary import StepSummary
+from apportion.cli.options import command_of
+from apportion.records import RecordError, follow
+from apportion.records.step_summary import StepSummary, summaries
 
 COLUMNS = {
     **{"step": 5, "success": 7, "rollouts": 8, "tokens": 9, "right": 5, "wrong": 5},
@@ -47,8 +47,6 @@ def watch(
     wrong; the share of the others; and the rollouts for each hard, middle and easy prompt, which have a mean reward
     below 0.25, up to 0.75, and above. The last column is the rollouts per hour at the pace of the step. Ctrl-C ends it.
     """
-    from apportion.records import RecordError, follow  # noqa: PLC0415 - slow to import
-    from apportion.records.step_summary import summaries  # noqa: PLC0415
 
     bound = MOST_WAIT_SECONDS if timeout is None else timeout
     started, came, told = time.monotonic(), time.time(), set[str]()
@@ -111,3 +109,6 @@ def _number(value: float | None, form: str) -> str:
 
 def _line(cells: Iterable[str]) -> str:
     return " ".join(cell.rjust(width) for cell, width in zip(cells, COLUMNS.values(), strict=True))
+
+
+watch_command = command_of(watch)

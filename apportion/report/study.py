@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, Field
 
 from apportion.evaluation import seed_interval
 from apportion.records.importing.files import parsed
@@ -22,30 +22,16 @@ from apportion.types import Counts, Floats
 METRICS, CONFIG = "metrics.jsonl", "config.toml"
 SEED = re.compile(r"(.+)-seed(\d+)")
 
-Share = Annotated[float, Field(ge=-1e-6, le=1 + 1e-6)]
-Cost = Annotated[float, Field(ge=0, le=1e15)]
+LISTS = ("p", "predicted", "counts")
+"""What a step has for each of its prompts."""
 
-
-class _Step(BaseModel, strict=True, allow_inf_nan=False):
-    """What is read of a step. Its lists have an entry for each of its prompts."""
-
-    p: Annotated[list[Share], Field(min_length=1)]
-    predicted: list[Share]
-    counts: list[Cost]
-    rollouts: Cost
-    tokens: Cost
-    cpu_seconds: Cost
-    informative: Share
-    without_correct: Share
-    train_reward: Annotated[float, Field(ge=-1e15, le=1e15)]
-
-
-class _Evaluation(BaseModel, strict=True, allow_inf_nan=False):
-    """What is read of an evaluation."""
-
-    rollouts: Cost
-    tokens: Cost
-    success: Share
+SHARE, COST = (0.0, 1.0), (0.0, 1e15)
+BOUNDS = {
+    **dict.fromkeys(("p", "predicted", "informative", "without_correct", "success"), SHARE),
+    **dict.fromkeys(("counts", "rollouts", "tokens", "cpu_seconds"), COST),
+    "train_reward": (-1e15, 1e15),
+}
+"""The least and the largest number that is taken from a file."""
 
 
 def is_study(folder: Path) -> bool:
@@ -88,38 +74,27 @@ class _LabRun:
     """
 
     def __init__(self, path: Path) -> None:
-        records = [
-            json_row(path, line, text, parsed)
-            for line, text in text_lines(path)
-            if text.endswith(b"\n")  # no torn last line
-        ]
-        try:
-            steps = [_Step.model_validate(each) for each in records if "counts" in each]
-            evaluations = [_Evaluation.model_validate(each) for each in records if "success" in each]
-            sizes = [len(each.p) for each in steps]
-            if sizes != [len(each.predicted) for each in steps] or sizes != [len(each.counts) for each in steps]:
-                raise ValueError("lists of one step must be of one length")
-        except ValueError as error:
-            raise ValueError(f"{path} must hold the steps of a lab run, got others; check the path") from error
-
-        def column(key: str, of: Sequence[Any] = steps) -> Floats:
-            """Return a number of each record, or all numbers of its lists."""
-            return np.hstack([np.empty(0), *(getattr(each, key) for each in of)])
-
+        records = _read(path)
+        steps = [each for each in records if "counts" in each]
+        column = {key: _column(path, steps, key) for key in BOUNDS if key != "success"}
+        sizes = [{len(each[key]) for key in LISTS} for each in steps]
+        if any(len(size) > 1 or 0 in size for size in sizes):
+            raise _other(path)
         self.steps = len(steps)
-        self.spent = {key: column(key) for key in ("rollouts", "tokens")}
-        self.spent["hours"] = np.cumsum(column("cpu_seconds")) / 3600
-        self.groups = np.array([np.count_nonzero(each.counts) for each in steps], np.int64)
-        wrong = column("without_correct")
-        self.dead = {ALL_RIGHT: np.maximum(0, 1 - column("informative") - wrong), ALL_WRONG: wrong}
-        self.reward = column("train_reward")
+        self.spent = {key: column[key] for key in ("rollouts", "tokens")}
+        self.spent["hours"] = np.cumsum(column["cpu_seconds"]) / 3600
+        self.groups = np.array([np.count_nonzero(each["counts"]) for each in steps], np.int64)
+        wrong = column["without_correct"]
+        self.dead = {ALL_RIGHT: np.maximum(0, 1 - column["informative"] - wrong), ALL_WRONG: wrong}
+        self.reward = column["train_reward"]
         self.stretch = stretches_of(self.groups)
         self.count = int(self.stretch[-1]) + 1 if steps else 0
-        self.p, self.predicted, self.counts = (column(key) for key in ("p", "predicted", "counts"))
-        self.of_prompts = np.repeat(self.stretch, sizes)
-        x = {key: column(key, evaluations) for key in ("rollouts", "tokens")}
+        self.p, self.predicted, self.counts = (column[key] for key in LISTS)
+        self.of_prompts = np.repeat(self.stretch, [len(each["p"]) for each in steps])
+        evaluations = [each for each in records if "success" in each]
+        x = {key: _column(path, evaluations, key) for key in ("rollouts", "tokens")}
         x["hours"] = np.interp(x["rollouts"], np.r_[0, self.spent["rollouts"]], np.r_[0, self.spent["hours"]])
-        self.held_out = plain_curve(x, column("success", evaluations)) if evaluations else None
+        self.held_out = plain_curve(x, _column(path, evaluations, "success")) if evaluations else None
 
     def places(self) -> dict[str, Floats]:
         """Return cumulative costs at the end of each stretch [B]."""
@@ -227,3 +202,25 @@ def _saved(runs: Sequence[_LabRun], before: Sequence[_LabRun]) -> tuple[float, f
         shares.append(1 - place / other.x["rollouts"][-1])
     mean, half = seed_interval(np.array(shares))
     return float(mean), float(mean - half), float(mean + half)
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    """Return the records at ``path``, without a torn last line."""
+    return [json_row(path, line, text, parsed) for line, text in text_lines(path) if text.endswith(b"\n")]
+
+
+def _column(path: Path, records: Sequence[Mapping[str, Any]], key: str) -> Floats:
+    """Return the number ``key`` of each record, or all numbers of its lists. Raises ValueError for any other value."""
+    values: list[Any] = [record.get(key) for record in records]
+    if key in LISTS:
+        if not all(isinstance(each, list) for each in values):
+            raise _other(path)
+        values = list(chain.from_iterable(values))
+    low, high = BOUNDS[key]
+    if not all(type(value) in (int, float) and low - 1e-6 <= value <= high + 1e-6 for value in values):
+        raise _other(path)
+    return np.array(values, float)
+
+
+def _other(path: Path) -> ValueError:
+    return ValueError(f"{path} must hold the steps of a lab run, got others; check the path")
