@@ -44,7 +44,7 @@ def test_without_a_limit_on_completions_their_tokens_are_unknown():
 def test_a_system_prompt_is_a_part_of_each_prompt_and_a_judge_costs_more():
     setup = make(rule="fixed", max_tokens=100, system="y" * 40, equivalence="judge", max_samples=4, curtail=False)
     result = estimate(QUESTIONS[:1], setup, prices=Prices(1.0, 1.0))
-    assert result.most_prompt_tokens == 4 * 20 and "0.00, and that of the judge" in estimate_text(result, False)
+    assert result.most_prompt_tokens == 4 * 20 and "0.00, and that of the judge" in estimate_text(result)
 
 
 def test_text_for_people():
