@@ -51,11 +51,8 @@ def _composed(overrides: list[str]) -> Any:
 def _unknown(key: str, config: Any) -> str:
     """Return what is wrong with ``key``, by the settings beside it."""
     place, parts = config, key.split(".")
-    while len(parts) > 1 and isinstance(place, DictConfig) and parts[0] in place and place[parts[0]]:
+    while len(parts) > 1 and isinstance(place.get(parts[0]), DictConfig):
         place = place[parts.pop(0)]
-    remedy = (
-        choices(parts[0], map(str, place))
-        if isinstance(place, DictConfig)
-        else f"{key.rpartition('.')[0]} has no settings"
-    )
+    known = [str(name) for name in place]
+    remedy = f"{key.rpartition('.')[0]} has no settings" if parts[0] in known else choices(parts[0], known)
     return f"{key} is no setting; {remedy}. To add a key of your own, write +{key}="

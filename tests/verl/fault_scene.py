@@ -273,9 +273,6 @@ class ReportedOutbox(Outbox):
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.filled.wait(), BEAT_SECONDS)
         self.filled.clear()
-        return [] if self._values.empty() else self.take_all()
-
-    def take_all(self):
         return [self._values.get_nowait() for _ in range(self._values.qsize())]
 
 
@@ -295,8 +292,7 @@ class Worker(AllocatedWorker):
         async def told():
             return values
 
-        found = await self._scene.at("report", "", told)
-        return found
+        return await self._scene.at("report", "", told)
 
     async def carry_out(self, tasks):
         await self._scene.at("task", "", lambda: super(Worker, self).carry_out(tasks))
@@ -323,10 +319,8 @@ class Server:
 
         async def generated():
             await asyncio.sleep(0.2 + digest[1] / 256)
-            extra = {"global_steps": self.step, "min_global_steps": self.step, "max_global_steps": self.step}
-            return TokenOutput(
-                token_ids=tokens, log_probs=[-1.0] * len(tokens), stop_reason="completed", extra_fields=extra
-            )
+            logprobs, extra = [-1.0] * len(tokens), {"global_steps": self.step}
+            return TokenOutput(token_ids=tokens, log_probs=logprobs, stop_reason="completed", extra_fields=extra)
 
         try:
             return await self.scene.at("generate", str(prompt_ids), generated)

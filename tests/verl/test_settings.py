@@ -8,7 +8,6 @@ import yaml
 from omegaconf import OmegaConf
 
 from apportion.allocators import DAPO, HORA, TTRL, VIP, Neyman, Uniform
-from apportion.baselines import Optimal
 from apportion.config import ConfigError
 from apportion.predictors import DiscountedCounts
 from apportion.verl.settings import VerlAllocation, allocation_of, by_row, norm_reduction
@@ -20,25 +19,6 @@ def made(allocation, rollouts=8):
     return allocation_of(
         OmegaConf.create({"actor_rollout_ref": {"rollout": {"n": rollouts}}, "allocation": allocation})
     )
-
-
-def test_a_wrong_value_is_refused_with_what_there_is():
-    for setting, value, remedy in (
-        ("weighting", "prompts", "one of prompt, rollout, token"),
-        ("extract", "bxoed", "one of auto"),
-        ("equivalence", "exactly", "one of exact"),
-        ("deadline_seconds", 0.0, r"\.inf waits forever"),
-        ("wait_seconds", 20.0, "above the longest update"),
-        ("wait_seconds", math.inf, "above the longest update"),
-        ("retries", -1, "0 never tries"),
-    ):
-        with pytest.raises(ValueError, match=f"^{setting} must be .*{remedy}"):
-            VerlAllocation(allocator=VIP(), **{setting: value})
-    with pytest.raises(ValueError, match="got 'acc' with ttrl"):
-        VerlAllocation(allocator=TTRL(), verdict="acc")
-    with pytest.raises(ValueError, match=r"baseline must be left out without labels, .* got optimal with ttrl"):
-        VerlAllocation(allocator=TTRL(), baseline=Optimal())
-    assert VerlAllocation(allocator=TTRL()).label_free and not VerlAllocation(allocator=VIP()).label_free
 
 
 def test_all_time_limits_follow_from_one_setting():
@@ -87,7 +67,16 @@ WRONG = r"""
     {allocator: {name: vip, lwo: 4}} => allocation\.allocator \(vip\) has no key 'lwo'; did you mean 'low'
     {allocator: {name: vip, low: "4"}} => allocation\.allocator\.low must be an integer
     {allocator: vip, weihgting: prompt} => allocation \(VerlAllocation\) has no key 'weihgting'
-    {allocator: vip, weighting: prompts} => allocation\.weighting must be one of
+    {allocator: vip, weighting: prompts} => allocation\.weighting must be one of 'prompt', 'rollout', 'token'
+    {allocator: vip, extract: bxoed} => ^allocation\.extract must be one of auto
+    {allocator: vip, equivalence: exactly} => ^allocation\.equivalence must be one of exact
+    {allocator: vip, deadline_seconds: 0.0} => ^allocation\.deadline_seconds must be .*\.inf waits forever
+    {allocator: vip, silent_seconds: 4.0} => ^allocation\.silent_seconds must be at least 5
+    {allocator: vip, wait_seconds: 20.0} => ^allocation\.wait_seconds must be .*above the longest update
+    {allocator: vip, wait_seconds: .inf} => ^allocation\.wait_seconds must be .*above the longest update
+    {allocator: vip, retries: -1} => ^allocation\.retries must be .*0 never tries
+    {allocator: ttrl, verdict: acc} => verdict must be left out without labels, .* got 'acc' with ttrl
+    {allocator: ttrl, baseline: optimal} => baseline must be left out without labels, .* got optimal with ttrl
     {allocator: {name: vip, low: "${lwo}"}} => ^allocation\.allocator\.low must have a value, got \"Interp
     {allocator: {name: vip, low: "???"}} => ^allocation\.allocator\.low must have a value, got 'Missing
 """
