@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +37,8 @@ with warnings.catch_warnings():
 
 KIND = "TRL stream"
 START_SECONDS, STOP_SECONDS, POLL_SECONDS = 600.0, 5.0, 1.0
+WAKE_SECONDS = 0.05
+"""How soon the thread notices that the trainer has made an update or stops."""
 
 
 START_METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
@@ -92,15 +93,12 @@ class StreamWorker:
         self._sign = SignOfLife(context.RawValue("d", time.monotonic()), context.RawArray("c", 200))
         self._sign.give("starting")
         self._link, theirs = context.Pipe()
-        self._wake, self._woken = context.Pipe()
         job = replace(self.job, returned=frozenset(self._returned))
         self._process = context.Process(target=run_sampler, args=(theirs, self._sign, job), daemon=True)
         self._process.start()
         theirs.close()
-        until = time.monotonic() + START_SECONDS
-        while not self._link.poll(POLL_SECONDS):
-            if time.monotonic() > until:
-                raise StreamWorkerError(f"{self._name} must start within {START_SECONDS:.0f} s; see its output")
+        if not self._link.poll(START_SECONDS):
+            raise StreamWorkerError(f"{self._name} must start within {START_SECONDS:.0f} s; see its output")
         self._thread = threading.Thread(target=self._run, name="apportion stream", daemon=True)
         self._thread.start()
 
@@ -113,7 +111,6 @@ class StreamWorker:
             self._process.kill()  # it may be stopped, or hang
             self._process.join(STOP_SECONDS)
         if self._thread is not None:
-            self._tell()
             self._thread.join(STOP_SECONDS)
         self._folder.close()
 
@@ -135,8 +132,6 @@ class StreamWorker:
         with self._lock:
             if self.stream.trained(model_version - 1) and self._update is not None:
                 self._learn(self._update)
-        if self._thread is not None:
-            self._tell()
 
     def init_weight_transfer(self) -> None:
         """Make the folder of the weights. Called by TRL, as the next four are."""
@@ -182,18 +177,12 @@ class StreamWorker:
     def _name(self) -> str:
         return f"the rollout worker (process {self._process.pid})"
 
-    def _tell(self) -> None:
-        self._wake.send_bytes(b"")
-
     def _run(self) -> None:
         """Decide, ask and take results until the trainer stops. ``check_health`` raises an error in the trainer."""
         try:
             while not self._stopping.is_set():
                 self._decide()
-                ready = wait([self._link, self._woken], POLL_SECONDS)
-                if self._woken in ready:
-                    self._woken.recv_bytes()
-                if self._link in ready:
+                if self._link.poll(WAKE_SECONDS):
                     self._take(self._link.recv())
         except BaseException as error:  # noqa: BLE001 - raised by check_health
             self._error = error
