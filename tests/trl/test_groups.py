@@ -30,7 +30,6 @@ from tests.trl.tiny import (
     make_questions,
     mark,
     policy_with,
-    whole_groups,
 )
 
 QUESTIONS = make_questions(16)
@@ -207,35 +206,6 @@ def test_a_response_of_an_earlier_step_replaces_the_last_wrong_one(run, reuse, k
             if call.score:
                 earlier.setdefault(call.prompt, set()).add(call.ids)
     assert times > 0
-
-
-LOSSES = {
-    "grpo": {"beta": 2.0},
-    "dr_grpo": {"beta": 2.0},
-    "dapo": {"beta": 2.0},
-    "sapo": {},
-    "luspo": {"importance_sampling_level": "sequence"},
-    "vespo": {},
-    "cispo": {"epsilon_high": 5.0},  # its ratios are cut there, and are 1 here
-}
-
-
-@pytest.mark.parametrize("loss", [*LOSSES, "rloo"])
-def test_masked_rows_change_no_gradient(run, loss):
-    """It is checked at the second update, because the reference then differs from the policy."""
-    trainer, settings = AllocatedRLOOTrainer, {}
-    if loss != "rloo":
-        trainer, settings = AllocatedGRPOTrainer, {"loss_type": loss, "use_bias_correction_kl": False} | LOSSES[loss]
-    config = {"learning_rate": 3e-2, "max_steps": 2, "max_grad_norm": 0.0} | settings
-    built, watch, _ = run(trainer, config=config, allocator=AR3PO(stages=3, rollouts_per_stage=3, reuse="none"))
-    (before, _), (weights, gradient) = watch.updates
-    rows, beta = whole_groups(built, watch.steps[1]), settings.get("beta", 0.0)
-    assert watch.steps[1].padding
-    assert_rows(watch.steps[1].rows, rows)
-    expected = direct_gradient(weights, rows, TERMS[loss], before, beta)
-    assert_gradient(gradient, expected)
-    if beta:
-        assert (direct_gradient(weights, rows, TERMS[loss]) - expected).norm() > 0.02 * expected.norm()
 
 
 FEW = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8, "num_generations": 2, "max_steps": 1}

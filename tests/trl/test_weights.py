@@ -26,39 +26,57 @@ from tests.trl.tiny import (
 
 QUESTIONS = make_questions(8)
 LOGGED = {"tokens": "tokens", "rounds": "round", "score_norms": "score_norm"}
-ONE = {"max_steps": 1, "max_grad_norm": 0.0}
+LOSSES = {
+    "grpo": {"beta": 2.0},
+    "dr_grpo": {"beta": 2.0},
+    "dapo": {"beta": 2.0},
+    "sapo": {},
+    "luspo": {"importance_sampling_level": "sequence"},
+    "vespo": {},
+    "cispo": {"epsilon_high": 5.0},  # its ratios are cut there, and are 1 here
+    "rloo": {},
+}
+"""Settings of each loss where rollouts have equal weights."""
 
 
 def means(rows, weighting, loss):
-    """Return c_i by definition: a mean over prompts of means of their rollouts, or over tokens."""
+    """Return c_i by definition: a mean over rollouts, over prompts of means of their rollouts, or over tokens."""
     prompts, all_tokens = len({row.prompt for row in rows}), sum(len(row.ids) for row in rows)
     of = {row.prompt: sum(other.prompt == row.prompt for other in rows) for row in rows}
     terms = TERMS[loss](rows)
     if weighting == "prompt":
         return [term * len(rows) / prompts / of[row.prompt] for term, row in zip(terms, rows, strict=True)]
-    return [1 / all_tokens] * len(rows) if loss == "grpo" else terms
+    return [1 / all_tokens] * len(rows) if (loss, weighting) == ("grpo", "token") else terms
 
 
 @pytest.mark.parametrize(
     ("loss", "weighting"),
     [
-        ("grpo", "prompt"),
-        ("dr_grpo", "prompt"),
-        ("dapo", "prompt"),
-        ("rloo", "prompt"),
-        ("grpo", "token"),
-        ("rloo", "token"),
+        *((loss, "rollout") for loss in LOSSES),
+        *((loss, "prompt") for loss in ("grpo", "dr_grpo", "dapo", "rloo")),
+        *((loss, "token") for loss in ("grpo", "rloo")),
     ],
 )
-def test_the_gradient_is_the_mean_of_the_weighting(run, loss, weighting):
-    """``test_groups`` has that of rollouts."""
-    trainer, own = (AllocatedRLOOTrainer, {}) if loss == "rloo" else (AllocatedGRPOTrainer, {"loss_type": loss})
-    given = {"allocator": AR3PO(stages=3, rollouts_per_stage=3, reuse="none"), "questions": QUESTIONS}
-    built, watch, _ = run(trainer, config=ONE | own, weighting=weighting, **given)
-    (step,), ((weights, gradient),) = watch.steps, watch.updates
+def test_the_gradient_is_the_mean_of_the_weighting_and_masked_rows_change_none(run, loss, weighting):
+    """It is checked at the second update, because the reference then differs from the policy."""
+    settings = LOSSES[loss] if weighting == "rollout" else {}
+    trainer = AllocatedRLOOTrainer if loss == "rloo" else AllocatedGRPOTrainer
+    config = {"learning_rate": 3e-2, "max_steps": 2, "max_grad_norm": 0.0} | settings
+    config |= {} if loss == "rloo" else {"loss_type": loss, "use_bias_correction_kl": False}
+    allocator = AR3PO(stages=3, rollouts_per_stage=3, reuse="none")
+    built, watch, _ = run(trainer, config=config, weighting=weighting, allocator=allocator)
+    (before, _), (weights, gradient) = watch.updates
+    step, beta = watch.steps[1], settings.get("beta", 0.0)
     rows = whole_groups(built, step)
-    assert len({len(calls) for calls in step.by_prompt.values()}) > 1 and len({len(row.ids) for row in rows}) > 1
-    assert_gradient(gradient, direct_gradient(weights, rows, lambda rows: means(rows, weighting, loss)))
+    assert step.padding and len({len(calls) for calls in step.by_prompt.values()}) > 1
+    assert len({len(row.ids) for row in rows}) > 1
+    if weighting == "rollout":
+        assert_rows(step.rows, rows)
+    expected = direct_gradient(weights, rows, lambda rows: means(rows, weighting, loss), before, beta)
+    assert_gradient(gradient, expected)
+    if beta:
+        without = direct_gradient(weights, rows, lambda rows: means(rows, weighting, loss))
+        assert (without - expected).norm() > 0.02 * expected.norm()
 
 
 @pytest.mark.parametrize(
