@@ -33,18 +33,6 @@ from tests.warm import cold
 pytest.importorskip("pyarrow")
 
 ROOT = Path(__file__).parents[2]
-WRITER = """
-import sys
-from itertools import count
-from pathlib import Path
-from apportion import Uniform
-from apportion.records import LoggedStep, write_steps
-from tests.builders import make_batch
-folder = Path(sys.argv[1])
-for step in count(0, 2):
-    batch = make_batch([[k % 2] * (step + k + 1) for k in range(3)])
-    write_steps(folder, [LoggedStep(step + k, batch, Uniform(1).groups(batch)) for k in range(1 + step // 2 % 2)])
-"""
 
 
 def make_step(step, outcomes=((1, 0), (1, 1), (0, 0))):
@@ -122,25 +110,6 @@ def test_a_step_is_summarised(tmp_path):
     assert (found.all_right, found.all_wrong, found.mixed) == (1, 2, 0.25)
     assert (found.hard, found.middle, found.easy, found.tokens) == (3, 2, 2, None)
     assert abs(found.written - time.time()) < 60
-
-
-def test_a_reader_beside_a_writer_never_sees_a_torn_step(tmp_path):
-    """The writer and the reader run at full speed. Every group has as many rollouts as its step says."""
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], cwd=ROOT)
-    try:
-        seen, until = [], time.monotonic() + 60
-        follower = Follower(tmp_path)
-        while len(seen) < 60:
-            assert writer.poll() is None and time.monotonic() < until
-            for record in follower.look().records:
-                for step in np.unique(record.step).tolist():
-                    sizes = np.diff(record.first)[record.step == step]
-                    assert sizes.tolist() == [step // 2 * 2 + k + 1 for k in range(3)]
-                    seen.append(step)
-        assert seen == sorted(set(seen))
-    finally:
-        writer.kill()
-        writer.wait()
 
 
 def test_a_log_of_hashes_keeps_no_text_and_tells_answers_apart(tmp_path):

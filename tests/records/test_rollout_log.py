@@ -16,6 +16,7 @@ from apportion.records import (
     prepare_log,
     read_log,
     read_streams,
+    record_of_log,
     remove_steps_after,
     resume_log,
     start_log,
@@ -73,7 +74,7 @@ def rows_of(folder, step=0):
 
 @pytest.mark.parametrize("name", EVERY)
 def test_a_log_holds_every_rollout_and_its_use(tmp_path, name):
-    reused = 0
+    reused = rollouts_drawn = 0
     for step, (batch, groups, advantages, weights) in enumerate(logged(tmp_path, EVERY[name](), failing=0.3)):
         rows = rows_of(tmp_path, step)
         drawn = [row for row in rows if row["index"] is not None and row["reused_step"] is None]
@@ -91,6 +92,8 @@ def test_a_log_holds_every_rollout_and_its_use(tmp_path, name):
         used = Counter(tuple(row[key] for key in values) for row in rows)
         assert used == Counter(seen) + Counter({key: n for key, n in used.items() if key[3:] == (False, None, None)})
         reused += sum(row["reused_step"] is not None for row in rows)
+        rollouts_drawn += len(drawn)
+    assert len(record_of_log(tmp_path).reward) == rollouts_drawn
     assert (reused > 0) == ("ar3po" in name)
 
 

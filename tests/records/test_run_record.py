@@ -5,15 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from apportion import HORA
 from apportion.diagnosis.waste import waste_of
-from apportion.records import LoggedStep, RecordError, open_run, read_log, start_log, write_step, write_steps
+from apportion.records import LoggedStep, RecordError, open_run, start_log, write_step, write_steps
 from apportion.records.importing import import_run
 from apportion.records.reading import record_of_log, record_of_visits
 from apportion.records.step_summary import summaries
 from apportion.types import Group, Prompt, Rollout
 from tests.builders import finished
-from tests.records.test_rollout_log import logged
 
 
 @pytest.fixture
@@ -52,21 +50,6 @@ def test_a_part_of_a_record_has_the_rollouts_of_its_groups(record):
 def test_a_count_above_the_size_of_a_group_is_refused():
     with pytest.raises(ValueError, match="correct must be 0 to 8"):
         record_of_visits([[9]], 8, ["a"])
-
-
-def test_a_log_and_its_record_hold_the_same(tmp_path):
-    logged(tmp_path, HORA(pre_rollouts=2, rollouts_per_prompt=4), failing=0.3)
-    rows, found = read_log(tmp_path).to_pylist(), record_of_log(tmp_path)
-    drawn = [row for row in rows if row["index"] is not None and row["reused_step"] is None]
-    assert len(found.reward) == len(drawn) > 0
-    assert found.reward.tolist() == [float(row["correct"]) for row in drawn]
-    keys = list(dict.fromkeys((row["step"], row["place"], row["prompt_id"], row["asked"]) for row in rows))
-    assert found.step.tolist() == [step for step, *_ in keys]
-    assert [found.ids[q] for q in found.prompt] == [id for *_, id, _ in keys]
-    assert found.asked.tolist() == [asked for *_, asked in keys]
-    for (step, place, *_), total in zip(keys, found.totals, strict=True):
-        assert total == sum(row["correct"] for row in drawn if (row["step"], row["place"]) == (step, place))
-    assert found.prompts[0].text == rows[0]["prompt"]
 
 
 @pytest.mark.parametrize("steps", [[1], [1, 2]])

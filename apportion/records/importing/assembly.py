@@ -188,19 +188,12 @@ def grouped(step: Counts, prompt: Counts, group: Counts) -> tuple[Counts, Counts
 
     Groups of a step are in the order of their first rows, and rows of a group in their own order.
     """
-    changes = (np.diff(step) != 0) | (np.diff(prompt) != 0) | (np.diff(group) != 0)
-    runs = np.flatnonzero(np.r_[True, changes])
-    ranks = np.unique(step[runs], return_inverse=True)[1]
-    number, heads = numbered_pairs(numbered_pairs(ranks, prompt[runs])[0], group[runs])
-    place = np.empty(len(heads), np.int64)
-    place[np.argsort(ranks[heads], kind="stable")] = np.arange(len(heads))
-    of_run = place[number]
-    order = np.argsort(of_run, kind="stable")
-    lengths = np.diff(np.r_[runs, len(step)])[order]
-    begins = np.r_[0, np.cumsum(lengths)[:-1]]
-    firsts = np.r_[True, np.diff(of_run[order]) != 0]
-    rows = np.repeat(runs[order] - begins, lengths) + np.arange(len(step))
-    return rows, begins[firsts]
+    number, heads = numbered_pairs(numbered_pairs(np.unique(step, return_inverse=True)[1], prompt)[0], group)
+    place = np.empty_like(heads)
+    place[np.argsort(step[heads], kind="stable")] = np.arange(len(heads))
+    of_row = place[number]
+    order = np.argsort(of_row, kind="stable")
+    return order, np.flatnonzero(np.diff(of_row[order], prepend=-1))
 
 
 def _expanded(columns: Mapping[str, Any], trials: Counts, starts: Counts) -> tuple[dict[str, Any], Counts]:
