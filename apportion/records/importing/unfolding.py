@@ -95,17 +95,14 @@ def _table_rows(document: Mapping[str, Any]) -> list[Row] | None:
         same = all(isinstance(line, list) and len(line) == len(names) for line in lines)
         return [dict(zip(map(str, names), line, strict=True)) for line in lines] if same else None
     columns = list(document.values())
-    kind, keys = (
-        (type(columns[0]), list(columns[0])) if columns and isinstance(columns[0], (list, dict)) else (None, [])
-    )
-    if kind is None or not all(isinstance(each, kind) and len(each) == len(keys) for each in columns):
+    keys = list(columns[0]) if columns and isinstance(columns[0], dict) else []
+    if keys and len(columns) > 1 and all(str(key).isdecimal() for key in keys):
+        columns = [list(each.values()) if isinstance(each, dict) and list(each) == keys else each for each in columns]
+    elif any(isinstance(cell, dict) for column in columns if isinstance(column, list) for cell in column):
         return None
-    if kind is list and not any(isinstance(cell, dict) for column in columns for cell in column):
-        return [dict(zip(document, cells, strict=True)) for cells in zip(*columns, strict=True)]
-    numbered = kind is dict and len(columns) > 1 and bool(keys) and all(str(key).isdecimal() for key in keys)
-    if numbered and all(list(each) == keys for each in columns):
-        return [{name: column[key] for name, column in document.items()} for key in keys]
-    return None
+    if not columns or not all(isinstance(each, list) and len(each) == len(columns[0]) for each in columns):
+        return None
+    return [dict(zip(document, cells, strict=True)) for cells in zip(*columns, strict=True)]
 
 
 def _keyed_rows(document: Mapping[str, Any]) -> list[Row] | None:
