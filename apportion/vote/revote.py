@@ -20,7 +20,7 @@ from apportion.vote.ballot import Ballot
 from apportion.vote.count import Count
 from apportion.vote.journal import Samples, VoteRecord, check_path, read_recorded, read_started
 from apportion.vote.lines import JournalError, unwritable
-from apportion.vote.right import RightWinners, check_labels, right_winners
+from apportion.vote.right import RightWinners, check_golds, check_labels, right_winners
 from apportion.vote.run import check_samples
 from apportion.vote.sample import Sample
 from apportion.vote.setup import ENDPOINT_SETTINGS, READING, VOTING, Setup, make_setup
@@ -108,6 +108,7 @@ def revote(
         _check_new(Path(out), path)
     known = {question.id: question for question in questions or ()}
     setup, record = read_again(path, list(known.values()), **changes)
+    check_golds([*known.values(), *(labels or {}).values()], setup)
     if not record.samples:
         raise JournalError(
             f"{path} must have its samples beside it to count them again, got none; vote once with this version"

@@ -14,8 +14,9 @@ Reference: Clopper and Pearson 1934, Biometrika 26(4), for the binomial; the fin
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,8 @@ from apportion.vote.ballot import Ballot
 from apportion.vote.setup import Setup
 
 CONFIDENCE = 0.95
+
+_LETTER = re.compile(r"\W*[A-Ja-j]\W*")
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,18 @@ def check_labels(labels: Mapping[str, Question], asked: Mapping[str, str]) -> No
             )
 
 
+def check_golds(questions: Iterable[Question], setup: Setup) -> None:
+    """Raise ValueError for a right answer that no answer can equal: where letters are read, it must be one."""
+    letters = setup.extract == "choice" and setup.equivalence in ("math", "exact", "phrase")
+    for question in questions if letters else ():
+        for gold in question.golds:
+            if not _LETTER.fullmatch(gold):
+                raise ValueError(
+                    f"a right answer must be a letter from A to J under extract = choice, got {shown(gold)} for "
+                    f"{shown(question.id)}; give the letter of the option"
+                )
+
+
 async def right_winners(
     ballots: Sequence[Ballot], labels: Mapping[str, Question], equivalence: Equivalence
 ) -> RightWinners:
@@ -115,6 +130,8 @@ async def right_winners(
 
 def count_right(ballots: Sequence[Ballot], labels: Mapping[str, Question], setup: Setup) -> RightWinners:
     """Run ``right_winners`` with the equivalence of ``setup``, for callers without an event loop."""
+
+    check_golds(labels.values(), setup)
 
     async def count() -> RightWinners:
         async with setup.open_equivalence() as equivalence:

@@ -18,6 +18,7 @@ from apportion.vote.count import MAX_FAILURES, Count
 from apportion.vote.journal import Journal, Samples
 from apportion.vote.lines import JournalError
 from apportion.vote.progress import Tally, show_progress
+from apportion.vote.right import check_golds
 from apportion.vote.sample import Sample
 from apportion.vote.setup import Setup, make_setup
 from apportion.vote.summary import Summary, summarise
@@ -174,6 +175,7 @@ def check_run(
         if not isinstance(question, Question):
             raise ValueError(f'questions must each be a Question, got {question!r}; write Question("", prompt)')
     refuse_duplicate_ids(questions)
+    check_golds(questions, setup)
     for question in questions:
         setup.endpoint.check_prompt(question.prompt)
     if deadline_seconds is not None and not deadline_seconds > 0:
@@ -254,9 +256,6 @@ class _OpenQuestions:
             self.ended += 1
             if ballot.finished:
                 self.tally.finish(ballot)
-                before = [sample for number, sample in kept.items() if number < ballot.samples]
-                self.counted.prompt_tokens += (ballot.prompt_tokens or 0) - sum(s.prompt_tokens or 0 for s in before)
-                self.counted.completion_tokens += (ballot.completion_tokens or 0) - sum(s.tokens or 0 for s in before)
                 self._unwritten.append(ballot)
                 await self._write()
                 self._check_answers()
@@ -310,7 +309,12 @@ class _OpenQuestions:
                     yield fresh[number]
 
         await count.run(draw, kept)
-        return await count.ballot()
+        ballot = await count.ballot()
+        if ballot.finished:
+            drawn = [sample for sample in count.samples if sample.number not in kept]
+            self.counted.prompt_tokens += sum(sample.prompt_tokens or 0 for sample in drawn)
+            self.counted.completion_tokens += sum(sample.tokens or 0 for sample in drawn)
+        return ballot
 
     def _check_answers(self) -> None:
         """Raise NoAnswersError if most samples of the first questions hold no answer, because all others may be so."""

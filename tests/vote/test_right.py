@@ -13,7 +13,8 @@ from apportion.answers import ExactMatch
 from apportion.messages import prompt_hash
 from apportion.questions import Question
 from apportion.rows import TableError
-from apportion.vote.right import RightWinners, exact_interval, least_share, read_labels, right_winners
+from apportion.vote.right import RightWinners, check_golds, exact_interval, least_share, read_labels, right_winners
+from apportion.vote.setup import make_setup
 from tests.vote.builders import make_ballot
 
 
@@ -75,3 +76,13 @@ def test_a_label_with_the_id_of_another_question_is_refused():
     with pytest.raises(ValueError, match="of the question with its id, got another text for 'a'; correct"):
         asyncio.run(right_winners([ballot], {"a": label}, ExactMatch()))
     asyncio.run(right_winners([replace(ballot, question_hash=prompt_hash("1 + 1?"))], {"a": label}, ExactMatch()))
+
+
+def test_the_right_option_must_be_a_letter_where_letters_are_read():
+    """The number of the option, or its text, would count every winner as wrong."""
+    choice, auto = (make_setup("http://localhost:1/v1", "tiny", extract=extract) for extract in ("choice", "auto"))
+    check_golds([Question("a", "?", golds=("B", "(b)", "B."))], choice)
+    for gold in ("1", "B) Paris", "Paris"):
+        check_golds([Question("a", "?", gold)], auto)
+        with pytest.raises(ValueError, match="must be a letter from A to J under extract = choice"):
+            check_golds([Question("a", "?", gold)], choice)

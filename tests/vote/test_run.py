@@ -272,6 +272,8 @@ def test_settings_are_refused_before_anything_is_asked(out):
         vote(["6 x 7?"], base_url="http://localhost:1/v1", model="tiny", out=out)
     with pytest.raises(ValueError, match=r"settings must be Unicode, got '\\udcff' in one"):
         vote(make_questions(1), base_url="http://localhost:1/v1", model="tiny", template="\udcff {question}", out=out)
+    with pytest.raises(ValueError, match="a letter from A to J under extract = choice, got '0' for 'q0'"):
+        report_of((), out, make_questions(1), extract="choice")
     assert not requests and not out.exists()
 
 
