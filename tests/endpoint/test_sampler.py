@@ -116,20 +116,18 @@ def test_texts_are_read_one_at_a_time_while_requests_go_on():
     assert overlaps == [False] * 12 and names == {False} and server.most_in_flight > 1
 
 
-def test_an_error_of_the_reading_function_is_raised():
+def test_an_error_of_the_reading_function_and_gold_that_is_no_text_are_raised():
     def read(text, prompt):
         raise ZeroDivisionError("in the user's own code")
 
-    with pytest.raises(ExceptionGroup) as caught:
-        collected(Uniform(2), lambda _: ok(answer), read)
-    assert caught.group_contains(ZeroDivisionError)
-
-
-@pytest.mark.parametrize("verifier", [Exact(), Function("operator:contains")])
-def test_gold_that_is_not_a_text_is_refused_before_anything_is_sampled(verifier):
-    with pytest.raises(ExceptionGroup) as caught:
-        collected(Uniform(2), lambda _: ok(answer), verifier, [Prompt("What is 1 + 1?", data={"gold": "2"})])
-    assert caught.group_contains(TypeError, match="Prompt.data must be the gold answer for a verifier, a text or None")
+    said = "Prompt.data must be the gold answer for a verifier, a text or None"
+    for own, prompts, kind, match in (
+        (read, PROMPTS, ZeroDivisionError, None),
+        (Exact(), [Prompt("What is 1 + 1?", data={"gold": "2"})], TypeError, said),
+    ):
+        with pytest.raises(ExceptionGroup) as caught:
+            collected(Uniform(2), lambda _: ok(answer), own, prompts)
+        assert caught.group_contains(kind, match=match)
 
 
 def test_only_verdicts_of_0_and_1_say_whether_a_rollout_is_correct(tmp_path):
