@@ -11,7 +11,7 @@ from apportion.gateway.upstream import Bill
 from apportion.stopping import TARGETS
 from tests.cases import lines
 from tests.endpoint.builders import run, until
-from tests.endpoint.fault_server import http, ok, refused
+from tests.endpoint.fault_server import http, refused
 from tests.gateway.builders import MESSAGES, ballot, by_sample, either, gateway, openai, served, settings, streamed
 
 SPLIT = ["41", "42", None, "42", "42", "41", "42", "42"]
@@ -349,18 +349,6 @@ def test_the_key_of_a_request_goes_upstream_and_nowhere_else(caplog, monkeypatch
     with caplog.at_level(logging.DEBUG, "apportion"):
         run(scenario())
     assert "401" in caplog.text and "the-key" not in caplog.text and "own-secret" not in caplog.text
-
-
-@served(by_sample(["42"], tokens=None))
-async def test_a_reply_without_usage_is_not_counted(place):
-    reply = await body_of(place)
-    assert reply["apportion"]["uncounted"] == reply["apportion"]["requests"]
-    assert reply["usage"]["completion_tokens"] == 0
-
-
-@served(lambda _: ok("Answer: 42"))
-async def test_an_upstream_server_that_does_not_stream_is_read_too(place):
-    assert ballot(await place.ask())["answer"] == "42"
 
 
 def test_an_upstream_server_that_refuses_stream_options_is_asked_without():
