@@ -44,8 +44,8 @@ class Optimal(Baseline):
             as the nearer end.
         pool_discount: of the sums of all, each batch.
 
-    The first batch sets the range of rewards, without 5% of them at either end, and each batch adds its width to either
-    side at most; rewards beyond are clipped.
+    The first batch sets the range of rewards, without 5% of them at either end. A batch widens it by its width at most,
+    and by rewards farther out only if they are more than 5%. Rewards beyond are clipped.
     Every rollout with a reward needs a ``score_norm``, of any scale; otherwise ``update`` raises ValueError.
 
     >>> from apportion.types import Belief, Plan, Rollout

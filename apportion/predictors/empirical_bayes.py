@@ -70,8 +70,8 @@ class EmpiricalBayes(Predictor):
             first update if nothing was prepared, and constant from then on.
 
     One batch moves the log-odds of another prompt's own rewards by at most 2, or takes back an outage: see ``Drift``.
-    The first batch sets the range of rewards, without 5% of them at either end, and each batch adds its width to either
-    side at most; rewards beyond are clipped.
+    The first batch sets the range of rewards, without 5% of them at either end. A batch widens it by its width at most,
+    and by rewards farther out only if they are more than 5%. Rewards beyond are clipped.
 
     >>> from apportion.types import Plan, Rollout
     >>> predictor, prompts = EmpiricalBayes(), [Prompt(f"{q} + {q} =") for q in range(20)]

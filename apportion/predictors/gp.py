@@ -268,8 +268,8 @@ class GradedGaussianProcess(LatentProcess):
     A prompt of the latest batch is predicted at the sample variance of its rewards, other prompts by similarity to the
     observed ones. Before the first update all predictions are equal. Variances are above 0. It does not predict
     success: the mean of its beliefs is always 0.5. So it suits allocators that read only the variance, such as VIP.
-    The first batch sets the range of rewards, without 5% of them at either end, and each batch adds its width to either
-    side at most; rewards beyond are clipped.
+    The first batch sets the range of rewards, without 5% of them at either end. A batch widens it by its width at most,
+    and by rewards farther out only if they are more than 5%. Rewards beyond are clipped.
 
     Args:
         embedder: gives x_q; called once for each prompt.

@@ -27,8 +27,9 @@ class RunningVariance(Predictor):
 
     Each update of a prompt first multiplies its squares and freedom by ``discount``: 1 keeps all batches, 0 only the
     latest. A prompt with fewer than two rewards has no variance and is ignored. It does not predict success: the mean
-    of its beliefs is always 0.5. The first batch sets the range of rewards, without 5% of them at either end, and each
-    batch adds its width to either side at most; rewards beyond are clipped.
+    of its beliefs is always 0.5. The first batch sets the range of rewards, without 5% of them at either end. A
+    batch widens it by its width at most, and by rewards farther out only if they are more than 5%. Rewards beyond are
+    clipped.
 
     Reference: the moderated variance of G. K. Smyth, "Linear models and empirical Bayes methods for assessing
     differential expression in microarray experiments", 2004: the posterior under a scaled inverse chi-squared prior of

@@ -62,19 +62,21 @@ def widened(earlier: Range | None, rewards: Floats) -> Range:
     """Return the range after a batch with ``rewards`` [N], N at least 1. ``earlier`` is None before the first batch.
 
     The first batch sets it, without its extreme rewards: 5% at either end, and one at least if there are three or more.
-    Each batch, the first one too, adds its width to either end at most. So one reward far out of range is clipped, and
-    does not make all others look equal for ever.
+    Each batch, the first one too, widens it to the rewards that are within its width of it. It is widened by its width
+    if more than 5% of the batch are beyond. So a few rewards far out of range are clipped in every batch, and do not
+    make all others look equal for ever. If they are more, they are what most of the variance is.
 
-    >>> widened(None, np.array([1.0, 0.0, 1e6, -3.0, 0.5]))
-    Range(low=-1.0, high=2.0)
+    >>> widened(None, np.array([1.0, 0.0, 1e6, -1.0, 0.5]))
+    Range(low=-1.0, high=1.0)
     """
     ordered = np.sort(rewards)
-    if earlier is None:
-        out = min(-(-len(ordered) // 20), (len(ordered) - 1) // 2)
-        earlier = Range(min(0.0, float(ordered[out])), max(1.0, float(ordered[-1 - out])))
-    low, high = earlier
+    out = min(-(-len(ordered) // 20), (len(ordered) - 1) // 2)
+    common = ordered[out], ordered[-1 - out]
+    low, high = (min(0.0, float(common[0])), max(1.0, float(common[1]))) if earlier is None else earlier
     room = high - low
-    return Range(min(low, max(float(ordered[0]), low - room)), max(high, min(float(ordered[-1]), high + room)))
+    near = ordered[(ordered >= low - room) & (ordered <= high + room)]
+    within = np.concatenate([[low, high], near, np.clip(common, low - room, high + room)])
+    return Range(float(within.min()), float(within.max()))
 
 
 def rewards_by_prompt(batch: Batch) -> dict[str, tuple[Prompt, Floats]]:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from apportion.baselines import Optimal
 from apportion.predictors import EmpiricalBayes, GradedGaussianProcess, PrecomputedEmbeddings, RunningVariance
-from apportion.predictors.statistics.per_prompt import Range, observations, spreads
+from apportion.predictors.statistics.per_prompt import Range, observations, spreads, widened
 from apportion.types import Rollout
 from tests.builders import finished
 from tests.predictors.builders import graded_batch, make_batch, make_prompts
@@ -47,21 +47,37 @@ def test_observations_pool_a_repeated_prompt_and_leave_out_those_without_trials(
     assert pooled[0].rate == 0.5
 
 
+WITHIN, BEYOND = [[0.0, 1.0], [0.2, 0.4], [0.5, 0.5], [1.0, 0.0]] * 6, [[0.1, 0.9], [0.3, 0.2]] * 12
+
+
+def learned(make, batches):
+    """Return what is predicted of 24 prompts after ``batches`` of rewards."""
+    prompts = make_prompts(24)
+    embedder = PrecomputedEmbeddings.from_array(prompts, np.arange(24.0)[:, None])
+    learner = make(embedder) if make is GradedGaussianProcess else make()
+    for rewards in batches:
+        batch = graded_batch(prompts[: len(rewards)], rewards, score_norm=1.0)
+        getattr(learner, "update" if hasattr(learner, "update") else "observe")(batch)
+    found = learner.predict(prompts)
+    return found if make is Optimal else found.variance
+
+
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize("outlier", [1e9, -1e9])
 @pytest.mark.parametrize("make", [RunningVariance, GradedGaussianProcess, EmpiricalBayes, Optimal])
-def test_one_reward_far_out_of_range_counts_as_the_end_of_the_range(make, outlier, first):
-    """Of rewards in [0, 1], and one of 1e9: the same is learned as if it had been 2, and as if it had been -1."""
-    prompts = make_prompts(4)
-    embedder = PrecomputedEmbeddings.from_array(prompts, np.arange(4.0)[:, None])
-    learned = []
-    for last in (outlier, 2.0 if outlier > 0 else -1.0):
-        learner = make(embedder) if make is GradedGaussianProcess else make()
-        batches = [[0.0, 1.0], [0.2, 0.4], [0.5, 0.5], [1.0, 0.0]], [[0.1, last], [0.3, 0.2]]
-        for rewards in reversed(batches) if first else batches:
-            batch = graded_batch(prompts[: len(rewards)], rewards, score_norm=1.0)
-            getattr(learner, "update" if hasattr(learner, "update") else "observe")(batch)
-        found = learner.predict(prompts)
-        learned.append(found if make is Optimal else found.variance)
-    np.testing.assert_allclose(*learned)
-    assert np.abs(learned[0]).max() < 10
+def test_one_reward_in_a_batch_far_out_of_range_counts_as_the_end_of_the_range(make, outlier, first):
+    """In each of twenty batches. The range of the others is [0, 1]."""
+    found = []
+    for last in (outlier, float(outlier > 0)):
+        further = [[*BEYOND[:7], [0.1, last], *BEYOND[8:]]] * 20
+        found.append(learned(make, [*further, WITHIN] if first else [WITHIN, *further]))
+    np.testing.assert_allclose(*found)
+    assert np.abs(found[0]).max() < 10
+
+
+def test_the_range_grows_to_what_is_near_and_to_what_more_than_a_twentieth_are():
+    flat = [0.0, 1.0] * 47
+    assert widened(Range(), np.array([*flat, 1.9, 2.1, 50.0])) == (0.0, 1.9)
+    assert widened(Range(), np.array([*flat, *[50.0] * 5])) == (0.0, 1.0)
+    assert widened(Range(), np.array([*flat, *[50.0] * 6])) == (0.0, 2.0)
+    assert widened(None, np.array([*flat, *[50.0] * 6])) == (0.0, 50.0)
