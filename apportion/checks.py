@@ -59,9 +59,19 @@ def check_numbers(settings: Any) -> None:
                 raise ValueError(f"{name} must be True or False, got {shown(value)}; choose one")
         elif str in kinds:
             raise ValueError(f"{name} must be a text, got {shown(value)}; write it in quotes")
-        elif type(value) is str or isinstance(value, type):
-            kind = " or ".join(sorted(kind.__name__ for kind in kinds - {NoneType}))
-            raise ValueError(f"{name} must be an object ({kind}), got {shown(value)}; make one by calling its class")
+        else:
+            check_object(name, value, " or ".join(sorted(kind.__name__ for kind in kinds - {NoneType})))
+
+
+def check_object(name: str, value: Any, kind: str) -> None:
+    """Raise ValueError if ``value`` is a text, which would be a name, or a class, in place of an object of ``kind``.
+
+    >>> check_object("allocator", "vip", "Allocator")
+    Traceback (most recent call last):
+    ValueError: allocator must be an object (Allocator), got 'vip'; make one by calling its class
+    """
+    if type(value) is str or isinstance(value, type):
+        raise ValueError(f"{name} must be an object ({kind}), got {shown(value)}; make one by calling its class")
 
 
 def make_named(where: str, name: str, registry: Mapping[str, Callable[[], Any]]) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from apportion.allocators import Allocator, check_rewards
+from apportion.checks import check_object
 from apportion.types import Batch, Plan, Prompt, Rollout, prompt_list
 
 Sampler = Callable[[Sequence[Prompt], Any], Sequence[Sequence[Rollout]]]
@@ -32,6 +33,7 @@ def collect(allocator: Allocator, prompts: Sequence[Prompt], sample: Sampler, *,
     >>> collect(HORA(pre_rollouts=2, rollouts_per_prompt=4), [Prompt("a"), Prompt("b")], always_right).trials.tolist()
     [4, 4]
     """
+    check_object("allocator", allocator, "Allocator")
     batch, plan = _next(allocator, allocator.start(prompts), source)
     while plan:
         batch = batch.add(plan, _sampled(sample(batch.prompts, plan.counts)))
@@ -49,6 +51,7 @@ async def collect_async(
     """
     import asyncio  # noqa: PLC0415 - slow to import
 
+    check_object("allocator", allocator, "Allocator")
     prompts = prompt_list(prompts)
     if allocator.separable:
         async with asyncio.TaskGroup() as tasks:

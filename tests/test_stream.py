@@ -381,6 +381,7 @@ def test_wrong_settings_are_refused():
         [
             ("batch must say how many prompts dapo plans together", {"rule": ALLOCATORS["dapo"]()}),
             ("must be that of a prompt under a price", {"rule": VIP(budget=24)}),
+            ("selection must be an object", {"selection": "mixed"}),
             ("patience must be above 0", {"patience": 0.0}),
             ("slack must be at least 1", {"slack": 0.5, "rule": VIP()}),
             ("age_bound", {"age_bound": -1}),

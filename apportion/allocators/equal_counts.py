@@ -15,6 +15,7 @@ import numpy as np
 
 from apportion.allocators.base import Allocator
 from apportion.allocators.spending.budget import BudgetedAllocator
+from apportion.checks import check_object
 from apportion.predictors import UniformPrior
 from apportion.types import Batch, Belief, Counts, Mask, Prompt, Rollout
 
@@ -67,6 +68,7 @@ def warn_of_equal_counts(allocator: Allocator, prompts: int, *, rated: bool = Fa
 
 def _reason_and_remedy(allocator: Allocator, prompts: int, rated: bool) -> tuple[str, str]:
     """Return why counts are equal and what to do, or two empty texts."""
+    check_object("allocator", allocator, "Allocator")
     if not allocator.adapts:
         return "", ""
     try:

@@ -24,7 +24,7 @@ from typing import ClassVar
 import numpy as np
 
 from apportion.allocators.spending.budget import BudgetedAllocator
-from apportion.allocators.spending.solver import check_table, spend_widening
+from apportion.allocators.spending.solver import check_table
 from apportion.checks import check_least
 from apportion.predictors import EmpiricalBayes, Predictor
 from apportion.types import Belief, Counts, Floats, Needs
@@ -46,16 +46,6 @@ def value_gains(belief: Belief, low: int, width: int) -> Floats:
     all_right = np.cumprod(np.concatenate([first, (a + n) / (weight + n + 3)], axis=1), axis=1)
     all_wrong = np.cumprod(np.concatenate([first, (b + n + 1) / (weight + n + 3)], axis=1), axis=1)
     return (all_right + all_wrong)[:, low - 1 : low - 1 + width]
-
-
-def maximise_value(belief: Belief, budget: int, low: int, high: int) -> Counts:
-    """Return counts [P] between ``low`` and ``high`` of the largest expected value in sum.
-
-    >>> maximise_value(Belief.from_mean([0.1, 0.5, 0.9], strength=1e6), budget=24, low=2, high=16).tolist()
-    [15, 7, 2]
-    """
-    bounds = np.full(len(belief), low, np.int64)
-    return spend_widening(lambda width: value_gains(belief, low, width), budget, bounds, high)
 
 
 @dataclass(frozen=True, kw_only=True)

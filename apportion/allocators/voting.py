@@ -46,8 +46,6 @@ class Voting(SeparateVotes):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.rule, Rule):
-            raise ValueError(f"rule must be a stopping rule, got {self.rule!r}; apportion.stopping.make_rule makes one")
         self.rule.check(self.max_samples)
 
     @property

@@ -17,6 +17,7 @@ import numpy as np
 from apportion.baselines.base import Baseline
 from apportion.checks import check_numbers
 from apportion.predictors.saved import SavedValues
+from apportion.predictors.statistics.per_prompt import by_prompt
 from apportion.types import Batch, Floats, Prompt
 
 OFFLINE_ROLLOUTS = 8
@@ -73,16 +74,14 @@ class SPO(Baseline):
 
     def update(self, batch: Batch) -> None:
         new: dict[str, Floats] = {}
-        for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):
-            for reward in (rollout.reward for rollout in rollouts if rollout.reward is not None):
-                if not 0 <= reward <= 1:
-                    raise ValueError(
-                        f"rewards must be within [0, 1] for {self.name}, got {reward} for prompt {prompt.text!r}; "
-                        "rescale them, or use the baseline predicted"
-                    )
-                new[prompt.id] = new.get(prompt.id, np.zeros(2)) + np.array([reward, 1 - reward])
-        known = {prompt.id: self._of(prompt) for prompt in batch.prompts}
-        self._counts |= {id: self.rho * known[id] + counts for id, counts in new.items()}
+        for id, (prompt, rewards) in by_prompt(batch, lambda rollout: rollout.reward).items():
+            if bad := [reward for reward in rewards if not 0 <= reward <= 1]:
+                raise ValueError(
+                    f"rewards must be within [0, 1] for {self.name}, got {bad[0]} for prompt {prompt.text!r}; "
+                    "rescale them, or use the baseline predicted"
+                )
+            new[id] = self.rho * self._of(prompt) + [sum(rewards), sum(1 - reward for reward in rewards)]
+        self._counts |= new
 
     def _of(self, prompt: Prompt) -> Floats:
         """Return a and b of a prompt."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from apportion.checks import check_numbers
 from apportion.predictors.saved import SavedValues
+from apportion.predictors.statistics.per_prompt import by_prompt
 from apportion.predictors.statistics.pooled import DiscountedSums
 from apportion.types import Batch, Counts, Prompt
 
@@ -53,13 +54,10 @@ class MeanLengths:
 
     def update(self, batch: Batch) -> None:
         """Learn from the completions sampled in a batch. Those reused from an earlier step are skipped."""
-        drawn: dict[str, list[int]] = {}
-        for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):
-            if found := [r.tokens for r in rollouts if r.tokens is not None and r.step is None]:
-                drawn.setdefault(prompt.id, []).extend(found)
+        drawn = by_prompt(batch, lambda rollout: rollout.tokens if rollout.step is None else None)
         if drawn:
-            self._seen.add({id: (sum(tokens), len(tokens)) for id, tokens in drawn.items()})
-            means = [sum(tokens) / len(tokens) for tokens in drawn.values()]
+            self._seen.add({id: (sum(tokens), len(tokens)) for id, (_, tokens) in drawn.items()})
+            means = [sum(tokens) / len(tokens) for _, tokens in drawn.values()]
             self._overall = self.discount * self._overall + [sum(means), len(means)]
 
     def state_dict(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from apportion.checks import check_integer, check_numbers
+from apportion.checks import check_integer, check_numbers, check_object
 from apportion.predictors import EmpiricalBayes, Predictor
 from apportion.predictors.saved import Learner, SavedValues
 from apportion.types import Batch, Belief, Counts, Floats, Mask, Needs, Prompt, Rollout, prompt_list
@@ -238,14 +238,6 @@ class BeliefSelector(Selector):
     def learns(self) -> bool:
         return True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (self.predictor is None or isinstance(self.predictor, Predictor)):
-            raise ValueError(
-                f"the predictor of {self.name} must be a Predictor, got {self.predictor!r:.80}; make one, such as "
-                "EmpiricalBayes()"
-            )
-
     def prepare(self, prompts: Sequence[Prompt], seed: int = 0, predictor: Predictor | None = None) -> None:
         prompts = prompt_list(prompts)
         super().prepare(prompts, seed, predictor)
@@ -334,6 +326,7 @@ def _outcome(rollout: Rollout) -> float:
 
 def check_selector(selector: Selector, needs: Needs, graded: bool = False) -> None:
     """Raise ValueError if ``selector`` cannot learn beside an allocator with these ``needs``, or from such rewards."""
+    check_object("selection", selector, "Selector")
     if selector.learns and not needs.labels:
         raise ValueError(
             f"selection must be shuffled without labels, because votes give no rewards to learn from, got "

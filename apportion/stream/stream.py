@@ -33,7 +33,7 @@ import numpy as np
 from apportion.allocators import Allocator, check_rewards
 from apportion.allocators.spending.budget import BudgetedAllocator
 from apportion.allocators.spending.price import Price
-from apportion.checks import check_integer
+from apportion.checks import check_integer, check_object
 from apportion.predictors import MeanLengths
 from apportion.predictors.saved import SavedValues
 from apportion.selection import Selector, ShuffledEpochs
@@ -99,6 +99,7 @@ class Stream:
         patience: float = 3600.0,
         slack: float | None = None,
     ) -> None:
+        check_object("rule", rule, "Allocator")
         check_integer("rows_an_update", rows_an_update, 1, "count the rollouts that an update trains on")
         check_integer("age_bound", age_bound, 0, "count updates; 0 samples everything by the newest policy")
         check_integer("attempts", attempts, 1, "a rollout is requested once at least")

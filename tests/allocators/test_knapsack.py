@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from apportion import Belief
-from apportion.allocators.knapsack import maximise_value, value_gains
+from apportion.allocators.knapsack import value_gains
+from apportion.allocators.spending.solver import spend
 from tests.builders import splits
 
 weights = st.floats(0.01, 50)
@@ -40,7 +41,8 @@ def test_a_belief_of_great_strength_gives_the_best_split_at_known_p(success, low
     """This is the paper's problem, solved by enumeration."""
     high = low + extra
     budget = data.draw(st.integers(low * len(success), high * len(success)))
-    counts = maximise_value(Belief.from_mean(success, strength=1e12), budget, low, high)
+    gains = value_gains(Belief.from_mean(success, strength=1e12), low, extra)
+    counts = spend(gains, budget, np.full(len(success), low))
     every = splits(budget, low, high, len(success))
     totals = [sum(value(p, n) for p, n in zip(success, split.tolist(), strict=True)) for split in every]
     found = sum(value(p, n) for p, n in zip(success, counts.tolist(), strict=True))
@@ -55,5 +57,6 @@ def test_a_prompt_that_always_failed_keeps_a_value():
 
 
 def test_prompts_without_any_value_share_what_is_left():
-    counts = maximise_value(Belief([0.0, 3.0, 1.0], [3.0, 0.0, 1.0]), budget=14, low=2, high=6)
+    gains = value_gains(Belief([0.0, 3.0, 1.0], [3.0, 0.0, 1.0]), low=2, width=4)
+    counts = spend(gains, 14, np.full(3, 2))
     assert counts.tolist() == [4, 4, 6]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import tomllib
 import warnings
@@ -13,19 +14,21 @@ from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
-from apportion.allocators import ALLOCATORS, VIP, printed_counts
+from apportion.allocators import ALLOCATORS, VIP, equal_counts_because, printed_counts
 from apportion.answers import make_equivalence
 from apportion.baselines import BASELINES
 from apportion.config import build as configured
 from apportion.config import dump, to_toml
 from apportion.data import Data, Template
 from apportion.evaluation import answer_scores, bootstrap_interval, evaluate, majority_at_k, pass_at_k
+from apportion.loop import collect, collect_async
 from apportion.predictors import EMBEDDERS, PREDICTORS, MeanLengths, UniformPrior
 from apportion.replay import replay
 from apportion.selection import SELECTORS
 from apportion.simulation import Population, Slots, simulate
 from apportion.solve import solve
 from apportion.stopping import RULES, decide
+from apportion.stream import Stream
 from apportion.types import Belief, Plan, Prompt, Rollout
 from tests.replay.runs import made_run
 
@@ -162,6 +165,10 @@ MADE: dict[str, Callable[..., Any]] = {
     "plan": Plan,
     "belief": Belief,
     "decide": decide,
+    "collect": partial(collect, prompts=[Prompt("a")], sample=None),
+    "collect async": lambda allocator: asyncio.run(collect_async(allocator, [Prompt("a")], None)),
+    "stream": partial(Stream, prompts=[Prompt("a")], rows_an_update=1),
+    "equal counts": partial(equal_counts_because, prompts=1),
     "token budget": partial(VIP, lengths=MeanLengths(initial=1)),
     "printed counts": printed_counts,
     "data": lambda **given: configured(Data, given, "data"),

@@ -1,11 +1,14 @@
 """Statistics of a batch by prompt: success counts of verified rollouts, and the variance of graded rewards."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from apportion.predictors.saved import LARGEST, SavedValues
-from apportion.types import Batch, Floats, Prompt
+from apportion.types import Batch, Floats, Prompt, Rollout
+
+Value = TypeVar("Value")
 
 
 class Observation(NamedTuple):
@@ -38,17 +41,25 @@ class Spread(NamedTuple):
         return self.squares / self.freedom
 
 
+def by_prompt(batch: Batch, read: Callable[[Rollout], Value | None]) -> dict[str, tuple[Prompt, list[Value]]]:
+    """Return each prompt id's first prompt and what ``read`` returns of its rollouts, but for None, if there is any.
+
+    The order is that of first appearance. Rollouts of a repeated id are pooled.
+    """
+    pooled: dict[str, tuple[Prompt, list[Value]]] = {}
+    for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):
+        if found := [value for rollout in rollouts if (value := read(rollout)) is not None]:
+            pooled.setdefault(prompt.id, (prompt, []))[1].extend(found)
+    return pooled
+
+
 def observations(batch: Batch) -> list[Observation]:
     """Return one observation per prompt id, in order of first appearance.
 
     Rollouts of a repeated id are pooled. A prompt without verified rollouts is left out.
     """
-    pooled: dict[str, Observation] = {}
-    for prompt, successes, trials in zip(batch.prompts, batch.successes.tolist(), batch.trials.tolist(), strict=True):
-        if trials:
-            seen = pooled.get(prompt.id, Observation(prompt, 0, 0))
-            pooled[prompt.id] = Observation(seen.prompt, seen.successes + successes, seen.trials + trials)
-    return list(pooled.values())
+    pooled = by_prompt(batch, lambda rollout: rollout.correct).values()
+    return [Observation(prompt, sum(verdicts), len(verdicts)) for prompt, verdicts in pooled]
 
 
 class Range(NamedTuple):
@@ -84,10 +95,7 @@ def rewards_by_prompt(batch: Batch) -> dict[str, tuple[Prompt, Floats]]:
 
     Rewards of a repeated id are pooled.
     """
-    pooled: dict[str, tuple[Prompt, list[float]]] = {}
-    for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):
-        if rewards := [rollout.reward for rollout in rollouts if rollout.reward is not None]:
-            pooled.setdefault(prompt.id, (prompt, []))[1].extend(rewards)
+    pooled = by_prompt(batch, lambda rollout: rollout.reward)
     return {id: (prompt, np.array(rewards, np.float64)) for id, (prompt, rewards) in pooled.items()}
 
 
