@@ -10,23 +10,18 @@ arXiv 2512.02882, Section 3.3.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, ClassVar, Literal, TypeVar, get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
 from apportion.allocators.base import Allocator, Size
 from apportion.allocators.votes.rewards import PseudoReward, check_reward, pseudo_rewards
 from apportion.checks import check_choice
-from apportion.stopping import Rule, Wave, check_max_samples, check_wave, count_votes, top_two
+from apportion.stopping import Rule, Wave, check_max_samples, check_wave, count_votes, encode_answers, top_two
 from apportion.types import Batch, Counts, Group, Needs, Plan, Prompt, Rollout
-
-Value = TypeVar("Value")
-
-REMEMBERED = 100_000
-"""Number of vote patterns whose outcomes an allocator remembers."""
 
 Retain = Literal["first", "all"]
 """Which rollouts are retained for the update: the first N, the minimum drawn, or all that arrived.
@@ -68,7 +63,6 @@ class ConsensusAllocator(Allocator):
     reward: str | PseudoReward
     ties: Ties = "drop"
     needs: ClassVar[Needs] = Needs(labels=False)
-    _outcomes: ClassVar[dict[tuple[str, tuple[int, ...]], Any]]
 
     def __post_init__(self) -> None:
         """Check the settings that all votes have. Subclasses with more to check call it."""
@@ -82,7 +76,6 @@ class ConsensusAllocator(Allocator):
         check_choice("retain", self.retain, get_args(Retain))
         check_choice("ties", self.ties, get_args(Ties))
         check_reward(self.reward)
-        self.__dict__["_outcomes"] = {}
 
     @property
     @abstractmethod
@@ -105,9 +98,15 @@ class ConsensusAllocator(Allocator):
 
     def label(self, batch: Batch, q: int) -> PseudoLabel:
         """Return the pseudo-label of prompt ``q`` after the samples so far: the winner, unless two answers lead."""
-        answers, codes = self._codes(batch, q)
-        place, status, share = self._remembered("label", self._outcome, codes)
-        return PseudoLabel(None if place is None else answers[place], status, share)
+        answers, votes = self.votes(batch, q)
+        if not answers:
+            return PseudoLabel(None, "unanswered", 0.0)
+        first, second = top_two(votes[-1])
+        place = int(self.stopping.winner(votes, self.max_samples)[-1])
+        if first == second:
+            return PseudoLabel(answers[place] if self.ties == "leader" else None, "tied", float(first) / len(votes))
+        decided = len(votes) < self.max_samples and self._enough(votes)
+        return PseudoLabel(answers[place], "decided" if decided else "exhausted", float(votes[-1, place]) / len(votes))
 
     def labels(self, batch: Batch) -> list[PseudoLabel]:
         """Return the pseudo-label of every prompt, in order."""
@@ -119,8 +118,9 @@ class ConsensusAllocator(Allocator):
         Failed samples come first, because a batch does not know which ones failed: at the end they would be in every
         newest window of a rule with windows.
         """
-        answers, codes = self._codes(batch, q)
-        return answers, _votes(codes)
+        failed = int(batch.asked[q]) - len(batch.rollouts[q])
+        answers, codes = encode_answers([None] * failed + [rollout.answer for rollout in batch.rollouts[q]])
+        return answers, count_votes(codes, len(answers))
 
     def groups(self, batch: Batch) -> list[Group]:
         """Return the labelled prompts as groups of their retained rollouts, rewarded by the votes of all rollouts."""
@@ -134,34 +134,10 @@ class ConsensusAllocator(Allocator):
         ended = {status: sum(label.status == status for label in labels) / size for status in get_args(Status)}
         return ended | {"leader_share": sum(label.share for label in labels) / size}
 
-    def _codes(self, batch: Batch, q: int) -> tuple[list[str], tuple[int, ...]]:
-        """Return the answers to prompt ``q`` and the index of each sample's among them, -1 for none."""
-        indices: dict[str, int] = {}
-        codes = [-1] * (int(batch.asked[q]) - len(batch.rollouts[q]))
-        for rollout in batch.rollouts[q]:
-            answer = rollout.answer
-            codes.append(-1 if answer is None else indices.setdefault(answer, len(indices)))
-        return list(indices), tuple(codes)
-
-    def _remembered(self, what: str, function: Callable[[Counts], Value], codes: tuple[int, ...]) -> Value:
-        """Return ``function`` of the votes by ``codes``. Few samples have few patterns, so most are known."""
-        if (what, codes) not in self._outcomes:
-            if len(self._outcomes) >= REMEMBERED:
-                self._outcomes.clear()
-            self._outcomes[what, codes] = function(_votes(codes))
-        found: Value = self._outcomes[what, codes]
-        return found
-
-    def _outcome(self, votes: Counts) -> tuple[int | None, Status, float]:
-        """Return the index of the answer that is the label, how the vote ended, and the answer's share."""
-        if not votes.any():
-            return None, "unanswered", 0.0
-        first, second = top_two(votes[-1])
-        place = int(self.stopping.winner(votes, self.max_samples)[-1])
-        if first == second:
-            return place if self.ties == "leader" else None, "tied", float(first) / len(votes)
-        decided = self.min_samples <= len(votes) < self.max_samples and self.stopping.stops_now(votes, self.max_samples)
-        return place, "decided" if decided else "exhausted", float(votes[-1, place]) / len(votes)
+    def _enough(self, votes: Counts) -> bool:
+        if not self.min_samples <= len(votes) < self.max_samples:
+            return len(votes) >= self.max_samples
+        return bool(self.stopping.stops_now(votes, self.max_samples))
 
     def _group(self, prompt: Prompt, rollouts: Sequence[Rollout], label: str) -> Group:
         named = isinstance(self.reward, str)  # such a function reads answers alone
@@ -186,8 +162,8 @@ class SeparateVotes(ConsensusAllocator):
 
     def plan(self, batch: Batch) -> Plan:
         """Return the next wave of each prompt that the rule has not stopped."""
-        codes = (self._codes(batch, q)[1] for q in range(len(batch.prompts)))
-        return Plan(np.array([self._remembered("more", self._more, each) for each in codes], np.int64))
+        places = range(len(batch.prompts))
+        return Plan(np.array([self._more(self.votes(batch, q)[1]) for q in places], np.int64))
 
     def finished(self, batch: Batch, q: int) -> bool:
         """Return whether prompt ``q`` needs no more samples."""
@@ -201,17 +177,8 @@ class SeparateVotes(ConsensusAllocator):
             return max(int(self.stopping.earliest(votes, self.max_samples)), self.min_samples - taken)
         return min(self.wave, self.max_samples - taken)
 
-    def _enough(self, votes: Counts) -> bool:
-        if not self.min_samples <= len(votes) < self.max_samples:
-            return len(votes) >= self.max_samples
-        return bool(self.stopping.stops_now(votes, self.max_samples))
-
 
 def _rewarded(rollout: Rollout, reward: float | None) -> Rollout:
     """Return ``rollout`` without its verdict and with this reward."""
     own = (rollout.completion, rollout.tokens, rollout.score_norm, rollout.round, rollout.step)
     return Rollout(None, rollout.answer, reward, *own)
-
-
-def _votes(codes: tuple[int, ...]) -> Counts:
-    return count_votes(np.array(codes, np.int64), max(codes, default=-1) + 1)
