@@ -135,21 +135,11 @@ def dirichlet_confidence(votes: Counts, top: int | None = None) -> Floats:
     probability = np.array(beta_confidence(*top_two(votes)))
     crowded = (votes > 0).sum(axis=-1) > 2
     if crowded.any():
-        rows, index = _distinct_rows(-np.sort(-votes[crowded], axis=-1)[..., :top])
+        ranked = -np.sort(-votes[crowded], axis=-1)[..., :top]
+        rows, index = np.unique(ranked, axis=0, return_inverse=True)
         blocks = [_integrate(rows[start : start + BLOCK]) for start in range(0, len(rows), BLOCK)]
-        probability[crowded] = np.concatenate(blocks)[index]
+        probability[crowded] = np.concatenate(blocks)[index.reshape(-1)]  # numpy 2.0 returns [C, 1]
     return probability
-
-
-def _distinct_rows(ranked: Counts) -> tuple[Counts, Counts]:
-    """Return the distinct rows [U, K] of ``ranked`` [C, K], and the index of each row among them, [C]."""
-    base = int(ranked.max()) + 1
-    if base ** ranked.shape[-1] < 2**63:
-        keys = ranked @ base ** np.arange(ranked.shape[-1])
-        _, first, index = np.unique(keys, return_index=True, return_inverse=True)
-        return ranked[first], index
-    rows, index = np.unique(ranked, axis=0, return_inverse=True)
-    return rows, index.reshape(-1)  # numpy 2.0 returns [C, 1]
 
 
 def _integrate(ranked: Counts) -> Floats:
