@@ -56,6 +56,7 @@ def read_file(path: Path, columns: Sequence[str] = tuple(COLUMNS), coded: Sequen
 
     Raises RecordError, or FileNotFoundError if there is no such file.
     """
+    schema()
     from pyarrow import ArrowException, nulls  # noqa: PLC0415 - an optional extra
     from pyarrow.parquet import ParquetFile  # noqa: PLC0415
 

@@ -14,7 +14,7 @@ from apportion.checks import integer_array
 from apportion.records.doubts import dead_but_trained, doubts_of
 from apportion.records.log_reading import read_file, read_whole
 from apportion.records.record_writing import About
-from apportion.records.rollout_log import ROLLOUTS, RecordError, schema
+from apportion.records.rollout_log import ROLLOUTS, RecordError
 from apportion.records.run_record import RunRecord
 from apportion.types import Counts, Floats
 from apportion.untrusted import shown
@@ -38,7 +38,6 @@ def record_of_log(folder: str | Path, reward: str = "reward") -> RunRecord:
 
     Raises RecordError as ``read_log`` does, and if steps of an imported run are missing.
     """
-    schema()
     if reward not in ("reward", "correct"):
         raise RecordError(
             f"the reward of a rollout log must be reward or correct, got {shown(reward)}; leave it out, or name correct"

@@ -13,6 +13,8 @@ from apportion.advantages import advantages_of, rollout_weights
 from apportion.records import (
     VERSION,
     RecordError,
+    follow,
+    open_run,
     prepare_log,
     read_log,
     read_streams,
@@ -264,8 +266,9 @@ def test_problems_of_a_log_are_found_before_anything_is_sampled(tmp_path, monkey
     (tmp_path / "file").write_text("")
     with pytest.raises(RecordError, match=r"needs a folder, got .*file"):
         prepare_log(tmp_path / "file")
+    write_step(tmp_path, 0, make_batch([[1]]), [])
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    for call in (prepare_log, read_log):
+    for call in (prepare_log, read_log, open_run, lambda folder: next(follow(folder, timeout_seconds=0))):
         with pytest.raises(RecordError, match=r"pip install 'apportion\[report\]'"):
             call(tmp_path)
 
