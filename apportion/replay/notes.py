@@ -38,8 +38,9 @@ def notes(found: Replay) -> list[str]:
         smoothing = found.run.ratios.get("mixed")
         told.append(
             f"In expectation ({', '.join(expected)}), outcomes are drawn at the mean of {_around(found)}. At "
-            f"{found.certain:.0%} of the groups that mean is 0 or 1, so nothing can be found there, though {bound:.1%} "
-            f"would fit {found.certain_size} equal rollouts. Rules that search such prompts gain more than is shown."
+            f"{found.certain:.0%} of the groups that mean is 0 or 1, so nothing can be found there. But "
+            f"{found.certain_size} wrong rollouts also fit a success rate of {bound:.1%}, so rules that search such "
+            "prompts gain more than is shown."
         )
         if smoothing is not None and np.isfinite(smoothing.value):
             told.append(

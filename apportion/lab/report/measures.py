@@ -68,11 +68,11 @@ def verdict(summary: Sequence[Arm], measure: Measure, differs: str, baseline: st
 
     ``differs`` says so, as "area differs from". A single seed or a single arm allows no verdict, and the text says so.
     """
+    if seeds == 1:
+        return f"One seed: no difference from {baseline} can be told from noise."
     differences = {arm.name: getattr(arm, measure.name) for arm in summary if arm.name != baseline}
     within = [arm for arm, difference in differences.items() if difference.contains_zero]
     beyond = [f"{arm} ({format(differences[arm], measure.form)})" for arm in differences if arm not in within]
     parts = [f"Within noise of {baseline}: {', '.join(within)}"] if within else []
     parts += [f"{differs} {baseline}'s beyond noise: {', '.join(beyond)}"] if beyond else []
-    if seeds == 1:
-        parts = [f"One seed: no difference from {baseline} can be told from noise"]
     return f"{'; '.join(parts) or 'Nothing to compare'} ({seeds} seeds; intervals are 95%, Student's t over seeds)."
