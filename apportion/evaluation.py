@@ -160,7 +160,7 @@ def _subsets(n: int, k: int, draws: int, rng: np.random.Generator) -> Iterator[C
 
 @dataclass(frozen=True)
 class Score:
-    """A mean over problems with its 95% interval, which is nan for one problem."""
+    """A mean over problems with its 95% interval, which is nan if they are all equal: resampling says nothing there."""
 
     mean: float
     low: float
@@ -281,7 +281,7 @@ def right_answers(answers: Sequence[Hashable | None], rewards: ArrayLike) -> set
 
 
 def _score(values: Floats, seed: int) -> Score:
-    low, high = bootstrap_interval(values, seed=seed) if len(values) > 1 else (np.nan, np.nan)
+    low, high = bootstrap_interval(values, seed=seed) if np.ptp(values) > 0 else (np.nan, np.nan)
     return Score(float(np.mean(values)), low, high)
 
 

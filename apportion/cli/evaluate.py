@@ -164,7 +164,7 @@ def _lines(found: Rollouts, scores: Evaluation) -> Iterator[str]:
 
 
 def _cell(score: Score | None, form: str = ".1%") -> str:
-    """Return a score with its interval, which one problem has not."""
+    """Return a score with its interval, if it has one."""
     if score is None:
         return ""
     mean, low, high = (format(each, form) for each in (score.mean, score.low, score.high))

@@ -31,15 +31,10 @@ def ticks(low: float, high: float, most: int) -> list[float]:
     >>> ticks(0, 1, 6), ticks(0, 512000, 4)
     ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [0.0, 200000.0, 400000.0])
     """
-    rough = (high - low) / max(most - 1, 1)
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(size * power for size in (1, 2, 5, 10, 20) if _count(low, high, size * power) <= most)
-    first = math.ceil(low / step - 1e-9)
-    return [round(place * step, 12) for place in range(first, first + _count(low, high, step))]
-
-
-def _count(low: float, high: float, step: float) -> int:
-    return math.floor(high / step + 1e-9) - math.ceil(low / step - 1e-9) + 1
+    power = 10.0 ** math.floor(math.log10((high - low) / most))
+    step = next(size * power for size in (1, 2, 5, 10) if (high - low) / (size * power) < most)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [round(place * step, 12) for place in range(first, last + 1)]
 
 
 def span(values: Floats, from_zero: bool = False) -> tuple[float, float]:
@@ -52,10 +47,8 @@ def span(values: Floats, from_zero: bool = False) -> tuple[float, float]:
     if not len(known):
         return 0.0, 1.0
     low, high = float(known.min()), float(known.max())
-    if high - low < 1e-9 * max(abs(high), 1e-3):
-        middle = max(abs(high) / 6, 0.01) if high == 0 or from_zero else abs(high) / 6
-        return (0.0, high + middle) if from_zero else (low - middle, high + middle)
-    room = 0.05 * (high - low)
+    differ = high - low > 1e-9 * max(abs(high), 1e-3)
+    room = 0.05 * (high - low) if differ else max(abs(high) / 6, 0.01)
     near_zero = low >= 0 and (from_zero or low < 0.4 * high)
     return (0.0 if near_zero else low - room, round(high + room, 12))
 
