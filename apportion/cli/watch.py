@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 
@@ -31,7 +30,7 @@ ROWS = 40
 MOST_WAIT_SECONDS = 600.0
 """How long a log without a step is waited for, if no timeout is given."""
 SILENT_SECONDS, SILENT_STEPS = 60.0, 5.0
-"""A log is silent if no step came for so long, and for so many times as long as its steps take."""
+"""A log is silent if no step came for so long, and for so many times as long as its slowest step took."""
 
 
 def watch(
@@ -50,8 +49,8 @@ def watch(
 
     bound = MOST_WAIT_SECONDS if timeout is None else timeout
     started, came, told = time.monotonic(), time.time(), set[str]()
-    shown, wait_said, last = 0, False, cast("StepSummary | None", None)
-    paces: deque[float] = deque(maxlen=20)
+    shown, wait_said, slowest = 0, False, 0.0
+    last: StepSummary | None = None
     with usage_errors(RecordError):
         for news in follow(log, every_seconds=every, timeout_seconds=timeout, until_step=until_step):
             if news.removed_from is not None:
@@ -68,9 +67,8 @@ def watch(
                 before = None if last is None else last.written
                 seconds = 0.0 if before is None or step.written is None else step.written - before
                 typer.echo(json.dumps(asdict(step)) if as_json else _line(_cells(step, seconds)))
-                if seconds > 0:
-                    paces.append(seconds)
-                shown, last, wait_said, came = shown + 1, step, False, step.written or time.time()
+                shown, last, wait_said, slowest = shown + 1, step, False, max(slowest, seconds)
+                came = step.written or time.time()
             if not shown and not wait_said:
                 typer.echo(f"Waiting for the first step in {log}.", err=True)
                 wait_said = True
@@ -78,8 +76,7 @@ def watch(
                 raise RecordError(
                     f"a rollout log must have a step, got none in {log} after {bound:g} s; check the path"
                 )
-            pace = sorted(paces)[len(paces) // 2] if paces else 0.0
-            if not wait_said and time.time() - came > (most := max(SILENT_SECONDS, SILENT_STEPS * pace)):
+            if not wait_said and time.time() - came > (most := max(SILENT_SECONDS, SILENT_STEPS * slowest)):
                 typer.echo(f"No step for more than {most:.0f} s; the run has ended, or it hangs.", err=True)
                 wait_said = True
     if until_step is not None and (last is None or last.step < until_step):
