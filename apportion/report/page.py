@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
 
@@ -12,7 +11,7 @@ from apportion.report.charts import Chart, ReportTable
 from apportion.report.curves import COSTS
 from apportion.report.report import RunReport
 from apportion.report.style import stylesheet
-from apportion.report.svg import draw, swatch
+from apportion.report.svg import draw
 
 
 def page_of(report: RunReport, refresh: float | None = None, now: datetime | None = None) -> str:
@@ -42,7 +41,7 @@ def page_of(report: RunReport, refresh: float | None = None, now: datetime | Non
             "</ul>",
             f'<p class="note">{" ".join(_text(note) for note in report.notes)}</p>' if report.notes else "",
             "</header><main>",
-            *(_overview(table, report) for table in report.overviews),
+            *map(_table, report.overviews),
             _costs(report, known),
             '<div class="grid-of-charts" id="charts" tabindex="-1">',
             *(_figure(chart, number) for number, chart in enumerate(report.charts)),
@@ -59,11 +58,6 @@ def _summary(report: RunReport, at: int) -> str:
     decisions = "".join(f"<li>{_text(each)}</li>" for each in report.decisions[at])
     more = f'<ul class="decisions">{decisions}</ul>' if decisions else ""
     return f"<li><strong>{_text(report.names[at])}</strong>: {_text(report.summaries[at])}{more}</li>"
-
-
-def _overview(table: ReportTable, report: RunReport) -> str:
-    places = {name: at for at, name in enumerate(report.names)}
-    return _table(table, [swatch(places[row[0]]) for row in table.rows])
 
 
 def _costs(report: RunReport, known: tuple[str, ...]) -> str:
@@ -95,20 +89,15 @@ def _folded(table: ReportTable) -> str:
     return f'<details class="section" open>{heading}{_table(table)}</details>'
 
 
-def _table(table: ReportTable, marks: Sequence[str] = ()) -> str:
-    """Return a table, whose rows ``marks`` begin. It scrolls sideways, and takes the focus of the keyboard."""
-    head = "".join(
-        f'<th scope="col"{_side(side)}>{_text(cell)}</th>' for cell, side in zip(table.header, table.align, strict=True)
+def _table(table: ReportTable) -> str:
+    """Return a table, which scrolls sideways and takes the focus of the keyboard."""
+    head, *rows = (
+        "".join(f"<{tag}{_side(side)}>{_text(cell)}</{tag[:2]}>" for cell, side in zip(row, table.align, strict=True))
+        for tag, row in [('th scope="col"', table.header), *(("td", row) for row in table.rows)]
     )
-    rows = []
-    for number, row in enumerate(table.rows):
-        cells = [f"<td{_side(side)}>{_text(cell)}</td>" for cell, side in zip(row, table.align, strict=True)]
-        if marks:
-            cells[0] = f'<th scope="row">{marks[number]}{_text(row[0])}</th>'
-        rows.append(f"<tr>{''.join(cells)}</tr>")
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(table.caption)}"><table>'
-        f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+        f"<thead><tr>{head}</tr></thead><tbody>{''.join(f'<tr>{row}</tr>' for row in rows)}</tbody></table></div>"
     )
 
 

@@ -54,7 +54,6 @@ figure{margin:0;min-width:0}
 figcaption p{font-size:.9rem;margin:0 0 10px}
 svg{display:block;max-width:100%;height:auto;overflow:visible}
 .chart{min-width:520px}
-.swatch{display:inline-block;vertical-align:middle;margin-right:8px;flex:none}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums;margin:8px 0 16px}
 th,td{padding:6px 14px 6px 0;border-bottom:1px solid var(--rule);text-align:left;vertical-align:top}
@@ -62,7 +61,6 @@ td{min-width:10ch;max-width:70ch;overflow-wrap:anywhere}
 th{font-weight:600}
 thead th{color:var(--quiet);font-weight:500}
 .r{text-align:right;white-space:nowrap;min-width:0}
-tbody th{min-width:14ch;overflow-wrap:anywhere}
 details{margin:6px 0 0;font-size:.9rem}
 details .scroll{max-height:360px;overflow-y:auto}
 details.section{margin:24px 0;font-size:1rem}details.section .scroll{max-height:none}

@@ -40,14 +40,6 @@ def draw(chart: Chart, cost: str, id: str) -> str:
     )
 
 
-def swatch(style: int) -> str:
-    """Return a sample of the line and marker of a run, for the table of runs."""
-    return (
-        '<svg class="swatch" aria-hidden="true" viewBox="0 0 44 12" width="44" height="12">'
-        f'<path class="line {_classes(style)}" d="M1 6H43"/>{_marker(style, 22, 6)}</svg>'
-    )
-
-
 def short_names(names: Sequence[str]) -> list[str]:
     """Return the names without what all begin with up to ": ".
 

@@ -86,7 +86,7 @@ def test_the_page_is_well_formed_and_its_ids_are_unique(page):
     assert len(ids) == len(set(ids)) > 10
     assert tree.all("html")[0]["lang"] == "en" and tree.all("title")
     for attrs in tree.all("svg"):
-        assert attrs.get("aria-hidden") == "true" or set(attrs["aria-labelledby"].split()) <= set(ids)
+        assert set(attrs["aria-labelledby"].split()) <= set(ids)
 
 
 def test_nothing_is_loaded_or_run(page):
