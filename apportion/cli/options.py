@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from inspect import Parameter, signature
@@ -178,6 +179,8 @@ def _option(cls: type[Any], name: str, flag: str | None, choices: list[str]) -> 
     if not isinstance(default, (*PLAIN, NoneType)):
         default = Parameter.empty if default is MISSING else getattr(default, "name", None)
     hint, help_text = get_type_hints(cls)[name], described_fields(cls).get(name, "")
+    if default is not None:
+        help_text = re.sub(r"; None [^.]*", "", help_text)  # which no text of an option can be
     named = [flag] if flag else []
     if hint == Mapping[str, str]:
         option = typer.Option(*named, help=f"{help_text} Repeatable.", metavar="NAME=VALUE")
