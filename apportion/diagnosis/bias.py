@@ -1,7 +1,8 @@
 """What is known about the bias of the rule that ran: the table of docs/allocators.md, as data.
 
 The numbers are expected estimate over true gradient under RLOO with weight 1 for every prompt. They are those of
-benchmarks/results/bias.md, at which a test compares them, and not measured on the run.
+benchmarks/results/bias.md, at which a test compares them, and not measured on the run. Rules whose
+counts are fixed by earlier batches have none.
 """
 
 from __future__ import annotations
@@ -15,12 +16,6 @@ from apportion.untrusted import shown
 
 RATES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
 RATIOS: dict[str, tuple[float, ...]] = {
-    "uniform": (1.00,) * 11,
-    "vip": (1.04, 1.00, 0.99, 1.00, 1.00, 1.00, 1.00, 1.00, 1.00, 1.02, 1.02),
-    "vip, learning": (1.00, 1.00, 1.00, 1.00, 1.00, 1.00, 1.00, 1.00, 1.00, 1.01, 1.02),
-    "neyman": (1.04, 1.00, 0.99, 1.00, 1.00, 1.00, 1.00, 1.00, 1.00, 1.02, 1.02),
-    "inverse_accuracy": (0.99, 1.01, 0.99, 1.00, 1.00, 1.00, 1.00, 1.00, 1.02, 1.00, 1.02),
-    "inverse_variance": (0.99, 1.01, 1.00, 1.00, 1.00, 1.00, 1.00, 1.00, 1.02, 1.01, 1.00),
     "hora": (1.05, 1.04, 1.04, 1.03, 1.02, 1.00, 0.98, 0.96, 0.96, 0.96, 0.97),
     "ar3po": (1.47, 1.42, 1.35, 1.23, 1.15, 1.05, 1.01, 1.00, 1.00, 1.00, 1.00),
     "ar3po, reuse": (1.56, 1.52, 1.42, 1.26, 1.16, 1.05, 1.01, 1.01, 1.00, 1.00, 0.99),
@@ -50,12 +45,16 @@ REMEDIES = {
     "dapo": "only the scale changes; times (B - 1) / (D - 1) it is unbiased",
 }
 FIXED = ("uniform", "vip", "neyman", "inverse_accuracy", "inverse_variance")
-"""Rules whose counts are fixed by earlier batches."""
+"""Rules whose counts are fixed by earlier batches, so that RLOO is unbiased under them."""
+UNBIASED = (1.0,) * len(RATES)
 
 
 @dataclass(frozen=True)
 class RateBias:
-    """The bias at one success rate, and the share of the run's prompts whose mean reward is nearest to that rate."""
+    """The bias at one success rate, and the share of the run's prompts whose success rate is nearest to it.
+
+    The share is nan if rewards are not 0 or 1.
+    """
 
     rate: float
     ratio: float
@@ -68,8 +67,7 @@ class RuleBias:
 
     Args:
         rule: the rule and its setting.
-        fixed: whether its counts are fixed by earlier batches, so that it has no bias; ``ratio`` then is 1 but for
-            the noise of the measurement.
+        fixed: whether its counts are fixed by earlier batches, so that it has no bias; ``ratio`` then is 1.
         rates: by success rate.
         cosine: of the expected batch gradient and the truth, over prompts of all these rates.
         remedy: what corrects the bias; "" if there is none.
@@ -87,19 +85,20 @@ def bias_of(record: RunRecord, rule: str) -> tuple[RuleBias, ...]:
 
     Raises ValueError for a rule that is not in the table.
     """
-    found = [name for name in RATIOS if name == rule or name.split(",")[0] == rule]
+    measured = (*FIXED, *RATIOS)
+    found = [name for name in measured if rule in (name, name.split(",")[0])]
     if not found:
-        known = ", ".join(dict.fromkeys(name.split(",")[0] for name in RATIOS))
+        known = ", ".join(dict.fromkeys(name.split(",")[0] for name in measured))
         raise ValueError(f"rule must be one whose bias was measured ({known}), got {shown(rule)}; leave it out")
     trials = np.bincount(record.prompt, record.trials, len(record.ids))
     rate = np.bincount(record.prompt, record.totals, len(record.ids))[trials > 0] / trials[trials > 0]
     nearest = np.argmin(np.abs(rate[:, None] - RATES), axis=1)
-    shares = np.bincount(nearest, minlength=len(RATES)) / max(1, len(rate))
+    shares = np.bincount(nearest, minlength=len(RATES)) / (len(rate) if record.binary and len(rate) else np.nan)
     return tuple(
         RuleBias(
             rule=name,
-            fixed=name.split(",")[0] in FIXED,
-            rates=tuple(map(RateBias, RATES, RATIOS[name], shares.tolist())),
+            fixed=name in FIXED,
+            rates=tuple(map(RateBias, RATES, RATIOS.get(name, UNBIASED), shares.tolist())),
             cosine=COSINES.get(name, 1.0),
             remedy=REMEDIES.get(name, ""),
         )

@@ -90,9 +90,9 @@ class Slots:
     @property
     def mean_length(self) -> float:
         """The mean of the cut lengths, in closed form."""
-        top = self.sigma * NormalDist().inv_cdf(self.longest)
-        below = NormalDist().cdf(top / self.sigma - self.sigma) if self.sigma else 1.0
-        return math.exp(self.sigma**2 / 2) * below + (1 - self.longest) * math.exp(top)
+        top = NormalDist().inv_cdf(self.longest)
+        below = math.exp(self.sigma**2 / 2) * NormalDist().cdf(top - self.sigma)
+        return below + (1 - self.longest) * math.exp(self.sigma * top)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from apportion.diagnosis.bias import COSINES, RATES, RATIOS, bias_of
+from apportion.diagnosis.bias import COSINES, FIXED, RATES, RATIOS, UNBIASED, bias_of
 from apportion.diagnosis.coverage import coverage_of
 from apportion.diagnosis.drift import drift_of
 from apportion.diagnosis.walks import vip_variances
@@ -90,10 +90,11 @@ def test_the_bias_is_that_of_the_benchmark():
     lines = BIAS.read_text().splitlines()
     table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:] if line.startswith("|")]
     assert [float(cell.removeprefix("p = ")) for cell in table[0][1:-1]] == list(RATES)
-    rows = {row[0]: row[1:] for row in reversed(table[2 : 2 + len(RATIOS)])}
-    assert rows.keys() == RATIOS.keys()
+    rows = {row[0]: row[1:] for row in reversed(table[2 : 3 + len(FIXED) + len(RATIOS)])}
+    assert rows.keys() == {*FIXED, *RATIOS, "vip, learning"}
     for rule, cells in rows.items():
-        assert [float(re.split(" ", cell)[0]) for cell in cells[:-1]] == list(RATIOS[rule]), rule
+        found, near = [float(re.split(" ", cell)[0]) for cell in cells[:-1]], 0.0 if rule in RATIOS else 0.05
+        assert found == pytest.approx(RATIOS.get(rule, UNBIASED), abs=near), rule
         assert float(cells[-1]) == COSINES.get(rule, 1.0)
 
 
@@ -103,6 +104,8 @@ def test_the_bias_of_a_rule_comes_with_the_prompts_that_it_concerns():
     assert [each.rule.split(", ")[1] for each in found] == ["positive", "balanced", "all in the loss"]
     assert found[0].rates[0].share == 0.75 and sum(cell.share for cell in found[0].rates) == pytest.approx(1)
     assert bias_of(record, "vip")[0].fixed
+    graded = bias_of(replace(record, reward=2 * record.reward - 1), "vip")
+    assert all(np.isnan(cell.share) for cell in graded[0].rates)
     with pytest.raises(ValueError, match="rule must be one whose bias was measured"):
         bias_of(record, "grpo")
 

@@ -21,6 +21,7 @@ def streams(rule=lambda: Uniform(4), kind=Stream, **settings):
 
 def test_lengths_are_cut_and_their_mean_is_known():
     rng = np.random.default_rng(0)
+    assert Slots(slots=1, prompts=1, sigma=0.0).mean_length == pytest.approx(1)
     for sigma, longest in ((1.0, 0.99), (0.5, 0.9)):
         cut = np.exp(np.minimum(rng.normal(0, sigma, 400_000), sigma * {0.99: 2.3263, 0.9: 1.2816}[longest]))
         engine = Slots(slots=1, prompts=1, sigma=sigma, longest=longest)
