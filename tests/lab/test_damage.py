@@ -27,7 +27,12 @@ def stopped(tmp_path_factory, small_base_folder):
     (folder / "quick.toml").write_text(CONFIG.format(base=small_base_folder))
     with start_training(folder, program=warm.python()) as started:
         started.process.send_signal(signal.SIGTERM)
-        assert started.ended()[0] == 143
+        code, said, errors = started.ended()
+        assert (code, errors) == (143, "") and started.nothing_left()
+    assert "Stopping: each run ends its step and saves a checkpoint." in said
+    assert said.endswith(
+        "Stopped; every run is saved at its last step. To go on: apportion lab --name quick --resume\n"
+    )
     return folder
 
 

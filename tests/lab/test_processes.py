@@ -1,6 +1,5 @@
 """Signals and kills at every stage of a study leave no process behind, and it resumes to the same curves."""
 
-import os
 import shutil
 import signal
 
@@ -87,27 +86,6 @@ def test_a_study_that_is_killed_leaves_no_process_and_can_be_resumed_at_once(fol
         resume(folder)
         assert not left.exists() and killed.nothing_left()
     assert curves(folder / "runs" / "quick") == curves(whole / "runs" / "quick")
-
-
-@pytest.mark.soak  # test_damage stops a study by SIGTERM and resumes it
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_stopped_study_saves_every_run_at_its_last_step(folder, whole, number):
-    """SIGINT comes as from a terminal, to every process of the job."""
-    with start_training(folder) as command:
-        os.killpg(command.process.pid, number) if number == signal.SIGINT else command.process.send_signal(number)
-        code, said, errors = command.ended()
-        assert (code, errors) == (128 + number, "")
-        assert command.nothing_left()
-    assert "Stopping: each run ends its step and saves a checkpoint." in said
-    assert said.endswith(
-        "Stopped; every run is saved at its last step. To go on: apportion lab --name quick --resume\n"
-    )
-    before = curves(folder / "runs" / "quick")
-    assert any(records[-1]["rollouts"] < 320 for records in before.values())
-    resume(folder)
-    after = curves(folder / "runs" / "quick")
-    assert all(after[run][: len(records)] == records for run, records in before.items())
-    assert after == curves(whole / "runs" / "quick")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from apportion import AR3PO, DAPO, HORA, VIP, PilotCommit, ReinforceAda, Uniform
+from apportion.allocators import OptPO
 from apportion.baselines import SPO, Optimal, Predicted, Zero
 from apportion.engines.saved_state import load_state, save_state
 from apportion.lab.policy.sampler import LedgerCompletion, LedgerSampler
@@ -45,11 +46,18 @@ RULES = {
     "batch_optimal": lambda: (SINGLE, {"estimator": "batch_optimal"}),
     "greso": lambda: (DYNAMIC, {"problems": 24, "selection": GRESO()}),
     "stream": lambda: (HITS, {"age_bound": 2, "slots": 12, "selection": Mixed()}),
+    "optpo": lambda: (
+        OptPO(min_samples=4, max_samples=8, exceedances=1),
+        {"labels": "none", "estimator": "gae", "critic_updates": 1, "reset_every": 4, "problems": 64},
+    ),
     "stream_singles": lambda: (SINGLE, {"age_bound": 1, "slots": 4, "estimator": "batch_optimal"}),
 }
 """A rule and what its run sets. Each run has objects of its own where they learn."""
-KEEPING = ("vip", "ar3po", "ppo", "spo", "stream")
-"""Rules that keep something of each kind: beliefs, responses, a critic, a baseline, a selection, rollouts in flight."""
+KEEPING = ("vip", "ar3po", "spo", "stream", "optpo")
+"""Rules that keep something of each kind: beliefs, responses, a baseline, a selection, rollouts in flight, a critic.
+
+OptPO has no labels, and its policy is reset at the step after the checkpoint.
+"""
 
 
 def settings(base, **changes):

@@ -9,7 +9,7 @@ from apportion.lab.training.judge import Judge
 from apportion.lab.training.settings import Training
 from apportion.lab.training.trainer import Trainer
 from apportion.lab.world.task import Problem, completion_text, problem_pool
-from tests.lab.states import Killed, curve, equal, remembered, write_prompts
+from tests.lab.states import curve, equal, remembered, write_prompts
 from tests.soak import case
 
 ALLOCATORS = {
@@ -100,36 +100,6 @@ def test_verdicts_of_the_verifier_never_reach_the_update(tmp_path, small_base_fo
     lied = trained(tmp_path / "lied", small_base_folder, steps=2, estimator=estimator)
     assert changed(honest) and equal(remembered(lied), remembered(honest))
     assert curve(tmp_path / "lied")[-1]["success"] != curve(tmp_path / "honest")[-1]["success"]
-
-
-@pytest.mark.parametrize(
-    ("allocator", "changes"),
-    [
-        case("optpo", {}, suite=False),
-        ("optpo", {"estimator": "gae", "critic_updates": 1}),
-        case("ttrl", {"estimator": "gae", "reset_every": 3}, suite=False),
-        ("voting", {"estimator": "sft", "reset_every": 2}),
-        case("voting", {"estimator": "reinforce_plus_plus", "kl": 0.01}, suite=False),
-    ],
-)
-def test_a_run_that_is_stopped_and_then_killed_resumes_with_the_same_curve(
-    tmp_path, small_base_folder, allocator, changes
-):
-    """Also if the step after the checkpoint starts with a reset."""
-
-    def kill(record):
-        if record["step"] == 3:
-            raise Killed
-        return True
-
-    folder, whole = tmp_path / "parts", trained(tmp_path / "whole", small_base_folder, allocator, steps=4, **changes)
-    trained(folder, small_base_folder, allocator, lambda record: record["step"] < 1, steps=4, **changes)
-    assert curve(folder)[-1]["step"] == 1
-    with pytest.raises(Killed):
-        trained(folder, small_base_folder, allocator, kill, steps=4, **changes)
-    parts = trained(folder, small_base_folder, allocator, steps=4, **changes)
-    assert curve(folder) == curve(tmp_path / "whole")
-    assert equal(remembered(parts), remembered(whole))
 
 
 def test_evaluating_more_often_changes_no_weights(tmp_path, small_base_folder):
