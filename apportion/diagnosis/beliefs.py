@@ -22,7 +22,7 @@ from apportion.replay.foresight import (
     batches_of,
     calibration_error,
     correlation,
-    foresee_all,
+    foresee,
     joined,
     sample_of,
     shuffled,
@@ -143,9 +143,10 @@ def foresight_of(
     few = float(np.median([len(places) for places in orders[0]])) < CONTROL / 2
     for batches in orders:
         control = joined(batches, CONTROL) if few else batches
-        made = {name: make() for name, make in makers(embedder, rates).items()}
-        usable = {name: each for name, each in made.items() if part.binary or not each.needs.binary}
-        for name, belief in foresee_all(usable, part, batches).items():
+        for name, make in makers(embedder, rates).items():
+            if (predictor := make()).needs.binary and not part.binary:
+                continue
+            belief = foresee(predictor, part, batches)
             means.setdefault(name, []).append(belief.mean)
             if name in CONTROLLED:
                 means.setdefault(f"{name}, shuffled", []).append(shuffled(belief, control).mean)

@@ -4,7 +4,7 @@ The batches are the steps of the run. If the record has visits in place of steps
 random order, in batches of 128. Nothing after a batch enters its predictions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -71,28 +71,18 @@ def foresee(predictor: Predictor, record: RunRecord, batches: Sequence[Counts]) 
     The predictor learns from each batch after it has predicted it. Raises ValueError if it counts right rollouts and
     the rewards are graded.
     """
-    return foresee_all({"": predictor}, record, batches)[""]
-
-
-def foresee_all(predictors: Mapping[str, Predictor], record: RunRecord, batches: Sequence[Counts]) -> dict[str, Belief]:
-    """Return what ``foresee`` does for each of ``predictors``. It takes less time than one call for each."""
-    for each in predictors.values():
-        if each.needs.binary and not record.binary:
-            raise ValueError(
-                f"{each.name} must have rewards of 0 and 1, got graded ones in {record.name}; use empirical_bayes"
-            )
-    prompts = record.prompts
-    for each in predictors.values():
-        each.prepare(prompts)
-    columns = {name: np.full((3, len(record.step)), np.nan) for name in predictors}
+    if predictor.needs.binary and not record.binary:
+        raise ValueError(
+            f"{predictor.name} must have rewards of 0 and 1, got graded ones in {record.name}; use empirical_bayes"
+        )
+    prompts, columns = record.prompts, np.full((3, len(record.step)), np.nan)
+    predictor.prepare(prompts)
     for places in batches:
         some = [prompts[q] for q in record.prompt[places]]
-        batch = finished(record, places, some)
-        for name, each in predictors.items():
-            belief = each.predict(some)
-            columns[name][:, places] = belief.alpha, belief.beta, belief.variance
-            each.update(replace(batch, belief=belief))
-    return {name: Belief(*found) for name, found in columns.items()}
+        belief = predictor.predict(some)
+        columns[:, places] = belief.alpha, belief.beta, belief.variance
+        predictor.update(replace(finished(record, places, some), belief=belief))
+    return Belief(*columns)
 
 
 def shuffled(belief: Belief, batches: Sequence[Counts], seed: int = 0) -> Belief:

@@ -28,7 +28,7 @@ from apportion.predictors import (
     UniformPrior,
 )
 from apportion.predictors.statistics.per_prompt import observations
-from apportion.replay.foresight import batches_of, foresee_all
+from apportion.replay.foresight import batches_of, foresee
 from apportion.types import Floats
 from benchmarks.evidence.learning import FIVE, ran, trainer_of, with_half_width
 from benchmarks.real_run_data import grpo_run
@@ -127,7 +127,7 @@ def recorded():
     errors: dict[tuple[str, str], list[Floats]] = {}
     for order in ORDERS:
         batches = batches_of(record, order, RECORDED_BATCH)
-        beliefs = foresee_all(predictors(embedder, RECORDED_BATCH), record, batches)
+        beliefs = {name: foresee(each, record, batches) for name, each in predictors(embedder, RECORDED_BATCH).items()}
         for phase, (first, end) in PHASES.items():
             places = np.concatenate(batches[first:end])
             problems = record.prompt[places]
