@@ -10,7 +10,7 @@ import numpy as np
 
 from apportion.predictors.embeddings import Embedder, PrecomputedEmbeddings, SentenceTransformerEmbedder
 from apportion.records.run_record import RunRecord
-from apportion.rows import open_bytes
+from apportion.rows import jsonl_rows, open_bytes
 from apportion.untrusted import check_file, parse_json, shown
 
 MINILM = "minilm"
@@ -69,9 +69,11 @@ def rates_of(path: Path, record: RunRecord) -> dict[str, float]:
     _check(path)
     try:
         with open_bytes(path) as file:
-            content = file.read()
-        text = content.decode("utf-8")
-        rows = [parse_json(each) for each in (text.splitlines() if _is_lines(text) else [text]) if each.strip()]
+            text = file.read().decode("utf-8")
+        try:
+            rows = [parse_json(text)]
+        except ValueError:
+            rows = [row for _, row in jsonl_rows(path)]
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise ValueError(f"{path} must be JSON in UTF-8, got something else ({error}); check the file") from error
     known = set(record.ids)
@@ -98,9 +100,3 @@ def _check(path: Path) -> None:
         check_file(path, MOST_BYTES)
     except OSError as error:
         raise ValueError(f"{path} must be a file, got none that can be read ({error}); check the path") from error
-
-
-def _is_lines(text: str) -> bool:
-    """Return whether the text is one JSON value a line."""
-    first = text.lstrip().split("\n", 1)[0].strip()
-    return first.startswith("{") and first.endswith("}") and '"id"' in first
