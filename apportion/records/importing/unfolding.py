@@ -7,6 +7,7 @@ lm-evaluation-harness, EvalPlus). What surrounds the innermost objects with a ve
 
 from __future__ import annotations
 
+from ast import literal_eval
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import count
@@ -271,13 +272,16 @@ def _with_parts(row: Row, names: set[str], lengths: dict[str, int], at: str) -> 
 
 
 def _listed(cell: Any) -> Any:
-    """Return the list of plain values that a text holds, as pandas writes one to CSV, and any other cell as it is."""
+    """Return the list of plain values in a text, of JSON or as pandas writes one to CSV; any other cell as it is."""
     if not isinstance(cell, str) or not (cell.startswith("[") and cell.endswith("]")):
         return cell
     try:
-        found = parsed(cell.replace("True", "true").replace("False", "false").replace("None", "null"))
+        found = parsed(cell)
     except ValueError:
-        return cell
+        try:
+            found = literal_eval(cell)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return cell
     plain = isinstance(found, list) and found and not any(isinstance(each, (list, dict)) for each in found)
     return found if plain else cell
 

@@ -31,108 +31,82 @@ def check(run, answers=None):
 
 
 ANSWERS = [["4", "5", "4", "4"], ["1", "2", "3", "4"], ["9"] * 4]
+PROMPTS = [(f"q{q}", answers, own) for q, (answers, own) in enumerate(zip(ANSWERS, RIGHT, strict=True))]
+FLAT = [{"problem": prompt, "correct": each} for prompt, _, own in PROMPTS for each in own]
+LISTS = [
+    {"idx": prompt, "question": prompt, "answer": "4", "pred": answers, "score": own}
+    for prompt, answers, own in PROMPTS
+]
+COLUMNS = {name: [row[name] for row in FLAT] for name in FLAT[0]}
+DEEP = [
+    {"question": prompt, "completions": [{"model_answer": a, "score": s} for a, s in zip(answers, own, strict=True)]}
+    for prompt, answers, own in PROMPTS
+]
 
 
-@pytest.mark.parametrize("make", [jsonl, parquet, lambda path, rows: document(path, rows)])
-def test_lists_of_verdicts_and_of_answers_beside_them_are_groups(tmp_path, make):
-    rows = [
-        {"idx": q, "question": f"q{q}", "answer": "4", "pred": answers, "score": verdicts}
-        for q, (answers, verdicts) in enumerate(zip(ANSWERS, RIGHT, strict=True))
-    ]
-    name = {jsonl: "run.jsonl", parquet: "run.parquet"}.get(make, "run.json")
-    check(open_run(make(tmp_path / name, rows)), ANSWERS)
+def grouped(made):
+    """Return a row for each prompt: its text, and what ``made`` makes of its verdicts."""
+    return [{"prompt": prompt, **made(own)} for prompt, _, own in PROMPTS]
 
 
-def test_objects_inside_the_row_of_a_prompt_are_its_rollouts(opened):
-    rows = [
-        {
-            "qid": q,
-            "n_correct": sum(own),
-            "n_rollouts": 4,
-            "rollouts": [{"text": "so", "correct": each} for each in own],
-        }
-        for q, own in enumerate(RIGHT)
-    ]
-    check(opened(rows))
-    counts = opened(rows, columns={"id": "qid", "correct": "n_correct", "trials": "n_rollouts"})
-    assert counts.source == "group counts per step" and counts.totals.tolist() == [3, 0, 4] and not counts.ordered
+def rolled(made):
+    """Return a row for each rollout: its prompt, and what ``made`` makes of its verdict."""
+    return [{"prompt": row["problem"], **made(float(row["correct"]))} for row in FLAT]
 
 
-def test_a_mean_beside_rollouts_is_none_of_them(tmp_path):
-    rows = [{"prompt": f"q{q}", "reward": sum(own) / 4} for q, own in enumerate(RIGHT)]
-    lists = [row | {"rewards": own} for row, own in zip(rows, RIGHT, strict=True)]
-    check(open_run(jsonl(tmp_path / "lists.jsonl", lists)))
-    objects = [row | {"rollouts": [{"reward": x} for x in own]} for row, own in zip(rows, RIGHT, strict=True)]
-    check(open_run(jsonl(tmp_path / "objects.jsonl", objects)))
-    results = [
-        {"prompt": f"q{q}", "reward": x, "tests": [{"passed": False}]} for q, own in enumerate(RIGHT) for x in own
-    ]
-    check(open_run(jsonl(tmp_path / "tests.jsonl", results)))
-    check(open_run(document(tmp_path / "whole.json", {"model": "m", "score": 0.5, "results": results})))
+FORMS = {
+    "objects": grouped(lambda own: {"n_rollouts": 4, "rollouts": [{"text": "so", "correct": each} for each in own]}),
+    "lists and a mean": grouped(lambda own: {"reward": sum(own) / 4, "rewards": own}),
+    "objects and a mean": grouped(lambda own: {"reward": 0.5, "rollouts": [{"reward": each} for each in own]}),
+    "tests of a rollout": rolled(lambda right: {"reward": right, "tests": [{"passed": False}]}),
+    "completions and rewards": grouped(lambda own: {"completions": ["so"] * 4, "rewards": own}),
+    "words": grouped(lambda own: {"correct": [("no", "Yes")[each] for each in own]}),
+    "a list of one": rolled(lambda right: {"step": 0, "reward": [right]}),
+    "parts in an object": rolled(lambda right: {"rewards": {"right": right, "format": 1.0}}),
+    "parts beside a completion": rolled(lambda right: {"completion": "so", "rewards": [right, 1.0]}),
+    "parts beside messages": rolled(lambda right: {"completion": [{"role": "assistant"}], "rewards": [right, 1.0]}),
+    "a total": rolled(lambda right: {"reward": {"format": 1.0, "total": right}}),
+    "an object of verl": rolled(lambda right: {"score": {"score": right, "acc": bool(right)}}),
+    "an object around it": rolled(lambda right: {"type": "rollout", "data": {"reward": right}}),
+    "lists under the prompts": {prompt: [{"correct": each} for each in own] for prompt, _, own in PROMPTS},
+    "a mean around all": {"model": "m", "score": 0.5, "results": FLAT},
+    "columns": COLUMNS,
+    "columns of pandas": {name: dict(enumerate(cells)) for name, cells in COLUMNS.items()},
+    "a table": {"columns": list(FLAT[0]), "data": [list(row.values()) for row in FLAT]},  # of W&B, or pandas' split
+}
+"""Rows as JSON lines, and documents."""
 
 
-def test_rollouts_deep_inside_one_document_share_what_surrounds_them(tmp_path):
-    results = [
-        {"question": f"q{q}", "expected_answer": "4", "completions": [{"model_answer": a, "score": s} for a, s in both]}
-        for q, both in enumerate(list(zip(a, r, strict=True)) for a, r in zip(ANSWERS, RIGHT, strict=True))
-    ]
-    whole = {"model": "m", "categories": [{"name": "sums", "datasets": [{"name": "easy", "results": results}]}]}
-    run = open_run(document(tmp_path / "results.json", whole))
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_of_rollouts_is_read(tmp_path, opened, name):
+    form = FORMS[name]
+    check(opened(form) if isinstance(form, list) else open_run(document(tmp_path / "run.json", form)))
+
+
+@pytest.mark.parametrize("name", ["lists.jsonl", "lists.parquet", "lists.json", "lists.csv", "deep.json"])
+def test_answers_beside_verdicts_are_those_of_the_rollouts(tmp_path, name):
+    make = {"jsonl": jsonl, "parquet": parquet, "json": document, "csv": comma_separated}[name.partition(".")[2]]
+    deep = {"model": "m", "categories": [{"name": "sums", "datasets": [{"name": "easy", "results": DEEP}]}]}
+    run = open_run(make(tmp_path / name, deep if name == "deep.json" else LISTS))
     check(run, ANSWERS)
     assert run.texts == ["q0", "q1", "q2"]
 
 
-def test_a_table_that_was_written_column_by_column_is_read(tmp_path):
-    rows = [{"problem": f"q{q}", "correct": each} for q, own in enumerate(RIGHT) for each in own]
-    lists = {name: [row[name] for row in rows] for name in rows[0]}
-    check(open_run(document(tmp_path / "lists.json", lists)))
-    pandas = {name: {str(place): cell for place, cell in enumerate(cells)} for name, cells in lists.items()}
-    check(open_run(document(tmp_path / "pandas.json", pandas)))
-    table = {"columns": list(rows[0]), "data": [list(row.values()) for row in rows]}  # of W&B, or of pandas by split
-    check(open_run(document(tmp_path / "table.json", table)))
+def test_what_the_user_names_goes_before_the_rollouts_inside(opened):
+    rows = [row | {"n_correct": sum(own)} for row, own in zip(FORMS["objects"], RIGHT, strict=True)]
+    counts = opened(rows, columns={"correct": "n_correct", "trials": "n_rollouts"})
+    assert counts.source == "group counts per step" and counts.totals.tolist() == [3, 0, 4] and not counts.ordered
+    check(opened(grouped(lambda own: {"math_verify": own}), columns={"correct": "math_verify"}))
 
 
-def test_lists_under_keys_of_one_document_are_told_apart(tmp_path):
-    rows = [{"problem": f"q{q}", "correct": each} for q, own in enumerate(RIGHT) for each in own]
-    steps = open_run(document(tmp_path / "steps.json", {f"step_{s}": rows for s in (3, 12)}))
-    assert steps.step.tolist() == [3] * 3 + [12] * 3 and steps.totals.tolist() == [3, 0, 4] * 2
-    splits = open_run(document(tmp_path / "splits.json", {"train": rows, "validation": rows[:4]}))
+def test_steps_and_splits_around_rollouts_tell_them_apart(tmp_path, opened):
+    groups = grouped(lambda own: {"rollouts": [{"reward": each} for each in own]})
+    inside = opened([{"step": step, "groups": groups} for step in (3, 12)])
+    for run in (inside, open_run(document(tmp_path / "steps.json", {f"step_{step}": FLAT for step in (3, 12)}))):
+        assert run.step.tolist() == [3] * 3 + [12] * 3 and run.totals.tolist() == [3, 0, 4] * 2
+    splits = open_run(document(tmp_path / "splits.json", {"train": FLAT, "validation": FLAT[:4]}))
     check(splits)
     assert any("4 of 16 rows are of evaluations" in doubt for doubt in splits.doubts)
-    prompts = {f"q{q}": [{"correct": each} for each in own] for q, own in enumerate(RIGHT)}
-    check(open_run(document(tmp_path / "prompts.json", prompts)))
-
-
-def test_lists_of_rewards_and_groups_inside_steps_are_read(opened):
-    rows = [{"prompt": f"q{q}", "completions": ["so"] * 4, "rewards": own} for q, own in enumerate(RIGHT)]
-    check(opened(rows))
-    named = [{"uuid": str(q), "problem": f"q{q}", "math_verify": own} for q, own in enumerate(RIGHT)]
-    check(opened(named, columns={"correct": "math_verify"}))
-    steps = [
-        {
-            "step": s,
-            "groups": [{"prompt": f"q{q}", "rollouts": [{"reward": x} for x in r]} for q, r in enumerate(RIGHT)],
-        }
-        for s in (3, 4)
-    ]
-    found = opened(steps)
-    assert found.step.tolist() == [3] * 3 + [4] * 3 and found.totals.tolist() == [3, 0, 4] * 2
-
-
-PARTS = {
-    "an object": lambda right: {"rewards": {"right": right, "format": 1.0}},
-    "a list beside one completion": lambda right: {"completion": "so", "rewards": [right, 1.0]},
-    "a list beside messages": lambda right: {"completion": [{"role": "assistant"}], "rewards": [right, 1.0]},
-    "a total": lambda right: {"reward": {"format": 1.0, "total": right}},
-    "an object of verl": lambda right: {"score": {"score": right, "acc": bool(right)}},
-    "an object around it": lambda right: {"type": "rollout", "data": {"reward": right}},
-}
-
-
-@pytest.mark.parametrize("name", PARTS)
-def test_parts_of_one_reward_are_no_rollouts(opened, name):
-    rows = [{"prompt": f"q{q}"} | PARTS[name](float(each)) for q, own in enumerate(RIGHT) for each in own]
-    check(opened(rows))
 
 
 def test_parts_of_which_none_is_the_whole_must_be_named(opened):
@@ -156,18 +130,6 @@ def test_rewards_of_tokens_or_turns_are_no_rollouts(tmp_path, completion):
     longer = [row | {"rewards": [0.0] * (2 + place)} for place, row in enumerate(rows)]
     with pytest.raises(RecordError, match=r"same parts in every rollout, got lists of 2 and 3 values in .* line 2"):
         open_run(jsonl(tmp_path / "longer.jsonl", longer))
-
-
-def test_lists_that_were_saved_as_text_are_lists(tmp_path):
-    rows = [{"prompt": f"q{q}", "answers": str(ANSWERS[q]), "correct": str(own)} for q, own in enumerate(RIGHT)]
-    check(open_run(comma_separated(tmp_path / "run.csv", rows)))
-    words = [{"prompt": f"q{q}", "correct": [("no", "Yes")[each] for each in own]} for q, own in enumerate(RIGHT)]
-    check(open_run(jsonl(tmp_path / "words.jsonl", words)))
-
-
-def test_a_list_of_one_verdict_is_one_rollout(opened):
-    rows = [{"step": 0, "prompt": f"q{q}", "reward": [float(each)]} for q, own in enumerate(RIGHT) for each in own]
-    check(opened(rows))
 
 
 def test_words_are_verdicts_and_no_numbers(opened):
