@@ -5,7 +5,7 @@ import pytest
 
 from apportion.records import RecordError, open_run
 from apportion.records.importing import import_run
-from tests.records.importing.tables import jsonl, parquet, renamed, rollouts, without
+from tests.records.importing.tables import jsonl, parquet, rollouts, without
 
 
 def said(run, *words):
@@ -17,29 +17,93 @@ def dead(run):
     return run.dead.sum() / (run.dead.sum() + run.mixed.sum())
 
 
-def test_a_plain_run_without_anything_to_doubt_says_nothing(opened):
-    assert opened(rollouts()).doubts == ()
+def added(made, **given):
+    """Return the rows of ``rollouts`` with the columns that ``made`` makes of a row and its place."""
+    return [row | made(row, place) for place, row in enumerate(rollouts(**given))]
 
 
-def test_problems_of_one_text_are_told_apart_by_their_known_answers(tmp_path):
-    rows = renamed(rollouts(steps=2, prompts=3), prompt="gts", reward="score")
-    rows = [row | {"input": "Find x.", "output": "so"} for row in rows]
-    run = open_run(jsonl(tmp_path / "1.jsonl", rows))
-    assert len(run.ids) == 3 == len(set(run.ids)) and run.trials.tolist() == [4] * 6
-    assert said(run, "known answers", "3 prompts", "by text alone 1", "--column gold=")
-    alone = open_run(tmp_path / "1.jsonl", columns={"gold": ""})
-    assert alone.trials.tolist() == [12, 12] and len(alone.ids) == 1
+MODELS = [row | {"model": name} for row in rollouts() for name in ("base", "tuned")]
+DRAWN = [row | {"draw": k} for step in range(6) for k in (0, 1) for row in rollouts(steps=1, step=step)]
+IMAGES = added(lambda row, _: {"images": [f"{row['prompt']}.png"], "prompt": "What is shown?"})
+GOLDS = [
+    {"step": row["step"], "input": "Find x.", "output": "so", "gts": row["prompt"], "score": row["reward"]}
+    for row in rollouts()
+]
+PLACES = added(
+    lambda row, n: {"id": (row["step"] + n // 4) % 3, "prompt": f"{row['prompt']} {row['step'] % 2}"}, steps=6
+)
+DOUBTED = {
+    "known answers of one text": (
+        GOLDS, (9, 4, 3), "known answers|3 prompts|by text alone 1|--column gold=", {"gold": ""}, (3, 12, 1)
+    ),
+    "images of one text": (IMAGES, (9, 4, 3), "images|--column gold=", {"gold": ""}, (3, 12, 1)),
+    "answers that differ in every row": (added(lambda _, n: {"target": str(n)}), (9, 4, 3), "torn", {}, (9, 4, 3)),
+    "ids that restart": (
+        PLACES, (18, 4, 6), "id is the place in a batch|6 in all|by id there are 3", {"prompt": ""}, (18, 4, 3)
+    ),
+    "ids of rows": (added(lambda _, n: {"id": n}), (9, 4, 3), "id differs in every row", {"prompt": ""}, (36, 1, 36)),
+    "ids of one text": (
+        added(lambda row, _: {"id": row["prompt"], "prompt": "same"}),
+        *((9, 4, 3), "texts have several ids|by text there are 1|--column id=", {"id": ""}, (3, 12, 1)),
+    ),
+    "rows twice": ([row for row in rollouts(steps=8) for _ in (0, 1)], (24, 8, 3), "is there 2 times", {}, (24, 8, 3)),
+    "prompts twice": (DRAWN, (18, 8, 3), "4 at a time, 2 times in a step: one group", {"group": "draw"}, (36, 4, 3)),
+    "models": (MODELS, (18, 4, 3), "rows of 2 runs|18 in all|--column run= joins them to 9", {"run": ""}, (9, 8, 3)),
+    "models of rows": (added(lambda _, n: {"run_id": n}), (9, 4, 3), "differs within groups|not read", {}, (9, 4, 3)),
+    "two steps": (
+        added(lambda row, _: {"step": row["step"] + 1, "global_step": row["step"]}),
+        *((9, 4, 3), "global_step differs|--column step=global_step", {"step": "global_step"}, (9, 4, 3)),
+    ),
+    **{
+        f"a {name} of evaluations": (
+            [row | {name: split} for split in ("train", "eval/sums") for row in rollouts()],
+            *((9, 4, 3), "36 of 72 rows are of evaluations", {"split": ""}, (18, 4, 3)),
+        )
+        for name in ("split", "mode")
+    },
+    **{
+        name: (added(lambda _, n, name=name: {name: n % 4}), (9, 4, 3), said, {}, (9, 4, 3))
+        for name, said in {
+            "turn": "turn is not read: if a rollout has a row a turn",
+            "turn_number": "turn_number is not read: if a rollout has a row a turn",
+            "group_idx": "the column of groups differs in every",
+        }.items()
+    },
+    "a selection": (
+        rollouts(size=2, group_rewards=[0, 1, 0, 1]),
+        *((9, 2, 3), "group_rewards holds 4 values where groups have 2 rows|selection", {}, (9, 2, 3)),
+    ),
+}  # fmt: skip
+"""Rows, their groups, rollouts in each and prompts, what is said, other columns, and the groups that these give."""
 
 
-def test_images_tell_problems_of_one_text_apart(opened):
-    rows = [row | {"images": [f"{row['prompt']}.png"], "prompt": "What is shown?"} for row in rollouts(steps=1)]
-    assert opened(rows).trials.tolist() == [4, 4, 4]
+@pytest.mark.parametrize("name", DOUBTED)
+def test_what_may_be_read_otherwise_is_said_and_can_be_chosen(opened, name):
+    rows, groups, words, columns, others = DOUBTED[name]
+    run, other = opened(rows), opened(rows, columns=columns)
+    for found, (number, size, prompts) in ((run, groups), (other, others)):
+        assert found.trials.tolist() == [size] * number and len(set(found.ids)) == len(found.ids) == prompts
+    assert said(run, *words.split("|")) and not (columns and said(other, *words.split("|")))
+    if others[1] == 1:
+        assert said(other, "no prompt has two rollouts in a step")
 
 
-def test_answers_that_differ_in_every_row_tear_no_group(opened):
-    rows = [row | {"target": str(place)} for place, row in enumerate(rollouts(steps=1))]
-    run = opened(rows)
-    assert run.trials.tolist() == [4, 4, 4] and said(run, "torn")
+QUIET = {
+    "nothing": rollouts(),
+    "equal rewards": added(lambda row, _: {"correct": bool(row["reward"])}),
+    "equal steps": added(lambda row, _: {"global_step": row["step"]}),
+    "even groups": [{"step": s, "id": q, "reward": k % 2} for s in range(6) for q in range(6) for k in range(8)],
+    "evaluations alone": rollouts(split="eval"),
+}
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_what_is_clear_is_not_doubted(opened, name):
+    run = opened(QUIET[name])
+    assert run.doubts == ("columns not read: global_step",) * (name == "equal steps")
+    assert len(run.reward) == len(QUIET[name])
+    other = opened([row | {"model": "base", "x": [1, 2]} for row in QUIET[name]])
+    assert [doubt.partition(":")[0] for doubt in other.doubts] == ["read as", "columns not read"]
 
 
 def test_the_trained_reward_goes_before_the_verdict_and_the_other_figure_is_said(opened):
@@ -48,11 +112,6 @@ def test_the_trained_reward_goes_before_the_verdict_and_the_other_figure_is_said
     assert dead(run) == 0 and said(run, "the reward is reward (0%", "by correct 100%", "--reward correct")
     verdict = opened(rows, rewards=["correct"])
     assert dead(verdict) == 1 and not said(verdict, "the reward is")
-
-
-def test_equal_rewards_under_two_names_are_no_doubt(opened):
-    rows = [row | {"correct": bool(row["reward"])} for row in rollouts()]
-    assert opened(rows).doubts == ()
 
 
 @pytest.mark.parametrize("column", [{"score_norm": "speed"}, {"group": "speed"}, {"answer": "speed"}])
@@ -85,28 +144,6 @@ def test_an_answer_that_right_and_wrong_rollouts_share_is_the_known_one(opened):
     run = opened(rows)
     assert (run.answer == -1).all() and said(run, "answer is no sample's answer", "9 of 9 groups", "--column answer=")
     assert (opened(rows, columns={"answer": "answer"}).answer >= 0).all()
-
-
-def test_an_id_that_restarts_in_every_batch_is_no_prompt(opened):
-    rows = [row | {"id": (row["step"] + place // 4) % 3} for place, row in enumerate(rollouts(steps=6))]
-    rows = [row | {"prompt": f"{row['prompt']} in {row['step'] % 2}"} for row in rows]
-    run = opened(rows)
-    assert len(run.ids) == 6 and said(run, "id is the place in a batch", "6 in all", "by id there are 3")
-    assert len(opened(rows, columns={"prompt": ""}).ids) == 3
-
-
-def test_an_id_that_differs_in_every_row_is_no_prompt(opened):
-    rows = [row | {"id": f"r{place}"} for place, row in enumerate(rollouts())]
-    run = opened(rows)
-    assert run.trials.tolist() == [4] * 9 and len(run.ids) == 3 and said(run, "id differs in every row")
-    assert said(opened(without("prompt", rows)), "no prompt has two rollouts in a step")
-
-
-def test_texts_with_several_ids_keep_their_ids_and_that_is_said(opened):
-    rows = [row | {"id": row["prompt"], "prompt": "same"} for row in rollouts()]
-    run = opened(rows)
-    assert len(run.ids) == 3 and said(run, "texts have several ids", "by text there are 1", "--column id=")
-    assert len(opened(rows, columns={"id": ""}).ids) == 1
 
 
 def late(rows):
@@ -152,47 +189,10 @@ def test_a_step_that_goes_back_is_a_run_again_only_if_its_groups_would_be_larger
     assert len(joined.step) == len(set(zip(joined.step.tolist(), joined.prompt.tolist(), strict=True)))
 
 
-def test_rows_that_were_logged_twice_are_said(opened):
-    rows = [row for row in rollouts(steps=8) for _ in (0, 1)]
-    assert said(opened(rows), "every rollout of every group is there 2 times")
-    even = [{"step": s, "id": q, "reward": k % 2} for s in range(6) for q in range(6) for k in range(8)]
-    assert opened(even).doubts == ()
-
-
-def test_prompts_that_all_come_several_times_in_a_step_are_said(opened):
-    rows = [row for step in range(6) for _ in (0, 1) for row in rollouts(steps=1, step=step)]
-    run = opened(rows)
-    assert run.trials.tolist() == [8] * 18 and said(run, "4 at a time, 2 times in a step: one group of 8")
-    apart = opened([row | {"draw": place // 12 % 2} for place, row in enumerate(rows)], columns={"group": "draw"})
-    assert apart.trials.tolist() == [4] * 36 and apart.doubts == ()
-
-
 def test_lists_of_which_a_prompt_has_several_in_a_step_may_be_parts_of_a_reward(opened):
     rows = [without("reward", [row])[0] | {"rewards": [row["reward"], 1.0]} for row in rollouts()]
     assert said(opened(rows), "each list of 2 values is a group, and prompts have 4 of them in a step")
     assert not said(opened(rows[::4]), "each list of")
-
-
-def test_rows_of_several_models_have_groups_of_their_own(tmp_path):
-    rows = [row | {"model": name} for row in rollouts() for name in ("base", "tuned")]
-    run = open_run(jsonl(tmp_path / "run.jsonl", rows))
-    assert run.trials.tolist() == [4] * 18 and len(run.ids) == 3
-    assert said(run, "rows of 2 runs or models: each has groups of its own, 18 in all", "--column run= joins them to 9")
-    assert open_run(tmp_path / "run.jsonl", columns={"run": ""}).trials.tolist() == [8] * 9
-    torn = open_run(jsonl(tmp_path / "torn.jsonl", [row | {"run_id": k} for k, row in enumerate(rollouts())]))
-    assert torn.trials.tolist() == [4] * 9 and said(torn, "the run or model differs within groups", "not read")
-    one = open_run(jsonl(tmp_path / "one.jsonl", rollouts(model="base")))
-    assert one.doubts == ("read as: run=model",)
-
-
-def test_another_column_of_steps_is_said(tmp_path):
-    rows = [row | {"step": place % 3, "global_step": row["step"]} for place, row in enumerate(rollouts())]
-    run = open_run(jsonl(tmp_path / "run.jsonl", rows))
-    assert said(run, "step is the step, and global_step differs from it: --column step=global_step reads that")
-    named = open_run(tmp_path / "run.jsonl", columns={"step": "global_step"})
-    assert named.trials.tolist() == [4] * 9 and not said(named, "differs")
-    equal = open_run(jsonl(tmp_path / "equal.jsonl", [row | {"global_step": row["step"]} for row in rollouts()]))
-    assert not said(equal, "differs")
 
 
 @pytest.mark.parametrize("names", [("train.jsonl", "eval.jsonl"), ("rollout/1.jsonl", "validation/1.jsonl")])
@@ -206,40 +206,10 @@ def test_files_of_an_evaluation_are_left_out_beside_others(tmp_path, names):
     assert len(import_run(files[1:])[0].reward) == 36
 
 
-@pytest.mark.parametrize("column", ["split", "mode"])
-def test_rows_of_an_evaluation_are_left_out_unless_all_are(opened, column):
-    rows = [row | {column: split} for split in ("train", "eval/sums") for row in rollouts()]
-    run = opened(rows)
-    assert run.trials.tolist() == [4] * 9 and said(run, "36 of 72 rows are of evaluations and left out")
-    assert len(opened(rows, columns={"split": ""}).reward) == 72
-    assert len(opened(rows[36:]).reward) == 36
-
-
-@pytest.mark.parametrize(
-    ("column", "doubt"),
-    [
-        ("turn", "turn is not read: if a rollout has a row a turn"),
-        ("turn_number", "turn_number is not read: if a rollout has a row a turn"),
-        ("group_idx", "the column of groups differs in every"),
-    ],
-)
-def test_a_column_that_counts_rows_of_a_group_tears_nothing(opened, column, doubt):
-    rows = [row | {column: place % 4} for place, row in enumerate(rollouts())]
-    run = opened(rows)
-    assert run.trials.tolist() == [4] * 9 and said(run, doubt)
-
-
 def test_a_group_that_has_no_prompt_is_one_of_its_own(opened):
     rows = [row | {"group_idx": place // 4 % 3} for place, row in enumerate(rollouts())]
     run = opened(without("prompt", rows))
     assert run.trials.tolist() == [4] * 9 and len(set(run.ids)) == 9 and said(run, "no column names prompts")
-
-
-def test_a_selection_of_rollouts_is_not_taken_for_all(opened):
-    rows = [row | {"group_rewards": [0, 1, 0, 1]} for row in rollouts(size=2)]
-    run = opened(rows)
-    assert said(run, "group_rewards holds 4 values where groups have 2 rows", "selection")
-    assert not said(opened([row | {"x": [1, 2]} for row in rollouts()]), "selection")
 
 
 def test_a_few_groups_of_several_times_the_usual_size_are_said(opened):
