@@ -68,7 +68,8 @@ def check_rows(path: Path, layout: Layout, rows: Rows, columns: Mapping[str, Any
     absent |= {role: np.isnan(columns[role]) for role in needed if role in columns}
     for role, wrong in absent.items():
         said = f"{layout.columns[role]} must be given in every row, got nothing"
-        _refuse(path, rows, wrong, said, "correct or remove the row")
+        other = ", or leave the column out by --column id=" if role == "id" and "prompt" in columns else ""
+        _refuse(path, rows, wrong, said, f"correct or remove the row{other}")
     if "trials" not in columns:
         return
     trials = columns["trials"]

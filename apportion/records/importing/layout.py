@@ -47,7 +47,18 @@ an evaluation from those of training, and ``run`` those of several runs or model
 USUAL = {
     "step": ("global_step", "train_step", "training_step", "training_iteration", "iteration", "iter", "_step"),
     "reward": ("score", "rewards", "scores", "scalar_reward", "total_reward", "final_reward"),
-    "correct": ("is_correct", "acc", "success", "passed", "pass", "solved", "exact_match", "task_correct"),
+    "correct": (
+        "is_correct",
+        "acc",
+        "success",
+        "passed",
+        "pass",
+        "solved",
+        "exact_match",
+        "task_correct",
+        "correctness",
+        "resolved",
+    ),
     "trials": (
         "n",
         "num_samples",
@@ -66,7 +77,7 @@ USUAL = {
     ),
     "prompt": ("question", "problem", "input", "query", "instruction", "prompts"),
     "id": (
-        *("prompt_id", "question_id", "problem_id", "task_id", "example_id", "doc_id", "qid", "idx"),
+        *("prompt_id", "question_id", "problem_id", "task_id", "example_id", "doc_id", "qid", "idx", "instance_id"),
         *("prompt_index", "problem_index", "question_index"),
     ),
     "answer": ("pred", "prediction", "extracted_answer", "predicted_answer", "model_answer", "pred_answer"),

@@ -218,10 +218,12 @@ def chosen_reward(record: RunRecord, candidates: Mapping[str, Floats], advantage
 
     It is the one column that differs within groups; a missing value counts as 0 there, as in TRL. If several do, it is
     their weighted sum whose deviations from the mean of the group are the recorded ``advantage`` [R], up to a scale of
-    each group. Raises RecordError if none is.
+    each group. If all advantages are 0 it is a column that never differs. Raises RecordError if none is.
     """
     filled = ((name, np.nan_to_num(values)) for name, values in candidates.items())
     varying = {name: candidates[name] for name, values in filled if replace(record, reward=values).mixed.any()}
+    if (advantage == 0).all() and len(varying) < len(candidates):
+        candidates, varying = {name: candidates[name] for name in candidates if name not in varying}, {}
     if len(varying) <= 1:
         name = next(iter(varying or candidates))
         constant = [other for other in candidates if other != name]

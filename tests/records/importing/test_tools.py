@@ -86,6 +86,12 @@ def test_a_reward_of_some_tasks_alone_is_not_taken_for_the_whole(tmp_path):
         assert run.reward.tolist() == total.reshape(-1).tolist() and run.doubts[0].startswith("the reward is a + b")
 
 
+def test_what_differs_where_no_advantage_does_is_no_reward(tmp_path):
+    rows = [row | {"tools": place % 3} for place, row in enumerate(rows_of_trl(np.ones((6, 4, 1)), [1])[0])]
+    run = open_run(parquet(tmp_path / "completions_00001.parquet", rows))
+    assert run.dead.all() and any("the reward is a (100%" in doubt and "by tools 0%" in doubt for doubt in run.doubts)
+
+
 def rows_of_trl(parts, weights, scaled=True):
     """Return a table of TRL with reward functions a, b, ..., whose values are ``parts`` [P, G, n], and the reward."""
     total = np.nansum(parts * weights, axis=2)

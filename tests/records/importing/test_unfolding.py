@@ -219,7 +219,7 @@ def test_a_share_that_is_no_number_of_rollouts_is_refused(opened):
         opened([{"id": "a", "n": 4, "pass_rate": 0.3}])
 
 
-@pytest.mark.parametrize("name", ["is_correct", "success", "passed", "pass", "acc", "score"])
+@pytest.mark.parametrize("name", ["is_correct", "success", "passed", "pass", "acc", "resolved", "score"])
 @pytest.mark.parametrize("words", [(True, False), ("yes", "no"), ("PASS", "FAIL"), (1, 0), (1, -1)])
 def test_verdicts_have_many_names_and_forms(opened, name, words):
     rows = [{"id": q, name: words[0] if each else words[1]} for q, own in enumerate(RIGHT) for each in own]
