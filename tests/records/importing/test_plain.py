@@ -130,7 +130,7 @@ REFUSED = """
     => at least one row
     {"step": 0, "prompt": "a", "reward": 1}&{"step": 0, "pro& => got Unterminated .* line 2
     {"step": 0, "prompt": "a", "reward": 1}{}&               => must be JSON, got Extra data in .*line 1
-    {"prompt": "a", "reward": 1}&{"prompt": "a", "reward": 1, "id": "b"}& => given in every row, .* line 1; .* --column id=
+    {"prompt": "a", "reward": 1}&{"prompt": "a", "reward": 1, "id": "b"}& => in every row, .* line 1; .* --column id=
     {"step": 0, "prompt": "a"}&     => a column reward or correct, got step, prompt; name it by --column, as in
     {"step": 0, "reward": 1}&       => a column prompt or id, got step, reward
     {"step": 0, "prompt": "a", "reward": null}& => must have rewards, got none in 1 rows
