@@ -74,7 +74,7 @@ class StreamWorker:
         self.groups = 0
         self._problems, self._returned = dict[str, str](), set[str]()
         self._failures = FailureCount(allocation.failures, names, self._problems, self._returned)
-        self._verdicts = Verdicts(allocation, torch.ones(len(names)), self._failures, _no_components)
+        self._verdicts = Verdicts(allocation, torch.ones(len(names)), self._failures)
         self._asked: dict[int, Ticket] = {}
         self._asked_at = 0.0
         self._seconds = {"seconds_generate": 0.0, "seconds_reward": 0.0}
@@ -284,7 +284,3 @@ class StreamWorker:
             self.allocation.baseline.update(batch.sampled)
         self.metrics_queue.put(prefixed(found, self.allocation.selection))
         self._seconds = dict.fromkeys(self._seconds, 0.0)
-
-
-def _no_components(scores: Tensor, weights: Tensor) -> Tensor:
-    return scores[:, :0]

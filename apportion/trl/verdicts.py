@@ -18,13 +18,13 @@ class Verdicts:
     """How scores are read: the ``weights`` [F] of the reward functions, and what counts as correct.
 
     ``failures`` counts completions without a reward over the whole run. ``components`` returns what the estimator
-    compares [N, C] of scores [N, F] and weights [F]; C is 0 if it compares their weighted sums.
+    compares [N, C] of scores [N, F] and weights [F]; C is 0 if it compares their weighted sums, the default.
     """
 
     allocation: TRLAllocation
     weights: torch.Tensor
     failures: FailureCount
-    components: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    components: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = lambda scores, _: scores[:, :0]
 
     def judge(self, rollouts: Sequence[Rollout], prompts: Sequence[str]) -> list[Rollout | None]:
         """Return ``rollouts`` [N] with verdicts and rewards by the scores of their completions; None without a reward.

@@ -23,27 +23,16 @@ def taken(fresh, count):
     return [row["prompt"] for row in islice(fresh.rows(), count)]
 
 
-def test_an_epoch_holds_every_row_once_and_the_next_has_another_order(dataset):
+def test_an_epoch_holds_every_row_once_in_an_order_of_its_own_and_of_the_seed(dataset):
     fresh = FreshRows(dataset, seed=3)
     epochs = [taken(fresh, SIZE) for _ in range(3)]
     assert all(sorted(epoch) == sorted(ROWS["prompt"]) for epoch in epochs)
-    assert epochs[0] != epochs[1] != epochs[2]
-    assert fresh.drawn == 3 * SIZE
-
-
-def test_the_order_is_that_of_the_seed(dataset):
-    assert taken(FreshRows(dataset, 3), 25) == taken(FreshRows(dataset, 3), 25)
-    assert taken(FreshRows(dataset, 3), SIZE) != taken(FreshRows(dataset, 4), SIZE)
-
-
-def test_a_restored_stream_continues_at_its_position(dataset):
-    fresh = FreshRows(dataset, 0)
-    before, after = taken(fresh, 13), taken(fresh, 12)
-    other = FreshRows(dataset, 0)
-    other.restore(13)
-    assert taken(other, 12) == after
-    other.restore(0)
-    assert taken(other, 13) == before
+    assert epochs[0] != epochs[1] != epochs[2] and fresh.drawn == 3 * SIZE
+    assert taken(FreshRows(dataset, 4), SIZE) != epochs[0]
+    other = FreshRows(dataset, 3)  # a restored stream continues at its position
+    for drawn in (13, 0):
+        other.restore(drawn)
+        assert taken(other, 17) == [row for epoch in epochs for row in epoch][drawn : drawn + 17]
 
 
 def test_distinct_rows_are_new_to_the_batch_and_to_each_other(dataset):

@@ -77,11 +77,6 @@ REFUSED = {
     "allocator must be left out beside a preset whose own is vip, got 'hora'; leave out the preset": {
         "preset": "vip_as_printed"
     },
-    "allocator must be given, or a preset, which has one, got neither; name": {"allocator": None},
-    "num_generations must suit vip, .* got 2 .*; raise num_generations, or": {
-        "allocator": "vip",
-        "training": {"num_generations": 2},
-    },
     "data: questions.jsonl must have a column rate, got prompt, answer; name another": {
         "data": {"path": "questions.jsonl", "template": "plain", "rate_column": "rate"}
     },
