@@ -32,7 +32,7 @@ def encode(value: Any, tensors: list[Tensor]) -> Any:
         return {kind: len(tensors) - 1}
 
     if isinstance(value, np.generic):
-        return kept("scalar", torch.tensor(value))
+        return kept("scalar", torch.tensor(np.asarray(value)))  # torch takes no uint64 itself
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list):

@@ -63,6 +63,7 @@ def same(one, other):
             np.arange(6, dtype=np.int32).reshape(2, 3),
             np.array([True]),
             np.float32(0.1),
+            np.uint64(2**64 - 1),
         ],
         [np.arange(6.0).reshape(2, 3).T, np.arange(9)[::2], np.array([np.nan, -0.0, np.inf])],
         [torch.arange(6.0).reshape(2, 3).T, torch.tensor(3), torch.zeros(0, 2, dtype=torch.float64)],
