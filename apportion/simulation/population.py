@@ -11,7 +11,7 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.checks import check_numbers
+from apportion.checks import check_integer, check_numbers
 from apportion.predictors.statistics.beta_binomial import expit, logit
 from apportion.records import RunRecord
 from apportion.simulation.mixture import SHAPES, BetaMixture, fit_mixture
@@ -29,11 +29,13 @@ MOST_BYTES = 8 * 2**30
 EMBEDDED_COPIES = 2
 """An embedding is held by the population and by a predictor."""
 
+LEAST = (
+    ("prompts", 1, "a population needs a prompt"),
+    ("seed", 0, "any other whole number will do"),
+    ("embedding_size", 0, "0 gives no embeddings"),
+    ("wrong_answers", 1, "a wrong completion needs an answer"),
+)
 BOUNDS = (
-    ("prompts", 1, math.inf, "a population needs a prompt"),
-    ("seed", 0, math.inf, "any other whole number will do"),
-    ("embedding_size", 0, math.inf, "0 gives no embeddings"),
-    ("wrong_answers", 1, math.inf, "a wrong completion needs an answer"),
     ("false_positive false_negative failures", 0.0, 1.0, "it is a share of rollouts"),
     ("drift", 0.0, MOST_LOG_ODDS, "0 is none"),
     ("embedding_signal", 0.0, MOST_SIGNAL, "0 is none"),
@@ -104,6 +106,8 @@ class Population:
 
     def __post_init__(self) -> None:
         check_numbers(self)
+        for name, least, remedy in LEAST:
+            check_integer(name, getattr(self, name), least, remedy)
         for names, low, high, remedy in BOUNDS:
             for name in names.split():
                 value = getattr(self, name)

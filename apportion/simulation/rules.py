@@ -76,7 +76,10 @@ def make_rule(
     (4, 'counts', 'mixed')
     """
     parts = read_rule(text, settings, lambda name: make_predictor(name, population))
-    allocator = (parts[0] or Uniform()).with_budget(rollouts_per_prompt)
+    try:
+        allocator = (parts[0] or Uniform()).with_budget(rollouts_per_prompt)
+    except ValueError as error:
+        raise ValueError(f"{text} cannot be simulated with {rollouts_per_prompt} rollouts a prompt: {error}") from error
     selector = parts[1] or ShuffledEpochs()
     check_selector(selector, allocator.needs)
     made = (getattr(allocator, "predictor", None), getattr(selector, "predictor", None))

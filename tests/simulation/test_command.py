@@ -39,6 +39,7 @@ def test_wrong_options_end_with_one_line():
     wrong = """
         --population x        => the population must be one of
         --seeds 1001          => seeds must be 1 to 1,000
+        --rollouts 2          => vip:oracle cannot be simulated with 2 rollouts a prompt: rollouts_per_prompt must be
         --seeds 0             => seeds must be 1 to 1,000, got 0
         --rules vip --set vip=3  => the settings of 'vip' must be a table, got 3
         --steps 1000000000000 => steps must be at most 1,000,000
