@@ -10,6 +10,7 @@ from apportion.allocators import Allocator
 from apportion.baselines import Baseline
 from apportion.selection import BeliefSelector, Selector
 from apportion.types import Prompt
+from apportion.untrusted import shown
 
 
 def prompt_of(row: Mapping[str, Any], id_column: str | None = None, rate_column: str | None = None) -> Prompt:
@@ -17,7 +18,7 @@ def prompt_of(row: Mapping[str, Any], id_column: str | None = None, rate_column:
 
     Its id is the value of ``id_column``, or else a hash of the text. If the prompt is empty, for example because an
     environment provides it, the id is a hash of the whole row. Its known success rate is the value of ``rate_column``,
-    which may be empty. Raises ValueError for a rate outside [0, 1].
+    which may be empty. Raises ValueError for a rate outside [0, 1], and for an id that is None or NaN.
 
     >>> prompt_of({"prompt": [{"role": "user", "content": "6 x 7?"}], "answer": "42"}).text
     '6 x 7?'
@@ -28,7 +29,13 @@ def prompt_of(row: Mapping[str, Any], id_column: str | None = None, rate_column:
     """
     text = text_of(row.get("prompt", "")) or json.dumps(dict(row), sort_keys=True, default=str)
     rate = None if rate_column is None else row[rate_column]
-    return Prompt(text, id="" if id_column is None else str(row[id_column]), rate=rate)
+    id = "" if id_column is None else str(row[id_column])
+    if id in ("None", "nan"):
+        raise ValueError(
+            f"the column of ids must have a value in every row, got {id} in {id_column!r} of {shown(text)}; rows "
+            "without one would count as one prompt, so leave the column out to use hashes"
+        )
+    return Prompt(text, id=id, rate=rate)
 
 
 def distinct_prompts(rows: Iterable[Any], columns: Callable[[Any], Mapping[str, Any]]) -> list[Prompt]:

@@ -1,5 +1,7 @@
 """Prompts from rows of a data set, and texts of completions."""
 
+import numpy as np
+import pytest
 from datasets import Dataset
 
 from apportion import Prompt
@@ -44,3 +46,10 @@ def test_last_text_is_that_of_the_last_message():
     ]
     assert last_text(messages) == "42"
     assert last_text([]) == "" == last_text([{"role": "assistant"}])
+
+
+@pytest.mark.parametrize("id", [None, float("nan"), np.float64("nan")])
+def test_a_row_without_a_value_for_its_id_is_refused(id):
+    """All such rows would count as one prompt."""
+    with pytest.raises(ValueError, match=r"must have a value in every row, got (None|nan) in 'number' of .*6 x 7"):
+        prompt_of({"prompt": "6 x 7?", "number": id}, id_column="number")
