@@ -12,6 +12,8 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import numpy as np
+
 from apportion.replay.choosing import choose_along
 from apportion.selection import GRESO, Mixed, MoPPS, Retire, ShuffledEpochs, SPOWeights
 from benchmarks.common import spread, write
@@ -42,9 +44,11 @@ def replay(selector, data, seed, outcome):
 def cells(runs):
     """Return a row of the table from one replay for each seed."""
     mixed = spread([run.mixed.mean() for run in runs], ".3f")
+    expected = spread([run.expected.mean() for run in runs], ".3f")
+    again = spread([1 - len(np.unique(run.shown)) / run.shown.size for run in runs], ".3f")
     waits, never = max(run.longest_wait for run in runs), max(run.never for run in runs)
     half = min(run.half for run in runs)
-    return [mixed, str(waits), str(never), str(half)]
+    return [mixed, expected, again, str(waits), str(never), str(half)]
 
 
 def main():
@@ -53,7 +57,7 @@ def main():
     write(
         "selection",
         "Choosing prompts along a real GRPO run",
-        ["rule", "mixed", "longest wait", "never chosen", "hold half"],
+        ["rule", "mixed", "in expectation", "shown before", "longest wait", "never chosen", "hold half"],
         near,
         NOTES,
         seeds=SEEDS,
@@ -64,7 +68,8 @@ def main():
 NOTES = [
     f"Each of 415 steps chooses {BATCH} of 1,209 problems. A chosen problem's outcome is one of its recorded groups of "
     f"{GROUP}: a random one of the ten visits around that step. mixed: share of chosen groups with a right and a wrong "
-    "rollout. Mean and 95% interval (Student's t) over seeds. longest wait: the most steps between two choices of any "
+    "rollout; in expectation: of fresh groups, at the mean rate of the ten visits around; shown before: share of chosen "
+    "groups that an earlier step had got, too. Mean and 95% interval (Student's t) over seeds. longest wait: the most steps between two choices of any "
     "problem; never chosen: problems; both are the worst seed's. hold half: the least number of problems that got half "
     "of all groups. A tenth of the places of P(mixed) is for the problems that were not chosen the longest. No "
     "constant was fitted to this run.",
