@@ -151,7 +151,7 @@ class Population:
     def members(self) -> tuple[Prompt, ...]:
         """The prompts [Q], with known rates if there are any. Their texts say nothing about their success."""
         rates = [None] * self.prompts if self.rates is None else self.rates.tolist()
-        return tuple(Prompt(name, id=name, rate=rate) for name, rate in zip(self._names(), rates, strict=True))
+        return tuple(Prompt(f"p{q}", id=f"p{q}", rate=rate) for q, rate in enumerate(rates))
 
     @cached_property
     def start(self) -> Floats:
@@ -227,9 +227,6 @@ class Population:
         x = logit(self.start)
         spread = x.std()
         return (x - x.mean()) / spread if spread > 0 else np.zeros_like(x)
-
-    def _names(self) -> list[str]:
-        return [f"p{q}" for q in range(self.prompts)]
 
     def _generator(self, purpose: str) -> np.random.Generator:
         return np.random.default_rng([self.seed, *purpose.encode()])
