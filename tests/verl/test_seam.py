@@ -59,8 +59,8 @@ def named(tree):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in aliases:
             yield f"{aliases[node.value.id]}.{node.attr}"
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "replace":
-            yield f"{aliases[node.args[0].id]}.{node.args[1].value}"
+        if isinstance(node, ast.Call) and [getattr(each, "id", None) for each in node.args[:1]] == ["trainer_base"]:
+            yield from (f"{TRAINER}.{each.value}" for each in node.args if isinstance(each, ast.Constant))
 
 
 def test_every_name_that_is_used_is_listed_and_every_name_listed_is_used():
