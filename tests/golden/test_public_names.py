@@ -10,8 +10,14 @@ import pytest
 from tests.public_names import RECORD, ROOT, public_names, recorded_names
 
 REMOVED = {
-    "*.uniform_because": ("`Allocator.uniform_because` is gone", "apportion.allocators:equal_counts_because"),
-    "TRLAllocation.with_budget": ("`TRLAllocation.with_budget` is gone", "apportion.trl:TRLAllocation.with_defaults"),
+    "*.uniform_because": (
+        "`Allocator.uniform_because` is `apportion.allocators.equal_counts_because`",
+        "apportion.allocators:equal_counts_because",
+    ),
+    "TRLAllocation.with_budget": (
+        "`TRLAllocation.with_budget` is `with_defaults`",
+        "apportion.trl:TRLAllocation.with_defaults",
+    ),
 }
 """Names and members that left before 0.3.0, without a warning: the words of CHANGELOG.md, and what replaces each.
 
