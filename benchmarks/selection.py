@@ -69,10 +69,10 @@ NOTES = [
     f"Each of 415 steps chooses {BATCH} of 1,209 problems. A chosen problem's outcome is one of its recorded groups of "
     f"{GROUP}: a random one of the ten visits around that step. mixed: share of chosen groups with a right and a wrong "
     "rollout; in expectation: of fresh groups, at the mean rate of the ten visits around; shown before: share of "
-    "chosen groups that the rule had got before. Mean and 95% interval (Student's t) over seeds. longest wait: the most steps "
-    "between two choices of any problem; never chosen: problems; both are the worst seed's. hold half: the least "
-    "number of problems that got half of all groups. A tenth of the places of P(mixed) is for the problems that were not "
-    "chosen the longest. No constant was fitted to this run.",
+    "chosen groups that the rule had got before. Mean and 95% interval (Student's t) over seeds. longest wait: the "
+    "most steps between two choices of any problem; never chosen: problems; both are the worst seed's. hold half: the "
+    "least number of problems that got half of all groups. A tenth of the places of P(mixed) is for the problems that "
+    "were not chosen the longest. No constant was fitted to this run.",
     "The recorded policy was trained by uniform sampling. So this shows which groups a rule would have found at that "
     "policy, not what the policy would have become.",
 ]
