@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 
 import pytest
 import torch
@@ -17,19 +18,24 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("commands")]
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
 
 
-@pytest.fixture(scope="module")
-def terminated(policy, tmp_path_factory):
-    """Return the working directory of a job that SIGTERM stopped behind its first checkpoint, and its end."""
-    folder = tmp_path_factory.mktemp("terminated")
+def stopped(folder, policy, kind):
+    """Run a job in ``folder`` that the signal ``kind`` stops behind its first checkpoint, and return its end."""
     make_files(folder)
-    (folder / "stop").write_text("90 SIGTERM")
+    (folder / "stop").write_text(f"90 {kind}")
     with Command(
         folder, "trl", make_job(folder, policy, evaluation=HELD_OUT), program=warm.python(), **OFFLINE
     ) as command:
         ended = command.ended()
         assert command.nothing_left()
     (folder / "stop").unlink()
-    return folder, ended
+    return ended
+
+
+@pytest.fixture(scope="module")
+def terminated(policy, tmp_path_factory):
+    """Return the working directory of a job that SIGTERM stopped behind its first checkpoint, and its end."""
+    folder = tmp_path_factory.mktemp("terminated")
+    return folder, stopped(folder, policy, "SIGTERM")
 
 
 @pytest.fixture
@@ -57,6 +63,14 @@ def test_a_terminated_job_says_how_to_continue_and_does(terminated, folder, whol
     assert line in said
     assert resume() == 0
     expect_the_results_of(whole, folder)
+
+
+def test_a_killed_job_is_resumed_to_the_same_results(policy, tmp_path, monkeypatch, whole):
+    code, _, _ = stopped(tmp_path, policy, "SIGKILL")
+    assert code == -signal.SIGKILL
+    monkeypatch.chdir(tmp_path)
+    assert resume() == 0
+    expect_the_results_of(whole, tmp_path)
 
 
 REFUSED = (
