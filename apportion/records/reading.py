@@ -68,6 +68,8 @@ def record_of_files(paths: Iterable[Path], about: About) -> RunRecord:
     columns: dict[str, Any] = {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}
     correct, reward, taught = columns.pop("correct"), columns["reward"], columns.pop("taught")
     apart = bool((correct != reward)[~np.isnan(correct)].any())
+    if (columns["predicted"] == 0.5).all():  # the belief of a rule that predicts nothing
+        columns["predicted"] = np.full(len(columns["predicted"]), np.nan)
     record = RunRecord(
         name=about.name,
         source=about.source,

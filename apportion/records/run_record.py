@@ -40,7 +40,8 @@ class RunRecord:
         step: the step of each group, [N], never falling.
         prompt: the place in ``ids`` of the prompt of each group, [N].
         asked: the rollouts that were asked for, [N], at least those that arrived, which is the default.
-        predicted: the mean of the belief before the step, [N], nan if there was none.
+        predicted: the mean of the belief before the step, [N], nan if there was none, as in a log in which it is
+            0.5 throughout, of a rule that predicts nothing.
         written: when the step was finished, in seconds since 1970, [N], nan if unknown.
         first: [N + 1]; the rollouts of group g are ``first[g]`` to ``first[g + 1]``.
         reward: [R], nan for a rollout without one.

@@ -160,8 +160,13 @@ def _bands(runs: Sequence[_LabRun], curves: Sequence[Curve]) -> Floats:
     )
 
 
-def _calibration(runs: Sequence[_LabRun]) -> Calibration:
-    """Return the mean exact success in each tenth of the prediction, with Student's interval over seeds."""
+def _calibration(runs: Sequence[_LabRun]) -> Calibration | None:
+    """Return the mean exact success in each tenth of the prediction, with Student's interval over seeds.
+
+    None if the rule predicts nothing, so that it believes 0.5 of every prompt.
+    """
+    if all((run.predicted == 0.5).all() for run in runs):
+        return None
     tables = []
     for run in runs:
         tenth = np.clip((run.predicted * 10).astype(int), 0, 9)

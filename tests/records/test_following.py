@@ -155,8 +155,9 @@ def test_watch_goes_on_when_a_run_starts_again_from_its_first_step(tmp_path, mon
     write(tmp_path, 1)
     (record,) = Follower(tmp_path).look().records
     news = [LogNews((record,)), LogNews(removed_from=1), LogNews((record,))]
-    monkeypatch.setattr("apportion.records.follow", lambda log, **settings: news)
-    monkeypatch.setattr(import_module("apportion.cli.watch"), "MOST_WAIT_SECONDS", 0.0)
+    command = import_module("apportion.cli.watch")  # the package has the function under this name
+    monkeypatch.setattr(command, "follow", lambda log, **settings: news)
+    monkeypatch.setattr(command, "MOST_WAIT_SECONDS", 0.0)
     header, first, removed, again = printed("watch", tmp_path).splitlines()
     assert first == again and header.split()[:2] == ["step", "success"] and "Steps from 1 on were removed" in removed
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from apportion import HORA
+from apportion.predictors import UniformPrior
 from apportion.records import (
     RecordError,
     RunRecord,
@@ -85,7 +86,8 @@ def test_paths_may_be_texts(tmp_path):
 
 def test_a_record_of_a_log_is_written_as_that_log(tmp_path):
     (tmp_path / "one").mkdir()
-    logged(tmp_path / "one", HORA(pre_rollouts=2, rollouts_per_prompt=4), failing=0.3)
+    rule = HORA(pre_rollouts=2, rollouts_per_prompt=4, predictor=UniformPrior(alpha=1.0, beta=3.0))
+    logged(tmp_path / "one", rule, failing=0.3)
     record = record_of_log(tmp_path / "one")
     assert not np.isnan(record.written).any() and (np.diff(record.written) >= 0).all()
     write_record(record, tmp_path / "other")

@@ -62,6 +62,7 @@ def test_a_log_is_opened_whatever_its_files_hold_and_by_the_folder_of_its_run(tm
     for path in (log, log.parent):
         found = open_run(path)
         assert (found.name, found.source, found.doubts, found.step.tolist()) == ("hard", "rollout log", (), steps)
+        assert np.isnan(found.predicted).all()  # a belief of 0.5 about every prompt is no prediction
     for path in (log, next(log.glob("*.parquet"))):
         with pytest.raises(RecordError, match=f"needs no import; open the folder {log}"):
             import_run([path])

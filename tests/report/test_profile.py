@@ -1,5 +1,7 @@
 """The numbers of a run: totals, dead groups, difficulty and calibration agree with what the rollouts say."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,8 @@ from apportion.records.reading import record_of_visits
 from apportion.report.calibration import calibrate
 from apportion.report.curves import mean_curve, plain_curve
 from apportion.report.profile import BANDS, dead_kinds, profile_of, stretches_of
-from tests.report.builders import make_record
+from apportion.report.study import study_profiles
+from tests.report.builders import make_record, write_run
 from tests.test_house import ROOT
 
 
@@ -103,8 +106,13 @@ def test_calibration_has_the_right_means_and_its_interval_covers():
     assert 0.9 <= np.mean(covered) <= 0.99
 
 
-def test_without_predictions_there_is_no_calibration():
+def test_without_predictions_there_is_no_calibration(tmp_path):
     assert calibrate(np.full(3, np.nan), np.ones(3), np.ones(3, int), np.arange(3)) is None
+    write_run(tmp_path / "uniform-seed0", 3)
+    assert study_profiles(tmp_path)[0].calibration is not None
+    metrics = tmp_path / "uniform-seed0" / "metrics.jsonl"
+    metrics.write_text(re.sub(r'"predicted": \[.*?\]', f'"predicted": {[0.5] * 8}', metrics.read_text()))
+    assert study_profiles(tmp_path)[0].calibration is None  # a belief of 0.5 about every prompt
 
 
 def test_means_over_seeds_are_at_equal_rollouts_that_all_reached_and_stay_shares():
