@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from apportion.allocators import OptPO
 from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.world.task import TASKS
-from apportion.stopping import leader, top_two
 from benchmarks.evidence.learning import SEEDS, Settings, by_name, made, ran, trainer_of
 
 TRAINING: Settings = {
@@ -33,10 +32,7 @@ ENDS = ("mean_16", "pass_16", "rollouts", "tokens")
 class TiesKept(OptPO):
     """OptPO as its paper ends a vote: a tie at M samples is decided for L(M), the first to appear."""
 
-    def _outcome(self, votes):
-        place, status, share = super()._outcome(votes)
-        tied = status == "tied" and top_two(votes[-1])[0] > 0
-        return (int(leader(votes[-1])), status, share) if tied else (place, status, share)
+    ties: str = "leader"
 
 
 class TimedSampler(LedgerSampler):
