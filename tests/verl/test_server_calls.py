@@ -171,12 +171,20 @@ def test_a_session_may_go_on_after_its_own_timeout(server, start):
     """The call that it gave up is stopped at once, and a next one is made."""
     client, calls = start()
 
+    async def timed_out():
+        async def end_once_begun(limit):
+            await until_found(server, [0], [])
+            limit.reschedule(asyncio.get_running_loop().time())
+
+        async with asyncio.timeout(None) as limit, asyncio.TaskGroup() as tasks:
+            tasks.create_task(end_once_begun(limit))
+            await generate(client, 0)
+
     async def main():
         async with calls.session():
             await client._acquire_server("first")
             with pytest.raises(TimeoutError):
-                async with asyncio.timeout(1):
-                    await generate(client, 0)
+                await timed_out()
             task = asyncio.create_task(generate(client, 1))
             await until_found(server, [1], cancelled(0))
             await server.end.remote(1, "ended")
