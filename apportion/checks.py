@@ -20,6 +20,9 @@ from apportion.untrusted import shown
 LONGEST_WORD = 80
 """Characters of an unknown word that are compared with the known ones."""
 
+MOST_SHOWN = 40
+"""Known words that are listed beside the one that is meant."""
+
 LARGEST_INTEGER = 2**63 - 1
 """The largest integer that an array of counts holds."""
 
@@ -87,12 +90,16 @@ def make_named(where: str, name: str, registry: Mapping[str, Callable[[], Any]])
 def choices(word: str, words: Iterable[str]) -> str:
     """Return the remedy for an unknown ``word``: the most similar of ``words``, if any is similar, and all of them.
 
+    More than 40 words are left out beside a similar one.
+
     >>> choices("vpi", ["uniform", "vip"]), choices("x", ["uniform", "vip"])
     ("did you mean 'vip'? There are uniform, vip", 'use one of uniform, vip')
     """
     words = list(words)
     close = get_close_matches(word[:LONGEST_WORD], words, n=1)
-    return f"did you mean {close[0]!r}? There are {', '.join(words)}" if close else f"use one of {', '.join(words)}"
+    if not close:
+        return f"use one of {', '.join(words)}"
+    return f"did you mean {close[0]!r}?" + (f" There are {', '.join(words)}" if len(words) <= MOST_SHOWN else "")
 
 
 def check_integer(name: str, value: Any, least: int | None = None, remedy: str | None = None) -> int:

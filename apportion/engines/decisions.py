@@ -80,6 +80,11 @@ class RunDecisions:
         return not self.allocator.needs.labels
 
     @property
+    def idle(self) -> tuple[str, ...]:
+        """The settings of votes, if nothing reads them because rewards do not come from votes."""
+        return () if self.label_free else ("extract", "equivalence")
+
+    @property
     def parts(self) -> dict[str, Allocator | Baseline | Selector | None]:
         """The allocator, the baseline and the selection by name; None for one that is left out."""
         return {"allocator": self.allocator, "baseline": self.baseline, "selection": self.selection}
@@ -230,8 +235,8 @@ def check_draws(allocator: Allocator, prompts: int, distinct: Callable[[int], in
 
 
 def warn_of_idle(allocation: RunDecisions, prefix: str = "") -> None:
-    """Log a line for each setting of votes that ``allocation`` changes, although its rewards do not come from votes."""
-    for name in ("extract", "equivalence"):
-        if not allocation.label_free and getattr(allocation, name) != getattr(type(allocation), name):
+    """Log a line for each setting of votes that ``allocation`` changes, although nothing reads it."""
+    for name in allocation.idle:
+        if getattr(allocation, name) != getattr(type(allocation), name):
             said = "%s%s has no effect, because %s does not learn from votes; leave it out"
             logger.warning(said, prefix, name, allocation.allocator.name)

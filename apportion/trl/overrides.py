@@ -43,13 +43,14 @@ class AllocatedTrainer(CheckpointedTrainer):
 
     _config: type[Any]
     """TRL's class of settings."""
+    _allocation: type[TRLAllocation] = TRLAllocation
     _generation: GenerationBatch | None = None
     _own_loss: str | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         check_trainer(type(self))
         own = [each.name for each in fields(TRLAllocation) if each.name in kwargs]
-        self.allocation = TRLAllocation(**{name: kwargs.pop(name) for name in own})
+        self.allocation = self._allocation(**{name: kwargs.pop(name) for name in own})
         given = self._by_name(args, kwargs)
         if self.allocation.label_free and not given.get("reward_funcs"):
             if given.get("eval_dataset") is not None:

@@ -9,6 +9,7 @@ from torch import Tensor
 from apportion.engines.outcomes import are_verdicts
 from apportion.engines.prompts import last_text
 from apportion.evaluation import majority_at_k, pass_at_k, right_answers, usual_ks
+from apportion.trl.jobs.job import JobAllocation
 from apportion.trl.overrides import AllocatedTrainer
 from apportion.trl.trainer import AllocatedGRPOTrainer, AllocatedRLOOTrainer
 from apportion.trl.votes import Votes
@@ -45,6 +46,7 @@ class EvaluatedTrainer(AllocatedTrainer):
 
     judge: Verifier | None = None
     """What reads answers for Maj@k: the verifier behind the one reward function."""
+    _allocation = JobAllocation
     _graded = False
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:

@@ -45,6 +45,13 @@ RATE = "rate"
 
 
 @dataclass(frozen=True, kw_only=True)
+class JobAllocation(TRLAllocation):
+    """The trainer's settings of a job. Its evaluation may read those of votes, and its template chooses ``extract``."""
+
+    idle = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """What to train, on what, and how.
 
@@ -136,7 +143,7 @@ class Job:
     def allocation(self) -> TRLAllocation:
         """The trainer's settings besides TRL's own. Raises ValueError if they do not fit together."""
         named = self.data.chosen_template.extractor if self.extract is None else self.extract
-        return TRLAllocation(
+        return JobAllocation(
             allocator=self.allocator,
             weighting=self.weighting,
             estimator=self.estimator,
