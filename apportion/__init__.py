@@ -32,7 +32,7 @@ from apportion.loop import collect, collect_async
 from apportion.solve import allocate
 from apportion.types import Batch, Belief, Group, Plan, Prompt, Rollout
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 __all__ = [
     "ALLOCATORS",
