@@ -27,7 +27,7 @@ LAYERS = (
 KINDS = {
     "belief": ("predictors",),
     "decision": ("selection", "allocators", "baselines", "stopping"),
-    "rollout": ("engines", "lab", "trl", "verl", "tinker", "vote", "gateway", "inspect_ai", "loop"),
+    "rollout": ("engines", "lab", "trl", "verl", "tinker", "vote", "gateway", "loop"),
     "advantage": ("advantages",),
     "record": ("records", "replay", "diagnosis", "report"),
 }

@@ -40,7 +40,7 @@ ORDER = (
     {"vote", "engines"},
     {"gateway"},
     {"lab"},
-    {"trl", "verl", "tinker", "inspect_ai"},
+    {"trl", "verl", "tinker"},
     {"report"},
     {"cli"},
     {"__main__"},
@@ -54,7 +54,6 @@ COORDINATOR = "apportion.verl.coordinator"
 
 ALLOWED = {
     "torch": ("lab", "trl", "verl", "engines"),
-    "inspect_ai": ("inspect_ai",),
     "tinker": ("tinker",),
     "tinker_cookbook": ("tinker",),
     "chz": ("tinker",),

@@ -196,7 +196,7 @@ def helps():
     return {name or "apportion": invoked([*filter(None, [name]), "--help"])["said"] for name in ("", *names)}
 
 
-ELSEWHERE = ("apportion.verl.", "apportion.trl.axolotl", "apportion.inspect_ai", "apportion.__main__")
+ELSEWHERE = ("apportion.verl.", "apportion.trl.axolotl", "apportion.__main__")
 """Modules that are not imported here: importing verl changes torch for the whole process."""
 
 
