@@ -17,13 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
-from apportion.answers import AnswerClasses, EmbeddingMatch, ExactMatch, MathVerify, PhraseMatch, for_question
+from apportion.answers import AnswerClasses, ExactMatch, MathVerify, PhraseMatch, for_question
 from benchmarks.common import RESULTS, options, write
 from benchmarks.stopping_measured import ratio
 
 WORDINGS = Path(__file__).parent / "data" / "free_form.toml"
 SAMPLES, SEED = 60, 0
-THRESHOLDS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
 QUICK = Path("runs") / "free-form-quick"
 
 
@@ -79,34 +78,13 @@ def precision(found):
     return share.show(".2f") if np.isfinite(share.low) else f"{share.value:.2f}"
 
 
-def f1(found):
-    """Return the harmonic mean of precision and recall over all pairs of wordings."""
-    merged, rightly, together = found.sum(axis=0)
-    return float(2 * rightly / (merged + together))
-
-
-def choose(found, questions):
-    """Return the threshold with the largest F1 on these questions."""
-    return max(found, key=lambda threshold: f1(found[threshold][questions]))
-
-
-def cross_fitted(found):
-    """Return each question's pairs at the threshold chosen on the half without it, and the two thresholds."""
-    fitted = np.empty_like(next(iter(found.values())))
-    halves = np.array_split(np.random.default_rng(SEED).permutation(len(fitted)), 2)
-    chosen = [choose(found, half) for half in halves[::-1]]
-    for half, threshold in zip(halves, chosen, strict=True):
-        fitted[half] = found[threshold][half]
-    return fitted, chosen
-
-
 async def compared(questions):
-    """Return the pairs by each equivalence, and those by embeddings for each threshold."""
+    """Return the pairs by each equivalence."""
     found = {}
     for name, equivalence in {"exact": ExactMatch(), "math": MathVerify(), "phrase": PhraseMatch()}.items():
         found[name] = await measure(questions, equivalence)
         await equivalence.aclose()
-    return found, {one: await measure(questions, EmbeddingMatch(one)) for one in THRESHOLDS}
+    return found
 
 
 def main():
@@ -114,9 +92,7 @@ def main():
     quick = options(__doc__, quick=False).quick
     orders = 2 if quick else 10
     words = hand_written(orders, SEED)[: 12 if quick else None]
-    found, by_threshold = asyncio.run(compared(words))
-    fitted, chosen = cross_fitted(by_threshold)
-    found[f"embedding ({' and '.join(f'{one:.2f}' for one in chosen)})"] = fitted
+    found = asyncio.run(compared(words))
     write(
         "free_form",
         "Answers in several wordings: what is counted together",
@@ -126,8 +102,7 @@ def main():
             f"{len(words)} short questions with known classes of answers, written by hand for this table, so they are "
             f"no sample of any task; each vote is a random wording of its class. {orders} orders of {SAMPLES} "
             "votes a question.",
-            "Precision counts pairs of different wordings in a vote, with 95% intervals over questions. The thresholds "
-            "of embedding are chosen by F1 on one half of the questions and reported on the other. No real model "
+            "Precision counts pairs of different wordings in a vote, with 95% intervals over questions. No real model "
             "judged.",
         ],
         seeds=[SEED],

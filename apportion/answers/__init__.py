@@ -5,7 +5,6 @@ that equal answers are one vote and an answer can be compared with gold. ``make_
 find them by the names in a configuration. ``AnswerReader`` does both for trainers.
 """
 
-from apportion.answers.embedding import EmbeddingMatch
 from apportion.answers.equivalence import AnswerClasses, Equivalence, ExactMatch, is_correct, merge_answers
 from apportion.answers.extraction import EXTRACTORS, Extractor, extract
 from apportion.answers.judge import JudgeEquivalence, JudgeError, JudgeUsage, JudgeVerdict
@@ -32,7 +31,6 @@ __all__ = [
     "AnswerClasses",
     "AnswerFunctionError",
     "AnswerReader",
-    "EmbeddingMatch",
     "Equivalence",
     "ExactMatch",
     "Extractor",

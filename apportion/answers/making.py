@@ -9,7 +9,6 @@ from collections.abc import Callable, Container
 from functools import partial
 from typing import Any
 
-from apportion.answers.embedding import EmbeddingMatch
 from apportion.answers.equivalence import Equivalence, ExactMatch
 from apportion.answers.extraction import EXTRACTORS, Extractor
 from apportion.answers.judge import Ask, JudgeEquivalence
@@ -23,7 +22,6 @@ EQUIVALENCES: dict[str, Callable[..., Equivalence]] = {
     "exact": ExactMatch,
     "math": MathVerify,
     "phrase": PhraseMatch,
-    "embedding": EmbeddingMatch,
 }
 """Every equivalence by name that needs no server. ``make_equivalence`` has also "judge"."""
 
@@ -81,9 +79,9 @@ def make_equivalence(how: str | object, *, ask: Ask | None = None, **settings: A
     Raises ValueError if there is none, if it or a setting cannot be used, or if a judge has no ``ask``; ImportError for
     a missing package, and whatever importing its module raises.
 
-    >>> make_equivalence("embedding", treshold=0.9)
+    >>> make_equivalence("math", timeout=9)
     Traceback (most recent call last):
-    ValueError: equivalence 'embedding' must have settings that it knows, got treshold; it has threshold, model
+    ValueError: equivalence 'math' must have settings that it knows, got timeout; it has timeout_seconds
     """
     maker = _maker(how, settings)
     if how == JUDGE:

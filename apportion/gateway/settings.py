@@ -86,7 +86,7 @@ class GatewaySettings:
         voting: the rule and the samples of a request, which may ask for another rule and fewer samples.
         extract: where the answer is in a completion: a name, or "module:function".
         equivalence: which answers are the same: a name, or "module:function".
-        equivalence_settings: the settings of the equivalence, such as {"threshold": 0.8} of "embedding".
+        equivalence_settings: the settings of the equivalence, such as {"timeout_seconds": 9} of "math".
         give_up: number of samples without any answer after which a vote ends.
         greedy_temperature: the temperature at which requests with temperature 0 are voted on. Without it they are not
             voted on, because all samples would be the same.

@@ -35,7 +35,7 @@ class Setup:
         template: the prompt, with {question} in it; by default one for mathematics.
         extract: where the answer is in a completion: a name, or "module:function".
         equivalence: which answers are the same: a name, or "module:function".
-        equivalence_settings: the settings of the equivalence, such as {"threshold": 0.8} of "embedding".
+        equivalence_settings: the settings of the equivalence, such as {"timeout_seconds": 9} of "math".
         judge_model: the model that compares answers under the equivalence "judge"; None is the model that answers.
         give_up: number of samples without any answer after which a question ends.
         weight: what a vote counts for in the choice of the winner: 1, or the tokens of its completion. The rule

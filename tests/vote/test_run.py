@@ -244,8 +244,8 @@ SETTINGS = """
     template = "no place"    => template must contain {question}, got 'no place'
     extract = "regex"        => extract must be one of auto,
     extract = "math:nothing" => extract must be in its module, got 'math:nothing'
-    equivalence = "fuzzy"    => equivalence must be one of exact, math, phrase, embedding, judge, or
-    equivalence = "embedding", equivalence_settings = {treshold = 1} => settings that it knows, got treshold
+    equivalence = "fuzzy"    => equivalence must be one of exact, math, phrase, judge, or
+    equivalence = "math", equivalence_settings = {timeout = 1} => settings that it knows, got timeout
     judge_model = "big"      => judge_model must be left out under another equivalence, got 'big'
     rule = "opt"             => rule must be known, got 'opt'; did you mean 'optpo'
     rule_settings = {epsilon = 0.1} => has no key 'epsilon'; did you mean 'eps'
