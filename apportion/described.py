@@ -25,16 +25,6 @@ def described_fields(cls: type[Any]) -> dict[str, str]:
     return described
 
 
-def summary(cls: type[Any]) -> str:
-    """Return the first line of the docstring of ``cls``, without markup.
-
-    >>> from apportion.allocators import Even
-    >>> summary(Even)
-    'An even split of any budget, in rollouts or in tokens: the control for rules with the same budget.'
-    """
-    return _plain(cleandoc(cls.__doc__ or "").partition("\n")[0])
-
-
 def _own_fields(cls: type[Any]) -> dict[str, str]:
     """Return what the docstring of ``cls`` itself says of fields."""
     sections = SECTION.split(cleandoc(vars(cls).get("__doc__") or ""), maxsplit=1)[1:]
@@ -46,10 +36,6 @@ def _own_fields(cls: type[Any]) -> dict[str, str]:
                 f"an entry in the docstring of {cls.__name__} must be of one field, got {name.strip()!r}; give each a "
                 "sentence of its own"
             )
-        text = _plain(text)
+        text = " ".join(text.replace("``", "").split())
         described[name.strip()] = text[:1].upper() + text[1:]
     return described
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.replace("``", "").split())

@@ -1,9 +1,7 @@
 """``python -m apportion.verl``: run verl's trainer once its configuration and the allocator fit together."""
 
-import io
 import sys
 from collections.abc import Mapping
-from contextlib import redirect_stdout
 from dataclasses import fields
 
 import hydra
@@ -18,7 +16,6 @@ from verl.utils.device import auto_set_device
 from apportion.config import ConfigError
 from apportion.engines.decisions import bill
 from apportion.verl.checks import check
-from apportion.verl.commented import with_comments
 from apportion.verl.configs import ALLOCATION, GROUPS, SELECTION
 from apportion.verl.runner import AllocatedTaskRunner
 from apportion.verl.settings import allocation_of
@@ -27,21 +24,8 @@ from apportion.verl.streaming import with_buffer
 USAGE = 2
 
 
-def main() -> None:
-    """Train, or do what Hydra's options ask for. What ``--cfg`` prints of an allocation gets comments."""
-    if not any(word.startswith("--cfg") or word in ("-c", "-cjob", "-call", "-chydra") for word in sys.argv[1:]):
-        train()
-        return
-    printed = io.StringIO()
-    try:
-        with redirect_stdout(printed):
-            train()
-    finally:
-        sys.stdout.write(with_comments(printed.getvalue()))
-
-
 @hydra.main(config_path="pkg://apportion.verl.conf", config_name="apportion", version_base=None)
-def train(config: DictConfig) -> None:
+def main(config: DictConfig) -> None:
     """Train as ``verl.trainer.main_ppo`` does. Exit with code 2 and one line on stderr for a bad configuration."""
     try:
         check_choices(config, HydraConfig.get().runtime.choices)
