@@ -59,6 +59,10 @@ def row_location(source: Path, line: int) -> str:
     return f"{source} {'line' if kind_of(source) in ('.csv', '.jsonl', '.ndjson') else 'row'} {line}"
 
 
+class TornError(TableError):
+    """The error for a file of text that ends within a row, as if its writer had been stopped."""
+
+
 @contextmanager
 def reading(path: Path, raised: type[ValueError] = TableError) -> Iterator[None]:
     """Raise ``raised`` in the place of TableError, and of the errors of a file that cannot be read."""
@@ -120,13 +124,14 @@ def text_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def json_row(path: Path, line: int, text: bytes, parse: Callable[[str], Any] = parse_json) -> dict[str, Any]:
-    """Return the JSON object in a line. Raise TableError for anything else."""
+    """Return the JSON object in a line. Raise TableError for anything else, TornError for a line that has no end."""
+    kind = TableError if text.endswith(b"\n") else TornError
     try:
         row = parse(text.removesuffix(b"\n").decode())
     except UnicodeDecodeError as error:
-        raise TableError(f"a file must be UTF-8, got other bytes in {path} line {line}; save it as UTF-8") from error
+        raise kind(f"a file must be UTF-8, got other bytes in {path} line {line}; save it as UTF-8") from error
     except ValueError as error:
-        raise TableError(f"a line must be JSON, got {error} in {path} line {line}; correct or remove it") from error
+        raise kind(f"a line must be JSON, got {error} in {path} line {line}; correct or remove it") from error
     if not isinstance(row, dict):
         raise TableError(
             f"a line must be a JSON object, got {shown(row)} in {path} line {line}; write one object a line, or "
@@ -143,11 +148,13 @@ def jsonl_rows(path: Path, parse: Callable[[str], Any] = parse_json) -> Rows:
 def csv_rows(path: Path, skipinitialspace: bool = False) -> Rows:
     """Yield the rows of a CSV file with a header. Names of columns lose the spaces around them.
 
-    Raises TableError if the file is not CSV, if two names are equal, and for a row of another length.
+    Raises TableError if the file is not CSV, if two names are equal, and for a row of another length; TornError if
+    that is the last, which was not ended.
     """
     csv.field_size_limit(max(csv.field_size_limit(), LINE_CHARACTERS))  # 128 kB by default, for the whole process
     with open_bytes(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(read_lines(file), skipinitialspace=skipinitialspace, strict=True)
+        last = 0
         try:
             names = [name.strip() for name in next(reader, [])]
             if len(set(names)) < len(names):
@@ -158,13 +165,25 @@ def csv_rows(path: Path, skipinitialspace: bool = False) -> Rows:
                 raise TableError(f"{path} must have commas between its cells, got {names[0]}; save it with commas")
             for cells in filter(None, reader):
                 if len(cells) != len(names):
-                    raise TableError(
+                    torn = len(cells) < len(names) and next(reader, None) is None and not _ends_in_newline(path)
+                    raise (TornError if torn else TableError)(
                         f"a row must have {len(names)} cells as the header, got {len(cells)} in {path} line "
                         f"{reader.line_num}; correct or remove that row"
                     )
-                yield reader.line_num, dict(zip(names, cells, strict=True))
+                last = reader.line_num
+                yield last, dict(zip(names, cells, strict=True))
         except csv.Error as wrong:
-            raise TableError(f"{path} must be CSV, got {wrong} in line {reader.line_num}; correct that line") from wrong
+            torn = "unexpected end" in str(wrong) and reader.line_num < 2 * last  # a quote opened near the end
+            kind = TornError if torn else TableError
+            raise kind(f"{path} must be CSV, got {wrong} in line {reader.line_num}; correct that line") from wrong
+
+
+def _ends_in_newline(path: Path) -> bool:
+    """Return whether the last line of a file that is not packed is whole; True for a packed one."""
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(-1, 2)
+        return packed or file.read(1) in (b"\n", b"\r")
 
 
 def table_rows(

@@ -31,11 +31,12 @@ def doubts_of(
     other_rewards: Mapping[str, Floats] = {},
     reward: str = "reward",
     lists: Mapping[str, int] = {},
+    piece: int = 0,
 ) -> list[str]:
     """Return what may be otherwise in a run that was read.
 
     ``other_rewards`` are further columns that may be the reward [R], beside that called ``reward``. ``lists`` has the
-    usual length of columns of numbers that nobody read.
+    usual length of columns of lists that nobody read. Rows of groups come ``piece`` at a time, if that is not 0.
     """
     found, sizes = [], np.diff(record.first)
     for name, values in other_rewards.items():
@@ -48,33 +49,61 @@ def doubts_of(
     if record.source == "rollout log":
         return found
     if len(sizes):
-        found += _sizes_in_doubt(sizes)
+        found += _pieces_in_doubt(record, piece) if piece else _sizes_in_doubt(record, sizes)
     if (times := _copies(record)) > 1:
         found.append(f"every rollout of every group is there {times} times: remove the copies, or the second log")
     usual = float(np.median(sizes)) if len(sizes) else 0.0
     for name, length in lists.items():
         if length > usual:
             found.append(
-                f"{name} holds {length} values where groups have {usual:g} rows: these rows may be a selection, and no "
-                "figure here is that of the run; give all rollouts"
+                f"{name} holds {length} values where groups have {usual:g} rows: one row may judge all, or these rows "
+                "are a selection, and no figure here is that of the run; give a row to each rollout"
             )
     return found + [said for said in [gold_answers(record)] if said]
 
 
-def _sizes_in_doubt(sizes: Counts) -> list[str]:
+def _pieces_in_doubt(record: RunRecord, piece: int) -> list[str]:
+    size = int(np.median(np.diff(record.first)))
+    return [
+        f"rows of a prompt come {piece} at a time, {size // piece} times in a step: one group of {size}; if a prompt "
+        f"was drawn several times, {_in_groups_of(record, piece)}"
+    ]
+
+
+def _in_groups_of(record: RunRecord, size: int) -> str:
+    """Return how each ``size`` rollouts of a group become one, and the share of them that would be dead."""
+    sizes = np.diff(record.first)
+    times = -(-sizes // size)
+    of = np.repeat(np.arange(len(sizes)), times)
+    begins = record.first[of] + size * (np.arange(len(of)) - np.repeat(np.cumsum(times) - times, times))
+    other = RunRecord(
+        name=record.name,
+        source=record.source,
+        ids=record.ids,
+        texts=record.texts,
+        step=record.step[of],
+        prompt=record.prompt[of],
+        first=np.r_[begins, len(record.reward)],
+        reward=record.reward,
+    )
+    return f"--column group={size} makes groups of {size}, and {_dead(other)} would be dead in place of {_dead(record)}"
+
+
+def _sizes_in_doubt(record: RunRecord, sizes: Counts) -> list[str]:
     usual, often = max(zip(*np.unique(sizes, return_counts=True), strict=True), key=lambda each: each[1])
     large = (sizes >= SEVERAL_TIMES * usual) & (sizes % max(1, usual) == 0)
     if usual == 1 and often == len(sizes):
+        steps = "; --column step= makes one step of all" if len(record.step) > len(record.ids) else ""
         return [
             "no prompt has two rollouts in a step, so no group can be compared; name the column of the prompt by "
-            "--column id=COLUMN, if there is one"
+            f"--column id=COLUMN, if there is one{steps}"
         ]
     if usual == 1 and often > 0.1 * len(sizes):
         return [f"{often:,} of {len(sizes):,} groups have one rollout: is this the whole run?"]
     if large.any() and often >= (LEAST_SHARE if not (sizes % usual).any() else USUAL_SHARE) * len(sizes):
         return [
             f"{int(large.sum()):,} groups have up to {int(sizes.max())} rollouts where most have {int(usual)}: several "
-            "prompts of one text, or several groups of one prompt? --column id=COLUMN or group=COLUMN tells them apart"
+            f"prompts of one text, or several groups of one prompt? {_in_groups_of(record, int(usual))}"
         ]
     return []
 

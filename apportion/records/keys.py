@@ -8,6 +8,7 @@ from functools import reduce
 
 import numpy as np
 
+from apportion.records.rollout_log import RecordError
 from apportion.types import Counts, prompt_id
 
 LEAST_ROWS, LARGER = 16, 1.5
@@ -17,8 +18,11 @@ others a group is that two of them have."""
 LEAST_AGAIN = 3
 """The least mean number of steps that a further run in a file repeats. Rows that came late repeat fewer."""
 
-USUAL_SHARE = 0.9
-"""The share of groups that have the commonest number of pieces, if all are said to have it."""
+USUAL_SHARE, MOSTLY = 0.9, 0.5
+"""The share of groups that have the commonest number of pieces, if all are said to have it; and the commonest size."""
+
+MOST_NAMED = 6
+"""Runs of files that are named."""
 
 Named = Mapping[str, tuple[Counts, Sequence[str]]]
 """What names prompts, of "id", "prompt" and "gold", or of "group" alone, and what names the "run": the code of each
@@ -27,20 +31,27 @@ row's text [R], -1 for none, and the texts."""
 
 @dataclass(frozen=True, eq=False)
 class Keys:
-    """The prompt of each row [R] as a place in ``ids`` and ``prompts`` [Q], its group, and what may be otherwise."""
+    """The prompt of each row [R] as a place in ``ids`` and ``prompts`` [Q], its group, and what may be otherwise.
+
+    Rows of groups come ``piece`` at a time, if that is not 0, and each group has several pieces.
+    """
 
     prompt: Counts
     group: Counts
     ids: Sequence[str]
     prompts: Sequence[str | None]
     doubts: list[str]
+    piece: int = 0
 
 
-def keys_of(step: Counts, group: Counts, named: Named, files: Counts, column: str | None = None) -> Keys:
+def keys_of(
+    step: Counts, group: Counts, named: Named, files: Counts, column: str | None = None, by_files: bool = False
+) -> Keys:
     """Return which prompt each row is of. ``group`` is 0 in each row if no column names groups.
 
     ``files`` are the first rows of files. ``column`` is what the user named as the group: "" for none, so that rows of
-    one prompt at one step are one group in any order.
+    one prompt at one step are one group in any order, or a number of rows, which are a group each. ``by_files`` says
+    that runs are those of files. Raises RecordError if they are several.
 
     An id names a prompt, unless it restarts in every batch or differs in every row of a text. Without ids a text names
     a prompt, unless it has several known answers or images. Rows are never torn into groups of one for that.
@@ -59,13 +70,30 @@ def keys_of(step: Counts, group: Counts, named: Named, files: Counts, column: st
         keys = replace(keys, group=np.zeros_like(keys.group), doubts=[*keys.doubts, said])
     if column == "":
         return keys
-    keys = _with_runs(step, _by_run(step, keys, named["run"][0]) if "run" in named else keys, files)
-    return keys if keys.group.any() else replace(keys, doubts=keys.doubts + _in_pieces(step, keys.prompt))
+    if column is not None and column.isdecimal() and not keys.group.any():
+        return replace(keys, group=_places(_numbers(step, keys.prompt)) // int(column))
+    keys = _with_runs(step, _by_run(step, keys, *named["run"], by_files) if "run" in named else keys, files)
+    return keys if keys.group.any() else _drawn_again(step, keys)
 
 
-def _by_run(step: Counts, keys: Keys, run: Counts) -> Keys:
-    """Return the keys with the groups of several runs or models apart, unless that tears groups."""
+def _by_run(step: Counts, keys: Keys, run: Counts, names: Sequence[str], by_files: bool) -> Keys:
+    """Return the keys with the groups of several runs or models apart, unless that tears groups.
+
+    Raises RecordError if the runs are of files, and most groups of one are also in another.
+    """
     before, after = (_sizes(step, keys.prompt, keys.group, *more) for more in ((), (run,)))
+    if by_files and run.max() > run.min():
+        kept = np.unique(run)
+        listed = ", ".join(names[code] for code in kept[:MOST_NAMED]) + ", ..." * (len(kept) > MOST_NAMED)
+        heads = numbered_pairs(_numbers(step, keys.prompt, keys.group), run)[1]
+        if len(after) - len(before) > np.bincount(run[heads])[kept].min() / 2:
+            raise RecordError(
+                f"files must be of one run, got several with the same prompts at the same steps: {listed}; open one, "
+                "or join them by --column run="
+            )
+        if len(_sizes(step, run)) > len(np.unique(step)) and len(before) == len(after):
+            said = f"files of one step are one run, whose steps have the prompts of all: {listed}; open one for itself"
+            return replace(keys, doubts=[*keys.doubts, said])
     if len(before) == len(after):
         return keys
     if _tears(before, after):
@@ -166,7 +194,8 @@ def _with_runs(step: Counts, keys: Keys, files: Counts) -> Keys:
     together are one run, and a file with all steps again is several.
     """
     one_step = step.min() == step.max()
-    falls = files[files > 0] if one_step else np.flatnonzero(np.diff(step) < 0) + 1
+    files = np.unique(files[(files > 0) & (files < len(step))])
+    falls = files if one_step else np.flatnonzero(np.diff(step) < 0) + 1
     if not len(falls) or len(step) < LEAST_ROWS * (len(falls) + 1):
         return keys
     run = np.zeros(len(step), np.int64)
@@ -177,7 +206,7 @@ def _with_runs(step: Counts, keys: Keys, files: Counts) -> Keys:
     whole, parts = np.bincount(of), np.bincount(part)
     again = np.bincount(of[heads]) > 1
     times = f"the step goes back {len(falls)} time{'s' * (len(falls) > 1)}, first from {step[falls[0] - 1]} to "
-    times = f"{len(files)} files of one step" if one_step else f"{times}{step[falls[0]]}"
+    times = f"{len(files) + 1} files of one step" if one_step else f"{times}{step[falls[0]]}"
     if not again.any():
         own, firsts = numbered_pairs(step - step.min(), run)
         often = len(firsts) - len(np.unique(step)) >= LEAST_AGAIN * len(falls)
@@ -200,18 +229,37 @@ def _with_runs(step: Counts, keys: Keys, files: Counts) -> Keys:
     return replace(keys, group=numbered_pairs(keys.group, run)[0], doubts=[*keys.doubts, said])
 
 
-def _in_pieces(step: Counts, prompt: Counts) -> list[str]:
-    """Return what is said if the rows of each prompt at a step come in several pieces of one length, above 1."""
-    of = _numbers(step - step.min(), prompt)
+def _drawn_again(step: Counts, keys: Keys) -> Keys:
+    """Return the keys with the groups of a prompt apart that was drawn several times in a step.
+
+    Most groups have one size and one piece, that is, rows that follow each other. A larger group in several pieces,
+    each of that size or a multiple, is several. If all groups have several pieces, that is said, and they stay.
+    """
+    of = _numbers(step - step.min(), keys.prompt)
     heads = np.flatnonzero(np.r_[True, np.diff(of) != 0])
-    lengths, pieces = np.diff(np.r_[heads, len(of)]), np.bincount(of[heads])
-    length, times = int(np.bincount(lengths).argmax()), int(np.bincount(pieces).argmax())
+    lengths, pieces, sizes = np.diff(np.r_[heads, len(of)]), np.bincount(of[heads]), np.bincount(of)
+    size, length, times = (int(np.bincount(each).argmax()) for each in (sizes, lengths, pieces))
+    whole = np.bincount(of[heads], lengths % size) == 0
+    again = whole & (sizes > size) & (pieces > 1)
+    if size > 1 and again.any() and (whole & (sizes == size)).mean() >= MOSTLY and whole.mean() >= USUAL_SHARE:
+        group = np.where((whole & (sizes > size))[of], _places(of) // size, 0)
+        said = (
+            f"{int(again.sum()):,} prompts were drawn several times in a step, because their rows come {size} at a "
+            f"time: groups of {size}; --column group= joins those of a step"
+        )
+        return replace(keys, group=group, doubts=[*keys.doubts, said])
     if min(length, times) == 1 or len(pieces) < LEAST_ROWS or min(_usual(lengths), _usual(pieces)) < USUAL_SHARE:
-        return []
-    return [
-        f"rows of a prompt come {length} at a time, {times} times in a step: one group of {times * length}; if a "
-        "prompt was drawn several times, --column group=COLUMN tells its groups apart"
-    ]
+        return keys
+    return replace(keys, piece=length)
+
+
+def _places(of: Counts) -> Counts:
+    """Return the place of each row among those of its number, from 0."""
+    order = np.argsort(of, kind="stable")
+    sizes = np.bincount(of)
+    places = np.empty_like(of)
+    places[order] = np.arange(len(of)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return places
 
 
 def _usual(sizes: Counts) -> float:

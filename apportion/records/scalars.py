@@ -19,7 +19,7 @@ import numpy as np
 
 from apportion.checks import LARGEST_INTEGER
 from apportion.records.importing.files import document_of, natural, rows_of
-from apportion.records.importing.layout import USUAL
+from apportion.records.importing.names import USUAL
 from apportion.records.rollout_log import RecordError
 from apportion.rows import reading
 from apportion.types import Counts, Floats

@@ -18,18 +18,19 @@ from typing import Any
 import numpy as np
 
 from apportion.records.importing.cells import check_rows, numbers_of, texts_of
-from apportion.records.importing.layout import EVALUATION, Layout
+from apportion.records.importing.layout import Layout
+from apportion.records.importing.names import is_evaluation
 from apportion.records.keys import by_appearance, keys_of, numbered_pairs
 from apportion.records.rollout_log import RecordError
 from apportion.records.run_record import PER_ROLLOUT, RunRecord
 from apportion.rows import MOST_ROWS, Rows
-from apportion.types import Counts, Floats
+from apportion.types import Counts, Floats, Mask
 
 ROWS = 20_000
 """Rows that become columns together."""
 
-NAMING = ("id", "prompt", "gold", "run", "group")
-KEPT = {"step", "trials", "tokens", "score_norm", "predicted", "asked", "time", "advantage"}
+NAMING = ("id", "prompt", "gold", "run", "group", "rollout")
+KEPT = {"step", "turn", "trials", "tokens", "score_norm", "predicted", "asked", "time", "advantage"}
 """Texts that are held as codes, and numbers that are held as they are."""
 
 _WHOLE = re.compile(r"(-?[0-9]+)\.0+")
@@ -38,12 +39,16 @@ _SAMPLE = re.compile(r"(.+)_[0-9]+_[0-9]+", re.DOTALL)
 
 @dataclass(frozen=True)
 class Assembled:
-    """A run, the other columns that may be its reward [R], its advantages [R], and what may be otherwise."""
+    """A run, the other columns that may be its reward [R], its advantages [R], and what may be otherwise.
+
+    ``piece`` is that of ``Keys``.
+    """
 
     record: RunRecord
     others: Mapping[str, Floats]
     advantage: Floats
     doubts: list[str]
+    piece: int
 
 
 class RunAssembly:
@@ -53,12 +58,17 @@ class RunAssembly:
         self._blocks: list[tuple[int, dict[str, Any]]] = []
         self._known: dict[str, dict[str, int]] = {name: {} for name in NAMING}
         self._files: list[int] = []
+        self._turn = ""
+        self._named_by_files = False
         self.rows = 0
 
-    def add(self, path: Path, layout: Layout, rows: Rows, step: int | None = None, evaluation: bool = False) -> None:
+    def add(
+        self, path: Path, layout: Layout, rows: Rows, step: int | None = None, evaluation: bool = False, run: str = ""
+    ) -> None:
         """Add the ``rows`` of a file, or none of them if one is wrong. Raise RecordError for that, or for too many.
 
-        ``step`` is that of all rows, if no column is. ``evaluation`` says that all are of one.
+        ``step`` is that of all rows, if no column is. ``evaluation`` says that all are of one. ``run`` is the run that
+        the file is of by its name, if no column says it.
         """
         blocks, total = [], self.rows
         while some := list(islice(rows, ROWS)):
@@ -69,9 +79,14 @@ class RunAssembly:
                 blocks[-1][1]["step"] = np.full(len(some), float(step))
             if evaluation:
                 blocks[-1][1]["split"] = np.ones(len(some), bool)
+            if run and "run" not in layout.columns:
+                known = self._known["run"]
+                blocks[-1][1]["run"] = np.full(len(some), known.setdefault(run, len(known)), np.int32)
+                self._named_by_files = True
         if self._blocks and blocks and ("id" in blocks[0][1]) != ("id" in self._blocks[0][1]):
             raise RecordError("all files of a run must have a column id, or none, got both; import them apart")
-        self._files.append(len(self._blocks))
+        self._files.append(self.rows)
+        self._turn = layout.columns.get("turn", self._turn)
         self._blocks += blocks
         self.rows = total
 
@@ -90,22 +105,24 @@ class RunAssembly:
                 codes = {text: known.setdefault(_key(role, text, layout.format), len(known)) for text in texts}
                 columns[role] = np.array([codes.get(text, -1) for text in values], np.int32)
             elif role == "split":
-                columns[role] = np.array([bool(text and EVALUATION.match(text.lower())) for text in values])
+                column, distinct = layout.columns[role], {text for text in values if text is not None}
+                marks = {text: bool(is_evaluation(column, text)) for text in distinct}
+                columns[role] = np.array([marks.get(text, False) for text in values])
             elif role == "answer":  # a hash of 64 bits that is not 0, which stands for no answer
                 columns[role] = np.array([0 if text is None else hash(text) or 1 for text in values], np.int64)
         return columns
 
     def record(self, name: str, source: str, column: str | None = None) -> Assembled:
         """Return the run of all rows. The assembly is empty afterwards. ``column`` is that of ``keys_of``."""
-        doubts = self._without_evaluations()
-        begins = np.r_[0, np.cumsum([rows for rows, _ in self._blocks])][self._files]
+        doubts = self._without_evaluations() + self._without_turns()
+        begins = np.array(self._files)
         given = dict.fromkeys(column for _, columns in self._blocks for column in columns)
         step, group = self._taken("step", 0).astype(np.int64), self._taken("group", 0)
         named = {each: (self._taken(each, -1), list(self._known[each])) for each in NAMING[:4]}
         named = {each: own for each, own in named.items() if own[0].max(initial=-1) >= 0}
         if not {"id", "prompt"} & named.keys():
             named["group"] = group, list(self._known["group"])
-        keys = keys_of(step, group, named, begins, column)
+        keys = keys_of(step, group, named, begins, column, self._named_by_files)
         order, starts = grouped(step, keys.prompt, keys.group)
         heads = order[starts]
         sizes = np.diff(np.r_[starts, len(order)])
@@ -140,25 +157,83 @@ class RunAssembly:
             for each in given
             if each.startswith("other ")
         }
-        return Assembled(record, others, self._taken("advantage")[order].astype(np.float64), doubts + keys.doubts)
+        advantage = self._taken("advantage")[order].astype(np.float64)
+        return Assembled(record, others, advantage, doubts + keys.doubts, keys.piece)
 
     def _without_evaluations(self) -> list[str]:
         """Leave out rows of evaluations, unless all are, and return what to say of that."""
-        marks = [columns.pop("split", np.zeros(rows, bool)) for rows, columns in self._blocks]
-        left = sum(int(mark.sum()) for mark in marks)
-        if not 0 < left < self.rows:
+        rows = self.rows
+        mark = self._taken("split", 0).astype(bool)
+        if not 0 < (left := int(mark.sum())) < rows:
             return []
-        for place, ((_, columns), mark) in enumerate(zip(self._blocks, marks, strict=True)):
-            kept = ~mark
-            self._blocks[place] = int(kept.sum()), {name: values[kept] for name, values in columns.items()}
-        return [f"{left:,} of {self.rows:,} rows are of evaluations and left out; --column split= reads them"]
+        self._keep(~mark)
+        return [f"{left:,} of {rows:,} rows are of evaluations and left out; --column split= reads them"]
+
+    def _without_turns(self) -> list[str]:
+        """Make one row of the turns of each rollout, and return what to say of that.
+
+        The turns count up by 1 in the rows of a rollout, which its column names; else its rows follow each other.
+        """
+        if not self._turn or not self.rows:
+            return []
+        turn, of = self._all("turn"), np.nan_to_num(self._all("step")).astype(np.int64)
+        roles = [role for role in ("rollout", "id") if self._known[role]] or ["prompt"]
+        for role in roles:
+            of = numbered_pairs(of, self._all(role, -1))[0]
+        order = np.argsort(of, kind="stable") if "rollout" in roles else np.arange(self.rows)
+        begins = np.flatnonzero(np.r_[True, (np.diff(of[order]) != 0) | (np.diff(turn[order]) != 1)])
+        heads, ends = order[begins], order[np.r_[begins[1:], self.rows] - 1]
+        how = "that of each turn"
+        for name in dict.fromkeys(name for _, columns in self._blocks for name in columns):
+            if name in ("reward", "tokens") or name.startswith("other "):
+                values = self._all(name)[order].astype(np.float64)
+                least, made = (each.reduceat(values, begins) for each in (np.fmin, np.fmax))
+                if name == "tokens" or (least != made)[~np.isnan(least)].any():
+                    none, made = np.isnan(made), np.add.reduceat(np.nan_to_num(values), begins)
+                    made[none] = np.nan
+                    how = "the sum of those of its turns" if name == "reward" else how
+                self._set(name, heads, made)
+            elif name == "answer":
+                self._set(name, heads, self._all(name, 0)[ends])
+        rows, kept = self.rows, np.zeros(self.rows, bool)
+        kept[heads] = True
+        self._keep(kept)
+        return [
+            f"{self._turn} is the turn of a rollout, because it begins again with each: {rows:,} rows are "
+            f"{self.rows:,} rollouts, whose reward is {how}; --column turn= reads a rollout a row"
+        ]
+
+    def _keep(self, kept: Mask) -> None:
+        """Leave out the rows that are not ``kept`` [R]."""
+        self._files = [int(kept[:begin].sum()) for begin in self._files]
+        for place, part in enumerate(self._parted(kept)):
+            columns = self._blocks[place][1]
+            self._blocks[place] = int(part.sum()), {name: values[part] for name, values in columns.items()}
+        self.rows = int(kept.sum())
+
+    def _set(self, name: str, places: Counts, values: Any) -> None:
+        """Set a column in the rows at ``places``."""
+        whole = self._all(name, 0 if name == "answer" else np.nan)
+        whole = whole.astype(values.dtype)
+        whole[places] = values
+        for (_, columns), part in zip(self._blocks, self._parted(whole), strict=True):
+            columns[name] = part
+
+    def _parted(self, values: Any) -> list[Any]:
+        """Return the part of each block of the values [R] of all rows."""
+        return np.split(values, np.cumsum([rows for rows, _ in self._blocks])[:-1])
+
+    def _all(self, name: str, none: float = np.nan) -> Any:
+        """Return a column of all rows; ``none`` where there is none."""
+        kind = np.float32 if np.isnan(none) else np.int8
+        return np.concatenate([columns.get(name, np.full(rows, none, kind)) for rows, columns in self._blocks])
 
     def _taken(self, name: str, none: float = np.nan) -> Any:
         """Return a column of all rows, which is then forgotten; ``none`` where there is none."""
-        kind = np.float32 if np.isnan(none) else np.int8
-        return np.concatenate(
-            [columns.pop(name) if name in columns else np.full(rows, none, kind) for rows, columns in self._blocks]
-        )
+        whole = self._all(name, none)
+        for _, columns in self._blocks:
+            columns.pop(name, None)
+        return whole
 
 
 def _reward(layout: Layout, found: Mapping[str, Floats], rows: int) -> Floats:

@@ -3,37 +3,27 @@
 from __future__ import annotations
 
 import json
-import math
-import sys
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from apportion.records.importing.layout import OPTIONAL, STEP, Layout
+from apportion.records.importing.layout import Layout
+from apportion.records.importing.names import OPTIONAL, STEP, number_in
 from apportion.records.rollout_log import RecordError
 from apportion.rows import kind_of, row_location
 from apportion.types import Floats, Mask
-from apportion.untrusted import check_depth, parse_number, shown
+from apportion.untrusted import check_depth, shown
 
 Rows = Sequence[tuple[int, dict[str, Any]]]
 """Some rows of one file, each with its number."""
-
-TRUTHS = {"true": 1.0, "false": 0.0}
-WORDS = TRUTHS | dict.fromkeys(("yes", "pass", "passed", "correct"), 1.0)
-WORDS |= dict.fromkeys(("no", "fail", "failed", "incorrect", "wrong"), 0.0)
-"""Verdicts in words, of any case."""
 
 MISSING = ("nan", "na", "n/a", "none", "null")
 """How programs write a number that is missing."""
 
 SHARE_ERROR = 1e-3
 """By which a share of correct rollouts may be rounded, times the rollouts."""
-
-NO_NUMBER = -sys.float_info.max
-"""Stands for a cell that holds something else than a number. It is outside the limits of every column."""
 
 
 def numbers_of(path: Path, layout: Layout, role: str, rows: Rows) -> Floats:
@@ -45,7 +35,7 @@ def numbers_of(path: Path, layout: Layout, role: str, rows: Rows) -> Floats:
     if role == "step":
         cells = [_step(cell) if isinstance(cell, str) else cell for cell in cells]
     words = layout.may_hold_words(role)
-    numbers = np.array([_number(cell, words) for cell in cells])
+    numbers = np.array([number_in(cell, words) for cell in cells])
     wrong = layout.out_of_limits(role, numbers)
     if role.startswith("other ") and not layout.made_of_others:
         numbers[wrong] = np.nan
@@ -101,28 +91,6 @@ def _remedy(role: str, cell: Any, path: Path) -> str:
     if role == "correct":
         return "correct it, or name the number of rollouts by --column trials= or a score by --reward"
     return "correct it"
-
-
-def may_be_number(cell: Any) -> bool:
-    """Return whether a cell is a number, a verdict, or empty."""
-    return _number(cell) != NO_NUMBER
-
-
-def _number(cell: Any, words: bool = True) -> float:
-    """Return the number in ``cell``, nan for an empty one. A verdict is one, in any of ``WORDS`` if ``words``."""
-    if cell is None:
-        return math.nan
-    try:
-        if isinstance(cell, str):
-            text, known = cell.strip().lower(), WORDS if words else TRUTHS
-            if not text:
-                return math.nan
-            value = known[text] if text in known else parse_number(text)
-        else:
-            value = float(cell) if isinstance(cell, (bool, int, float, Decimal)) else NO_NUMBER
-    except (ValueError, OverflowError):
-        return NO_NUMBER
-    return NO_NUMBER if math.isnan(value) else value
 
 
 def _step(cell: str) -> str:

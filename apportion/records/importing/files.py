@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import zipfile
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from apportion.records.importing.layout import EVALUATION, STEP
+from apportion.records.importing.names import EVALUATION, STEP
 from apportion.records.rollout_log import RecordError
-from apportion.rows import SUFFIXES, kind_of, open_bytes, parquet_errors, table_rows
+from apportion.rows import SUFFIXES, Rows, TornError, kind_of, open_bytes, parquet_errors, table_rows
 from apportion.untrusted import check_file, parse_json
 
 if TYPE_CHECKING:
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 DOCUMENTS = (".json", ".eval")
 """Files that are one JSON document, or an archive of them."""
 DOCUMENT_BYTES = 2**30
+
+
+COUNTS_RUNS = re.compile(r"(?:^|[^a-z])(?:seed|run|exp|experiment|trial|model|version|v)[-_]?[0-9]")
+"""Names whose number is that of a run, a model or a seed."""
 
 
 def files_of(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
@@ -67,8 +71,19 @@ def parsed(text: str) -> Any:
         return json.loads(text)
 
 
-rows_of = partial(table_rows, parse=parsed)
-"""Yields the rows of a table. Raises TableError, which names the line or the number."""
+def rows_of(path: Path, said: dict[str, None] | None = None) -> Rows:
+    """Yield the rows of a table. Raise TableError, which names the line or the number.
+
+    A last row that was not written whole is left out if that can be ``said``.
+    """
+    try:
+        yield from table_rows(path, parse=parsed)
+    except TornError as error:
+        if said is None:
+            raise
+        said[
+            f"the last row is not whole and left out, as if the run had been stopped: {str(error).rpartition(';')[0]}"
+        ] = None
 
 
 def document_of(path: Path) -> Any:
@@ -133,6 +148,24 @@ def steps_in_names(files: Sequence[Path]) -> list[int] | None:
             if len(found) == len(files) and len(set(found)) > 1:
                 return found
     return None
+
+
+def runs_in_names(files: Sequence[Path]) -> list[str]:
+    """Return the run of each file by the names of its folders and its own; "" if all are of one run.
+
+    Names that differ in their numbers alone are of parts or steps, unless they number runs, models or seeds.
+    """
+    if len(files) < 2:
+        return [""] * len(files)
+    whole = [path.absolute() for path in files]
+    shared = len(Path(os.path.commonpath([path.parent for path in whole])).parts)
+    names = [[*path.parts[shared:-1], path.name.partition(".")[0]] for path in whole]
+    runs = ["/".join(filter(None, map(_without_number, parts))) for parts in names]
+    return runs if len(set(runs)) > 1 else [""] * len(files)
+
+
+def _without_number(name: str) -> str:
+    return name if COUNTS_RUNS.search(name.lower()) else re.sub(r"[-_.]?[0-9]+", "", name)
 
 
 def _names(files: Sequence[Path]) -> tuple[list[str], list[str]]:

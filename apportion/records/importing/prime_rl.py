@@ -27,10 +27,13 @@ def step_of(path: Path) -> int | None:
     return int(folders[-1][1]) if folders else None
 
 
-def rollouts_of(path: Path) -> Rows:
-    """Yield a row for each rollout of a file, with its line. Raise ValueError, which names the line."""
+def rollouts_of(path: Path, said: dict[str, None]) -> Rows:
+    """Yield a row for each rollout of a file, with its line. Raise ValueError, which names the line.
+
+    What is ``said`` of a last row that was not written whole is put there.
+    """
     step = step_of(path)
-    for line, row in rows_of(path):
+    for line, row in rows_of(path, said):
         at = f"{path} line {line}"
         own = row.get("step", 0) if step is None else step
         if "traces" in row:

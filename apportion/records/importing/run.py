@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -12,8 +11,10 @@ import numpy as np
 
 from apportion.records.doubts import doubts_of, gold_answers, parts_in_doubt, two_valued
 from apportion.records.importing.assembly import Assembled, RunAssembly
-from apportion.records.importing.files import evaluations_in_names, files_of, repeats, steps_in_names
-from apportion.records.importing.layout import MOST_OTHERS, NAMES, USUAL, Layout, detect, layout_of, weights_of
+from apportion.records.importing.files import evaluations_in_names, files_of, repeats, runs_in_names, steps_in_names
+from apportion.records.importing.formats import detect
+from apportion.records.importing.layout import Layout, layout_of, weights_of
+from apportion.records.importing.names import MOST_OTHERS, NAMES, TURNS, USUAL
 from apportion.records.importing.prime_rl import step_of
 from apportion.records.importing.source import HEAD, LATER_HEAD, LateColumns, Source
 from apportion.records.importing.visits import read_visits
@@ -30,8 +31,6 @@ MISFIT = 1e-6
 """The share of the squared deviations of the reward that its recorded advantages may leave unexplained."""
 SLIGHT = 1e-5
 """Squared advantages of a group that are rounding, as a share of those of another."""
-TURN = re.compile(r"(?:turn|(?:env|agent|episode|sub)_step)(?:_(?:idx|index|id|number|num|no))?|step_(?:idx|index|id)")
-"""Columns of logs that have a row for each turn of a rollout."""
 MOST_LISTED = 12
 """Columns that were not read which are named."""
 
@@ -89,7 +88,13 @@ def import_run(
     assembly, record, chosen, repeated, stepped = RunAssembly(), None, "", 0, False
     folded = False
     steps = None if renamed.get("step") == "" else steps_in_names(files)
-    evaluations = [False] * len(files) if "split" in renamed else evaluations_in_names(files)
+    evaluations = evaluations_in_names(files)
+    runs = runs_in_names(files)
+    if "split" in renamed:
+        evaluations, runs = [False] * len(files), [""] * len(files) if any(evaluations) else runs
+    if renamed.get("run") == "":
+        runs = [""] * len(files)
+    said: dict[str, None] = {}
     ignored: dict[str, None] = {}
     lists: dict[str, int] = {}
     rivals: dict[str, None] = {}
@@ -97,6 +102,9 @@ def import_run(
     for place, path in enumerate(files):
         with reading(path, RecordError):
             source = Source.of(path, renamed, LATER_HEAD if place else HEAD)
+            if not source.head:  # nothing but a row that is not whole
+                said |= source.said
+                continue
             if path.name.startswith("step") and set(source.columns) >= ALWAYS:
                 raise RecordError(f"{path} is of a rollout log, which needs no import; open the folder {path.parent}")
             own = format or detect(path.name.lower(), source.head, source.columns, renamed)
@@ -118,10 +126,10 @@ def import_run(
                 repeated += again
                 continue
             while True:
-                layout = layout_of(str(path), own, source.columns, source.numeric, weights, renamed)
+                layout = layout_of(str(path), own, source.columns, source.numeric, weights, renamed, source.head)
                 try:
                     step = None if "step" in layout.columns or steps is None else steps[place]
-                    assembly.add(path, layout, source.read(own), step, evaluations[place])
+                    assembly.add(path, layout, source.read(own), step, evaluations[place], runs[place])
                     break
                 except LateColumns as late:
                     source = replace(source, columns=[*source.columns, *late.columns])
@@ -130,8 +138,9 @@ def import_run(
             named = source.columns if own == "prime-rl" and step_of(path) is None else layout.columns
             stepped |= "step" in named
             ignored |= dict.fromkeys(layout.ignored(source.columns))
-            lists |= source.list_lengths(ignored)
-            if "step" not in renamed:
+            said |= source.said
+            lists |= source.list_lengths({*layout.columns.values(), *layout.rewards, *layout.others})
+            if "step" not in renamed and "turn" not in layout.columns:
                 rivals |= dict.fromkeys(_other_steps(source, layout.columns.get("step")))
     rows = assembly.rows
     if record is not None:
@@ -140,7 +149,7 @@ def import_run(
         raise RecordError(f"a run must have at least one row, got none in {files[0]}; check the file")
     else:
         found = assembly.record(name, NAMES[chosen], renamed.get("group"))
-        found.doubts.extend(parts_in_doubt(found.record) if folded else ())
+        found.doubts.extend([*said, *(parts_in_doubt(found.record) if folded else ())])
         found.doubts.extend(
             f"{layouts[0].columns['step']} is the step, and {other} differs from it: --column step={other} reads that"
             for other in rivals
@@ -165,10 +174,10 @@ def import_run(
 
 def _other_steps(source: Source, column: str | None) -> list[str]:
     """Return the columns that may be the step in place of ``column``, and differ from it in the first rows."""
-    names = ("step", *USUAL["step"])
+    names = {"step", *USUAL["step"]} - {*TURNS}
     return [
         name
-        for name in source.columns
+        for name in source.numeric
         if column is not None and name.lower() in names and any(row.get(name) != row.get(column) for row in source.head)
     ]
 
@@ -194,13 +203,19 @@ def _decided(
     if no_step:
         doubts.insert(0, no_step)
     doubts += (
-        doubts_of(record, other_rewards=dict(islice(others.items(), MOST_OTHERS)), reward=called, lists=lists)
+        doubts_of(
+            record,
+            other_rewards=dict(islice(others.items(), MOST_OTHERS)),
+            reward=called,
+            lists=lists,
+            piece=found.piece,
+        )
         + found.doubts
     )
     doubts += [
         f"{name} is not read: if a rollout has a row a turn, no figure here is that of the run; give one row a rollout"
         for name in ignored
-        if TURN.fullmatch(name.lower())
+        if name.lower() in TURNS
     ]
     if layout.renamed:
         doubts.append(f"read as: {', '.join(layout.renamed)}")

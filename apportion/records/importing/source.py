@@ -11,18 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from apportion.records.importing.cells import may_be_number
 from apportion.records.importing.files import DOCUMENTS, document_of, rows_of
-from apportion.records.importing.layout import NUMBERS, TEXTS
+from apportion.records.importing.names import NUMBERS, ROLLOUTS, TEXTS, USUAL, may_be_number
 from apportion.records.importing.prime_rl import rollouts_of
-from apportion.records.importing.unfolding import is_folded, rows_in, unfolded
+from apportion.records.importing.unfolding import is_folded, one_filter, rows_in, unfolded
 from apportion.records.rollout_log import RecordError
 from apportion.rows import SUFFIXES, Rows, kind_of, schema_of
 from apportion.untrusted import shown
 
-HEAD, LATER_HEAD = 100, 4
+HEAD, LATER_HEAD = 100, 32
 """Rows by which the columns of the first file of a run are known, and of each later one."""
-NAMED = {*NUMBERS, *TEXTS}
+NAMED = {*NUMBERS, *TEXTS, *USUAL["split"]}
 """Columns that are looked for in all rows, because the first rows may lack them."""
 ANSWERS = {"id", "answer", "votes", "samples", "stopped"}
 """Keys of the answers that apportion vote writes."""
@@ -40,7 +39,7 @@ class LateColumns(Exception):
 class Source:
     """One file: its columns, ``numeric`` ones of them, its first rows, and a function that returns all.
 
-    Rows of a ``folded`` file held several rollouts each.
+    Rows of a ``folded`` file held several rollouts each. ``said`` has what is said of rows that were left out.
     """
 
     path: Path
@@ -48,6 +47,7 @@ class Source:
     numeric: list[str]
     head: list[dict[str, Any]]
     rows: Callable[[], Rows]
+    said: dict[str, None]
     folded: bool = False
 
     @classmethod
@@ -56,13 +56,14 @@ class Source:
         kind = kind_of(path)
         if not kind:
             raise RecordError(f"a run must end in {', '.join(SUFFIXES)}, got {shown(path.name)}; convert or rename it")
-        slow = partial(rows_of, path)
+        said: dict[str, None] = {}
+        slow = partial(one_filter, partial(rows_of, path, said), said)
         if kind in DOCUMENTS:  # which are parsed once
             slow = partial(rows_in, document_of(path), renamed, path)
         head = [row for _, row in islice(slow(), rows)]
-        if not head:
+        if not head and not said:
             raise RecordError(f"a run must have at least one row, got none in {path}; check the file or remove it")
-        if head[0].keys() >= ANSWERS:
+        if head and head[0].keys() >= ANSWERS:
             raise RecordError(
                 f"{path} has the answers of a vote and not its rollouts; restore the file of its samples beside it, or "
                 "name another file"
@@ -70,17 +71,20 @@ class Source:
         if sum(is_folded(row, renamed) for row in head) > len(head) / 2:
 
             def unfold() -> Rows:
-                return unfolded(slow(), renamed, path)
+                return unfolded(slow(), renamed, path, said)
 
             first = [row for _, row in islice(unfold(), rows)]
-            return cls(path, *_columns(first), first, unfold, folded=True)
+            return cls(path, *_columns(first), first, unfold, said, folded=True)
         columns, numeric = _columns(head)
-        return cls(path, columns, _numeric_columns(path) if kind == ".parquet" else numeric, head, slow)
+        if kind == ".parquet":  # whose first rows may hold nothing
+            words = {name for name in numeric if any(isinstance(row[name], str) for row in head)}
+            numeric = [*_numeric_columns(path), *words]
+        return cls(path, columns, numeric, head, slow, said)
 
     def read(self, format: str) -> Rows:
         """Yield all rows. Raise RecordError, and LateColumns for a row with columns that were not known."""
         if format == "prime-rl":
-            yield from rollouts_of(self.path)
+            yield from rollouts_of(self.path, self.said)
             return
         late = NAMED - {*self.columns}
         for number, row in self.rows():
@@ -88,11 +92,13 @@ class Source:
                 raise LateColumns(sorted(late & row.keys()))
             yield number, row
 
-    def list_lengths(self, ignored: Collection[str]) -> dict[str, int]:
-        """Return the usual length of lists of numbers in ``ignored`` columns."""
+    def list_lengths(self, read: Collection[str]) -> dict[str, int]:
+        """Return the usual length of lists of numbers, or of rollouts, in columns that are not ``read``."""
         found = {}
-        for name in ignored:
-            lengths = [len(cell) for row in self.head if isinstance(cell := row.get(name), list) and _is_numbers(cell)]
+        for name in [name for name in self.columns if name not in read]:
+            texts = name.lower() in ROLLOUTS
+            cells = [row.get(name) for row in self.head]
+            lengths = [len(cell) for cell in cells if isinstance(cell, list) and _is_listed(cell, texts)]
             if lengths and len(lengths) >= len(self.head) / 2:
                 found[name] = int(np.median(lengths))
         return found
@@ -113,5 +119,6 @@ def _numeric_columns(path: Path) -> list[str]:
     return [field.name for field in schema if any(is_kind(field.type) for is_kind in kinds)]
 
 
-def _is_numbers(cell: list[Any]) -> bool:
-    return len(cell) > 1 and all(type(each) in (int, float, bool) for each in cell)
+def _is_listed(cell: list[Any], texts: bool) -> bool:
+    """Return whether a list has several numbers, or several of anything if it may hold ``texts``."""
+    return len(cell) > 1 and (texts or all(type(each) in (int, float, bool) for each in cell))

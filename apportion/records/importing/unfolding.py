@@ -7,16 +7,27 @@ lm-evaluation-harness, EvalPlus). What surrounds the innermost objects with a ve
 
 from __future__ import annotations
 
+import re
 from ast import literal_eval
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from apportion.records.importing.cells import may_be_number
 from apportion.records.importing.files import parsed
-from apportion.records.importing.layout import EVALUATION, STEP, USUAL, verdict_names
+from apportion.records.importing.formats import is_prime_rl
+from apportion.records.importing.names import (
+    COUNTED,
+    EVALUATION,
+    ROLLOUTS,
+    STEP,
+    USUAL,
+    WORDY,
+    may_be_number,
+    number_in,
+    verdict_names,
+)
 from apportion.records.rollout_log import RecordError
 from apportion.rows import Rows, row_location
 from apportion.untrusted import shown
@@ -35,10 +46,13 @@ COMPLETIONS = (
 VALUES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
 """Scores of inspect_ai: correct, incorrect, partially correct, no answer."""
 
-ROLLOUTS = {
-    *("rollouts", "samples", "completions", "responses", "generations", "outputs", "attempts", "trajectories"),
-}
-"""Columns of a list of rollouts. A verdict beside them is one of all, such as their mean."""
+WHOLE = ("value", "total")
+EXTRACTED = re.compile(r"answer|pred|extract|parsed")
+"""Parts of a verdict that are the reward, and those that are read from the completion."""
+
+SHARES = {"share", *USUAL["share"]}
+COUNTS = SHARES | {"correct", *COUNTED, *USUAL["correct"]}
+"""Columns of shares, and of numbers of correct rollouts."""
 
 KEYS = {"id", "prompt", *USUAL["id"], *USUAL["prompt"]}
 """Columns that say which prompt a row is of."""
@@ -51,16 +65,24 @@ def is_folded(row: Mapping[str, Any], renamed: Mapping[str, str]) -> bool:
     """
     if _harness(row) is not None:
         return True
-    if renamed.get("trials") or "traces" in row or {"rewards", "task"} <= row.keys():
+    if renamed.get("trials") or is_prime_rl(row):
         return False
     names = verdict_names(renamed)
     own = [_listed(row[name]) for name in names if name in row]
-    return any(_is_list_of_cells(cell) or isinstance(cell, dict) for cell in own) or bool(_rollouts_in(row, names))
+    return (
+        bool(_counts_in(row))
+        or any(_is_list_of_cells(cell) or isinstance(cell, dict) for cell in own)
+        or bool(_rollouts_in(row, names))
+    )
 
 
-def unfolded(rows: Rows, renamed: Mapping[str, str], path: Path) -> Rows:
-    """Yield one row a rollout, each with the number of the row that it came from. Raises RecordError."""
-    names, groups, harnesses = verdict_names(renamed), count(1), HARNESSES | {"lm-eval": partial(_lm_eval, {})}
+def unfolded(rows: Rows, renamed: Mapping[str, str], path: Path, said: dict[str, None]) -> Rows:
+    """Yield one row a rollout, each with the number of the row that it came from. Raises RecordError.
+
+    What must be ``said`` of them is put there.
+    """
+    names, groups = verdict_names(renamed), count(1)
+    harnesses = HARNESSES | {"lm-eval": partial(_lm_eval, said), "lighteval": partial(_lighteval, said)}
     lengths: dict[str, int] = {}
     for number, row in rows:
         at = row_location(path, number)
@@ -130,6 +152,8 @@ def _harness(row: Mapping[str, Any]) -> str | None:
         return "inspect sample"
     if {"doc_id", "resps", "filtered_resps"} <= row.keys():
         return "lm-eval"
+    if all(isinstance(_of_lighteval(row, name), dict) for name in ("doc", "metric", "model_response")):
+        return "lighteval"
     tasks = row.get("eval")
     if isinstance(tasks, dict) and tasks and all(isinstance(each, (list, dict)) for each in tasks.values()):
         first = next(iter(tasks.values()))
@@ -166,28 +190,55 @@ def _inspect_sample(sample: Row, at: str) -> Iterator[Row]:
     yield made
 
 
-def _lm_eval(first: dict[str, str], row: Row, at: str) -> Iterator[Row]:
-    """Yield the rollouts of a document and filter, if it is that of the ``first`` row, which is remembered."""
-    own = str(row.get("filter", "none"))
-    if own != first.setdefault("filter", own):
-        return
+def one_filter(rows: Callable[[], Rows], said: dict[str, None]) -> Rows:
+    """Yield the rows of lm-evaluation-harness that are of the first filter: others judge the same responses."""
+    first = None
+    for number, row in rows():
+        own = row.get("filter") if "doc_id" in row else None
+        first = own if first is None else first
+        if own == first:
+            yield number, row
+        else:
+            said[f"rows of the filter {own} are left out, because they judge the same responses as {first}"] = None
+
+
+def _lm_eval(said: dict[str, None], row: Row, at: str) -> Iterator[Row]:
+    """Yield the rollouts of a document: all that its metric is a share of, or the one that it judges."""
     named = row.get("metrics")
     names = named if isinstance(named, list) and named else LM_METRICS
     metric = next((name for name in names if type(row.get(name)) in (int, float, bool)), None)
     if metric is None:
         raise RecordError(f"a sample must have a metric, got {', '.join(map(str, row))} in {at}; name it by --reward")
-    samples, answers = row["resps"], row["filtered_resps"]
-    samples = samples[0] if isinstance(samples, list) and samples else []
-    trials = len(samples) if isinstance(samples, list) else 1
+    samples, answers = (cell if isinstance(cell, list) else [cell] for cell in (row["resps"], row["filtered_resps"]))
+    first, kept = (cell[0] if cell and isinstance(cell[0], list) else cell for cell in (samples, answers))
     made = {"id": row["doc_id"], "prompt": _first_text(row.get("arguments")), "gold": str(row.get("target"))}
-    if trials < 2:
-        answer = answers[0] if isinstance(answers, list) and answers else answers
-        yield made | {"answer": str(answer), "reward": row[metric]}
+    trials = len(first) if first is not samples else 1
+    if trials < 2 or len(kept) < trials:
+        _say_one_verdict(said, max(trials, len(samples)) if _first_text(samples[0]) in samples[0] else 1)
+        yield made | {"answer": str(answers[0] if answers else answers), "reward": row[metric]}
         return
     right = float(row[metric]) * trials
     if abs(right - round(right)) > 1e-6 * trials:
         raise RecordError(f"{metric} must be a share of {trials} samples, got {row[metric]!r} in {at}; log each sample")
     yield from (made | {"reward": float(place < round(right))} for place in range(trials))
+
+
+def _lighteval(said: dict[str, None], row: Row, at: str) -> Iterator[Row]:
+    """Yield the one rollout of a document. The first metric is the reward; others have columns of their names."""
+    doc, metrics, response = (_of_lighteval(row, name) for name in ("doc", "metric", "model_response"))
+    texts = response.get("text")
+    _say_one_verdict(said, len(texts) if isinstance(texts, list) else 1)
+    named = {name if place else "reward": value for place, (name, value) in enumerate(metrics.items())}
+    yield {"id": doc.get("id"), "prompt": doc.get("query")} | named
+
+
+def _of_lighteval(row: Mapping[str, Any], name: str) -> Any:
+    return row.get(name, row.get(f"__{name}__"))
+
+
+def _say_one_verdict(said: dict[str, None], responses: int) -> None:
+    if responses > 1:
+        said[f"{responses} responses of a problem have one verdict: one rollout a problem, and no group"] = None
 
 
 LM_METRICS = ("exact_match", "acc", "pass@1", "pass_at_1", "score")
@@ -220,6 +271,15 @@ def _leaves(
     Lists of verdicts are spread: one row for each entry of all lists of their length; other cells are repeated.
     """
     value = {key: _listed(cell) for key, cell in value.items()} if names & value.keys() else value
+    if counts := _counts_in(value):
+        length = len(value[counts[0]])
+        spread = {key: cell for key, cell in value.items() if isinstance(cell, list) and len(cell) == length}
+        shared = {**outer, **{key: cell for key, cell in value.items() if key not in spread}}
+        visit = "step" not in shared and not KEYS & spread.keys()  # one prompt at several times
+        for place in range(length):
+            one = {key: cell[place] for key, cell in spread.items()}
+            yield {**shared, **one} | ({"step": place} if visit else {})
+        return
     lists = [cell for name, cell in value.items() if name in names and _is_list_of_cells(cell)]
     if lists and not (len(lists[0]) > 1 and any(_is_completion(value.get(name)) for name in COMPLETIONS)):
         length, group = len(lists[0]), next(groups)
@@ -242,6 +302,17 @@ def _leaves(
                 yield from _leaves(child, own, names, groups, at, depth + 1, its_group)
 
 
+def _counts_in(value: Mapping[str, Any]) -> list[str]:
+    """Return the columns of lists of counts, or of shares, of a number of rollouts that stands beside them."""
+    if {"trials", *USUAL["trials"]}.isdisjoint(value):
+        return []
+    return [
+        name
+        for name, cell in value.items()
+        if name in COUNTS and _is_list_of_cells(cell) and (name in SHARES or any(number_in(each) > 1 for each in cell))
+    ]
+
+
 def _rollouts_in(value: Mapping[str, Any], names: set[str]) -> Row:
     """Return the cells in which the rollouts of an object lie; beside a verdict only those of a name that says so."""
     inside = {key: cell for key, cell in value.items() if _holds([cell], names)}
@@ -251,23 +322,35 @@ def _rollouts_in(value: Mapping[str, Any], names: set[str]) -> Row:
 def _with_parts(row: Row, names: set[str], lengths: dict[str, int], at: str) -> Row:
     """Return the row with parts of its reward, in an object or a list, as columns such as rewards.format.
 
-    A part that is called as a verdict, or total, is the reward, if the row has no such column. Raises RecordError if a
-    list has not the length of the earlier ones in its column, which ``lengths`` remembers.
+    Raises RecordError if a list has not the length of the earlier ones in its column, which ``lengths`` remembers.
     """
     made: Row = {}
     for key, cell in row.items():
-        parts = dict(enumerate(cell)) if isinstance(cell, list) else cell
-        if key not in names or not isinstance(parts, dict):
-            made[key] = cell
-            continue
-        if isinstance(cell, list) and len(cell) != lengths.setdefault(key, len(cell)):
-            raise RecordError(
-                f"{key} must have the same parts in every rollout, got lists of {lengths[key]} and {len(cell)} values "
-                f"in {at}, as of tokens or turns; give one number a rollout"
-            )
-        for part, value in parts.items():
-            whole = "reward" if part == "total" else part
-            made[whole if whole in names and (whole == key or whole not in row) else f"{key}.{part}"] = value
+        if isinstance(cell, list) and key in names:
+            if len(cell) != lengths.setdefault(key, len(cell)):
+                raise RecordError(
+                    f"{key} must have the same parts in every rollout, got lists of {lengths[key]} and {len(cell)} "
+                    f"values in {at}, as of tokens or turns; give one number a rollout"
+                )
+            cell = dict(enumerate(cell))
+        made |= _parts(key, cell, row, names) if isinstance(cell, dict) and key in names else {key: cell}
+    return made
+
+
+def _parts(key: str, parts: Mapping[Any, Any], row: Row, names: set[str]) -> Row:
+    """Return the columns of the parts of a reward. One that is called as a verdict, a value or a total is the whole, if
+    the row has no such column. What was extracted from the completion is no part."""
+    made: Row = {}
+    for part, value in parts.items():
+        whole = key if part in WHOLE else part
+        if part in WHOLE and isinstance(value, dict):
+            made |= _parts(key, value, row, names)
+        elif whole in names and (whole == key or whole not in row):
+            made[whole] = value
+        elif EXTRACTED.search(str(part)) and part not in row:
+            made[part] = None if value is None else str(value)
+        else:
+            made[f"{key}.{part}"] = value
     return made
 
 
@@ -299,7 +382,11 @@ def _holds(value: Any, names: set[str], depth: int = 0) -> bool:
 
 
 def _has_verdict(value: Any, names: set[str]) -> bool:
-    return isinstance(value, dict) and any(name in value and not isinstance(value[name], dict) for name in names)
+    """Return whether a value is an object with a verdict. Under a name that may say something else it must be one."""
+    if not isinstance(value, dict):
+        return False
+    own = {name: value[name] for name in names if name in value and not isinstance(value[name], dict)}
+    return any(name not in WORDY or number_in(cell) in (0.0, 1.0) for name, cell in own.items())
 
 
 def _is_list_of_cells(value: Any) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from apportion.records.importing.files import rows_of
-from apportion.records.importing.layout import USUAL
+from apportion.records.importing.names import USUAL
 from apportion.records.reading import record_of_visits
 from apportion.records.rollout_log import RecordError
 from apportion.records.run_record import RunRecord

@@ -47,7 +47,9 @@ DOUBTED = {
         *((9, 4, 3), "texts have several ids|by text there are 1|--column id=", {"id": ""}, (3, 12, 1)),
     ),
     "rows twice": ([row for row in rollouts(steps=8) for _ in (0, 1)], (24, 8, 3), "is there 2 times", {}, (24, 8, 3)),
-    "prompts twice": (DRAWN, (18, 8, 3), "4 at a time, 2 times in a step: one group", {"group": "draw"}, (36, 4, 3)),
+    "prompts twice": (
+        DRAWN, (18, 8, 3), "4 at a time, 2 times in a step: one group|group=4", {"group": "4"}, (36, 4, 3)
+    ),
     "models": (MODELS, (18, 4, 3), "rows of 2 runs|18 in all|--column run= joins them to 9", {"run": ""}, (9, 8, 3)),
     "models of rows": (added(lambda _, n: {"run_id": n}), (9, 4, 3), "differs within groups|not read", {}, (9, 4, 3)),
     "two steps": (
@@ -62,13 +64,18 @@ DOUBTED = {
         for name in ("split", "mode")
     },
     **{
-        name: (added(lambda _, n, name=name: {name: n % 4}), (9, 4, 3), said, {}, (9, 4, 3))
-        for name, said in {
-            "turn": "turn is not read: if a rollout has a row a turn",
-            "turn_number": "turn_number is not read: if a rollout has a row a turn",
-            "group_idx": "the column of groups differs in every",
-        }.items()
+        name: (
+            added(lambda _, n, name=name: {name: n % 4}),
+            *((9, 1, 3), "is the turn of a rollout", {"turn": ""}, (9, 4, 3)),
+        )
+        for name in ("turn", "turn_number")
     },
+    "turns that do not count": (
+        added(lambda _, n: {"turn": n % 3}), (9, 4, 3), "turn is not read: if a rollout has a row a turn", {}, (9, 4, 3)
+    ),
+    "groups of rows": (
+        added(lambda _, n: {"group_idx": n % 4}), (9, 4, 3), "the column of groups differs in every", {}, (9, 4, 3)
+    ),
     "a selection": (
         rollouts(size=2, group_rewards=[0, 1, 0, 1]),
         *((9, 2, 3), "group_rewards holds 4 values where groups have 2 rows|selection", {}, (9, 2, 3)),

@@ -171,7 +171,7 @@ def test_samples_of_lm_evaluation_harness_are_read(tmp_path, repeats):
     for q, own in enumerate(RIGHT):
         for each in [own] if repeats else [[right] for right in own]:
             made = {"doc_id": q, "doc": {}, "target": "4", "arguments": {"gen_args_0": {"arg_0": f"q{q}"}}}
-            made |= {"resps": [["a"] * len(each)], "filtered_resps": ["a"], "metrics": ["exact_match"]}
+            made |= {"resps": [["a"] * len(each)], "filtered_resps": [["a"] * len(each)], "metrics": ["exact_match"]}
             rows += [made | {"filter": name, "exact_match": np.mean(each)} for name in ("strict", "flexible")]
     run = open_run(jsonl(tmp_path / "samples_gsm8k.jsonl", rows))
     assert run.totals.tolist() == [3, 0, 4] and run.texts == ["q0", "q1", "q2"]

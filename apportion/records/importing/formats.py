@@ -1,0 +1,134 @@
+"""Which format a table has, by the content of its first rows: a name alone is no format."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from apportion.records.importing.names import COUNTED, TOTALS, TURNS, USUAL, is_evaluation, number_in
+
+Head = Sequence[Mapping[str, Any]]
+
+MOST_SPLITS = 8
+"""Splits of the data that a column may name."""
+LONG = 1.5
+"""The least mean number of turns of the first rollouts, if rows are turns."""
+
+
+def detect(path: str, head: Head, found: Collection[str], renamed: Mapping[str, str]) -> str:
+    """Return the format of a table with the columns ``found``, whose first rows are ``head``."""
+    names = set(found)
+    if [name for name in found if name.startswith("correct_of_")]:
+        return "visits"
+    if any(is_prime_rl(row) for row in head):
+        return "prime-rl"
+    if path.endswith(".parquet") and {"step", "prompt", "completion", "advantage"} <= names:
+        return "trl"
+    if {"input", "output", "score"} <= names:
+        return "verl"
+    return "counts" if _counts(head, found, renamed) else "plain"
+
+
+def is_prime_rl(row: Mapping[str, Any]) -> bool:
+    """Return whether a row is an episode, a trace or a flat rollout of prime-rl or verifiers, by all that it has."""
+    traces = row.get("traces")
+    if isinstance(traces, list) and all(isinstance(trace, dict) for trace in traces):
+        return True
+    if "rewards" in row and isinstance(row.get("task"), dict):
+        return True
+    flat = {"example_id", "reward"} <= row.keys() and not {"env_name", "task"}.isdisjoint(row)
+    return flat and resolved("step", row, {}) is None
+
+
+def resolved(
+    role: str, found: Collection[str], renamed: Mapping[str, str], usual: Sequence[str] | None = None
+) -> str | None:
+    """Return the column of ``found`` that says ``role``: the user's, that of its name, or one of a usual name."""
+    if role in renamed:
+        return renamed[role] or None
+    by_name = {column.lower(): column for column in reversed(list(found))}
+    names = (role, *(USUAL.get(role, ()) if usual is None else usual))
+    return next((by_name[name] for name in names if name in by_name), None)
+
+
+def counted_in(found: Collection[str], renamed: Mapping[str, str]) -> str | None:
+    """Return the column of a number of correct rollouts, beside a number of rollouts."""
+    return resolved("correct", found, renamed, (*COUNTED, *USUAL["correct"]))
+
+
+def _counts(head: Head, found: Collection[str], renamed: Mapping[str, str]) -> bool:
+    """Return whether a row is a group: how many of how many rollouts were correct.
+
+    A verdict beside a column such as ``n`` is one rollout, unless some values of it are above 1. So is what has a
+    reward of its own, or a share of 0 or 1, if a prompt comes several times at a step.
+    """
+    trials, counted = resolved("trials", found, renamed), counted_in(found, renamed)
+    if trials is None or trials == counted:
+        return False
+    keys = [resolved(role, found, renamed) for role in ("step", "id", "prompt")]
+    once = len({str([row.get(key or "") for key in keys]) for row in head}) == len(head)
+    explicit, reward = trials == "trials" or "trials" in renamed, resolved("reward", found, renamed)
+    if counted is None:
+        share = resolved("share", found, renamed)
+        whole = share is not None and {number_in(row.get(share)) for row in head} <= {0.0, 1.0}
+        return reward is None and share is not None and (once or explicit or not whole)
+    pairs = [(number_in(row.get(counted)), number_in(row.get(trials))) for row in head]
+    if explicit or (counted in COUNTED and (once or reward is None)):
+        return True
+    all_counted = trials.lower() in TOTALS and all(number > 1 for _, number in pairs)
+    return once and (all_counted or any(right > 1 for right, _ in pairs))
+
+
+def split_in(head: Head, found: Collection[str]) -> str | None:
+    """Return the column that tells rows of an evaluation from others: one of a usual name whose cells say it, or one
+    whose texts all name a split of the data; else one of a usual name."""
+    by_name = {column.lower(): column for column in reversed(list(found))}
+    usual = [by_name[name] for name in ("split", *USUAL["split"]) if name in by_name]
+    for name in (*usual, *found):
+        cells = {row.get(name) for row in head if isinstance(row.get(name), (str, bool, int, float))}
+        texts = name in usual or all(isinstance(cell, str) for cell in cells)
+        if texts and 0 < len(cells) <= MOST_SPLITS and all(is_evaluation(name, cell) is not None for cell in cells):
+            return name
+    late = [name for name in usual if all(row.get(name) is None for row in head)]
+    return next(iter(late + usual), None)
+
+
+def turn_in(head: Head, columns: Mapping[str, str], found: Collection[str]) -> tuple[str | None, str | None] | None:
+    """Return the columns of the turn and of the step if a rollout has a row for each of its turns, None otherwise.
+
+    ``columns`` has the columns by what they say. A step that begins again with each rollout of a prompt is a turn.
+    """
+    turn, step = columns.get("turn"), columns.get("step")
+    if turn not in (None, step) and _begins_again(head, str(turn), columns, step, turn.lower() not in USUAL["step"]):
+        return turn, step
+    steps = [name for name in found if name != step and name.lower() in {"step", *USUAL["step"]} - {*TURNS}]
+    other = steps[0] if steps else None
+    return (step, other) if step is not None and _begins_again(head, step, columns, other, False) else None
+
+
+def _begins_again(head: Head, turn: str, columns: Mapping[str, str], step: str | None, named: bool) -> bool:
+    """Return whether the column ``turn`` counts up by 1 within rollouts, and begins again with each.
+
+    Unless it is ``named`` as turns, some prompt must have several rollouts, one after the other or with ids.
+    """
+    rollout = columns.get("rollout")
+    prompt = columns.get("id") or (None if rollout else columns.get("prompt"))
+    prompts = [str((row.get(prompt or ""), row.get(step or ""))) for row in head]
+    keys = [f"{key} {row.get(rollout or '')}" for key, row in zip(prompts, head, strict=True)]
+    counts = [number_in(row.get(turn)) for row in head]
+    order = list(range(len(head)))
+    if rollout:
+        first = {key: place for place, key in reversed(list(enumerate(keys)))}
+        order.sort(key=lambda place: first[keys[place]])
+    begins = [
+        place
+        for before, place in zip([-1, *order], order, strict=False)
+        if before < 0 or keys[before] != keys[place] or counts[place] != counts[before] + 1
+    ]
+    if {counts[place] for place in begins} != {min(counts)} or len(head) < LONG * len(begins):
+        return False
+    falls = sum(one > other for one, other in pairwise(counts))
+    own = {row.get(rollout or "") for row in head}
+    apart = len(own) == len({*keys}) and rollout is not None
+    return named or (len(begins) > len({*prompts}) and (apart or falls >= (len(begins) - 1) / 2))

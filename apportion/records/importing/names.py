@@ -1,0 +1,206 @@
+"""The names under which people and tools keep columns, and the words in cells: verdicts, steps and splits."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+from apportion.untrusted import parse_number
+
+STEP = re.compile(r"(?:step|iter|iteration|checkpoint|ckpt)[_-]?([0-9]{1,15})(?![0-9])|^([0-9]{1,15})$")
+"""How names of files and folders, and cells, give a step."""
+
+EVALUATION = re.compile(r"(?:eval\w*|val(?:id\w*|set)?|test(?:set|ing)?|dev(?:set)?|held[-_ ]?out)(?![a-z])")
+"""How names of files and folders begin in an evaluation, in small letters."""
+
+SPLIT = re.compile(rf"(?:^|[^a-z])(?:(train\w*)|{EVALUATION.pattern})")
+"""What tells rows of training and of an evaluation in a cell, in small letters."""
+
+NUMBERS = {
+    "step": (0, 2**52, True),
+    "turn": (0, 2**52, True),
+    "reward": (-1e12, 1e12, False),
+    "correct": (0, 1, True),
+    "trials": (0, 1e9, True),
+    "share": (0, 1, False),
+    "tokens": (0, 1e12, True),
+    "score_norm": (0, 1e100, False),
+    "predicted": (-1e12, 1e12, False),
+    "asked": (0, 1e9, True),
+    "time": (0, 1e12, False),
+    "advantage": (-1e12, 1e12, False),
+}
+"""Columns of numbers: the least and the greatest value, and whether only whole numbers are right."""
+
+OPTIONAL = ("tokens", "score_norm", "predicted", "asked", "time", "advantage")
+"""Columns of numbers without which a run can be read."""
+
+TEXTS = ("prompt", "id", "answer", "group", "gold", "split", "run", "rollout")
+"""Columns of texts. ``group`` names the group of a row, if one prompt may have several groups in a step. ``gold`` is
+the known answer of a problem, or its image: it tells apart problems that have the same text. ``split`` tells rows of
+an evaluation from those of training, and ``run`` those of several runs or models from each other. ``rollout`` is the
+rollout of a row that is a ``turn`` of one."""
+
+TURNS = (
+    *("turn", "turn_idx", "turn_index", "turn_id", "turn_number", "turn_num", "env_step", "agent_step"),
+    *("episode_step", "sub_step", "step_idx", "step_index", "step_id", "step_number"),
+)
+
+USUAL = {
+    "step": (
+        *("global_step", "train_step", "training_step", "training_iteration", "iteration", "iter", "_step"),
+        *("steps", "global_steps", "rollout_step", "step_idx", "step_index", "step_id", "step_number"),
+    ),
+    "turn": TURNS,
+    "reward": ("score", "rewards", "scores", "scalar_reward", "total_reward", "final_reward", "reward_score"),
+    "correct": (
+        *("is_correct", "acc", "success", "passed", "pass", "solved", "exact_match", "task_correct", "correctness"),
+        *("resolved", "is_success", "is_solved", "is_passed", "math_verify", "extractive_match", "em", "graded_list"),
+        *("outcome", "verdict", "result", "status", "grade", "judgement", "judgment"),
+    ),
+    "trials": (
+        *("total", "num_total", "total_count", "n", "num_samples", "n_samples", "num_trials", "n_trials"),
+        *("num_rollouts", "n_rollouts", "num_generations", "n_generations", "attempts", "num_attempts", "tries"),
+        *("group_size", "k"),
+    ),
+    "share": (
+        *("pass_rate", "solve_rate", "success_rate", "accuracy", "pass@1", "pass_rates", "solve_rates"),
+        "success_rates",
+    ),
+    "tokens": (
+        *("completion_tokens", "generated_tokens", "output_tokens", "response_tokens", "num_tokens"),
+        *("completion_length", "response_length"),
+    ),
+    "prompt": ("question", "problem", "input", "query", "instruction", "prompts", "input_prompt"),
+    "id": (
+        *("prompt_id", "question_id", "problem_id", "task_id", "example_id", "doc_id", "qid", "idx", "instance_id"),
+        *("prompt_index", "problem_index", "question_index", "prompt_idx"),
+    ),
+    "answer": (
+        "extracted_prediction",
+        "pred",
+        "prediction",
+        "extracted_answer",
+        "predicted_answer",
+        "model_answer",
+        "pred_answer",
+    ),
+    "group": ("group_id", "group_idx", "group_index"),
+    "split": (
+        *("phase", "mode", "stage", "data_split", "dataset_split", "dataset_type", "subset", "partition"),
+        *(f"{before}{word}" for word in ("eval", "val", "validation", "test") for before in ("is_", "do_")),
+        *("eval", "val", "validate", "validation", "evaluation", "evaluate", "is_evaluation", "test"),
+        *("train", "training", "is_train", "is_training"),
+    ),
+    "run": (
+        *("run_id", "run_name", "experiment", "experiment_name", "model", "model_name"),
+        *("algo", "algorithm", "method", "checkpoint", "seed"),
+    ),
+    "rollout": (
+        *("rollout_id", "trajectory_id", "traj_id", "traj_uid", "episode_id", "episode", "sample_id", "rollout_idx"),
+        *("sample_idx", "trajectory_idx", "traj_idx", "rollout_index", "sample_index"),
+    ),
+    "gold": (
+        *("gts", "ground_truth", "gold", "gold_answer", "expected_answer", "target", "reference_answer", "solution"),
+        *("image", "images"),
+    ),
+}
+"""Other names under which people keep a column, the likeliest first."""
+
+WORDY = USUAL["correct"][-7:]
+"""Names of a verdict, if all cells are verdicts; else they say something else."""
+
+COUNTED = ("num_correct", "n_correct", "correct_count", "num_passed", "n_passed", "passes", "successes", "c", "k")
+"""Names of a number of correct rollouts, beside a number of rollouts."""
+
+TOTALS = USUAL["trials"][:3]
+"""Names of a number of rollouts of which another column counts those that were correct, even if that is 0 or 1."""
+
+RENAMED = {"verl": {"prompt": "input", "reward": "score", "group": "uid", "gold": "gts"}}
+"""Columns that a tool calls otherwise."""
+
+PRIME_RL = ("step", "id", "prompt", "group", "reward", "tokens", "answer")
+"""Columns that are made of prime-rl's rollouts."""
+
+NAMES = {
+    "trl": "TRL completions",
+    "verl": "verl rollout dump",
+    "prime-rl": "prime-rl rollouts",
+    "plain": "table of rollouts",
+    "counts": "group counts per step",
+    "visits": "group counts per visit",
+}
+"""The formats that ``import_run`` reads, and what each is called in ``RunRecord.source``."""
+
+ROLLOUTS = {
+    *("rollouts", "samples", "completions", "responses", "generations", "outputs", "attempts", "trajectories"),
+    *("resps", "output_list"),
+}
+"""Columns of a list of rollouts. A verdict beside them is one of all, such as their mean."""
+
+UNDERSTOOD = {"completion", "completions", "advantage", "output", "response", "responses", "generation", *USUAL["gold"]}
+"""Columns that are understood but not needed."""
+
+MOST_OTHERS = 4
+"""Other columns that may be the reward whose figures are shown."""
+
+TRUTHS = {"true": 1.0, "false": 0.0}
+RIGHT = (
+    *("yes", "y", "t", "pass", "passed", "passes", "correct", "c", "right", "success", "successful", "succeeded"),
+    *("solved", "resolved", "accepted", "✓", "✔", "✅"),
+)
+WRONG = (
+    *("no", "n", "f", "fail", "failed", "fails", "failure", "incorrect", "i", "wrong", "unsuccessful"),
+    *("unsolved", "unresolved", "rejected", "✗", "✘", "❌"),
+)
+WORDS = TRUTHS | dict.fromkeys(RIGHT, 1.0) | dict.fromkeys(WRONG, 0.0)
+"""Verdicts in words, of any case. C and I are those of inspect_ai."""
+
+NO_NUMBER = -sys.float_info.max
+"""Stands for a cell that holds something else than a number. It is outside the limits of every column."""
+
+
+def verdict_names(renamed: Mapping[str, str] = {}) -> set[str]:
+    """Return the columns that may say how good a rollout was."""
+    usual = {"correct", "reward", *USUAL["correct"], *USUAL["reward"]}
+    return usual | {renamed[role] for role in ("correct", "reward") if renamed.get(role)}
+
+
+def number_in(cell: Any, words: bool = True) -> float:
+    """Return the number in ``cell``, nan for an empty one. A verdict is one, in any of ``WORDS`` if ``words``."""
+    if cell is None:
+        return math.nan
+    try:
+        if isinstance(cell, str):
+            text, known = cell.strip().lower(), WORDS if words else TRUTHS
+            if not text:
+                return math.nan
+            value = known[text] if text in known else parse_number(text)
+        else:
+            value = float(cell) if isinstance(cell, (bool, int, float, Decimal)) else NO_NUMBER
+    except (ValueError, OverflowError):
+        return NO_NUMBER
+    return NO_NUMBER if math.isnan(value) else value
+
+
+def may_be_number(cell: Any) -> bool:
+    """Return whether a cell is a number, a verdict, or empty."""
+    return number_in(cell) != NO_NUMBER
+
+
+def is_evaluation(column: str, cell: Any) -> bool | None:
+    """Return whether a row is of an evaluation by its cell in a ``column`` of splits; None if that does not say it.
+
+    The column may be a flag, such as ``validate``, or ``is_train``, of which the other value is that of evaluations.
+    """
+    text = str(cell).lower()
+    if found := SPLIT.search(text):
+        return found[1] is None
+    flag, value = SPLIT.search(column.lower()), number_in(text)
+    if value in (0.0, 1.0) and (flag or text in TRUTHS):
+        return (value == 1) != bool(flag and flag[1])
+    return None
