@@ -12,13 +12,17 @@ import scipy
 from numpy.typing import ArrayLike
 
 from apportion.checks import check_integer, integer_array, number_array
-from apportion.types import Counts, Floats
+from apportion.types import Counts, Floats, Mask
 
 BLOCK = 2**20
 """Number of resampled values held in memory at once."""
 
-DRAWS = 1000
-"""Random subsets of the answers of one prompt."""
+FEW = 1024
+"""Up to so many different values, an interval of a mean draws how often each comes in a resample, which is quicker."""
+
+DRAWS, LEAST_DRAWS = 1000, 128
+"""Random subsets of the answers of one prompt, and the fewest where there are more than 1000 prompts. The error of the
+mean over P prompts is at most 0.5 / sqrt(P times subsets), so below 0.0005 there."""
 
 MOST_K = 1024
 """The largest k that is chosen, as in the papers. A larger one may be named."""
@@ -109,9 +113,10 @@ def majority_at_k(
     fewest = min(map(len, answers))
     if k > fewest:
         raise ValueError(f"k must be at most the answers of every prompt, got {k} for {fewest}; lower k")
-    rng = np.random.default_rng(seed)
-    found = [_majority(own, known, k, draws, rng) for own, known in zip(answers, gold, strict=True)]
-    return np.array(found, np.float64)
+    rng, found = np.random.default_rng(seed), np.zeros(len(answers))
+    for places, codes, right in _coded(answers, gold):
+        found[places] = _majorities(codes, right, k, draws, rng)
+    return found
 
 
 def _check_answers(answers: Sequence[Sequence[Hashable]], gold: Sequence[Collection[Hashable]]) -> None:
@@ -128,34 +133,46 @@ def _check_answers(answers: Sequence[Sequence[Hashable]], gold: Sequence[Collect
             )
 
 
-def _majority(
-    own: Sequence[Hashable | None], known: Collection[Hashable], k: int, draws: int, rng: np.random.Generator
-) -> float:
-    """Return the share of subsets whose majority is in ``known``."""
-    place = {answer: place for place, answer in enumerate(dict.fromkeys(each for each in own if each is not None))}
-    none = len(place)
-    of = np.array([place.get(answer, none) for answer in own])
-    right = np.array([answer is not None and answer in known for answer in own])
-    won = subsets = 0
-    for drawn in _subsets(len(own), k, draws, rng):
-        rows = np.arange(len(drawn))
-        keys = of[drawn] + (none + 1) * rows[:, None]
-        votes = np.bincount(keys.ravel())[keys]
-        votes[of[drawn] == none] = 0
-        won += int(right[drawn[rows, votes.argmax(axis=1)]].sum())  # of equal votes the first
-        subsets += len(drawn)
-    return won / subsets
+def _coded(
+    answers: Sequence[Sequence[Hashable | None]], gold: Sequence[Collection[Hashable]]
+) -> Iterator[tuple[Counts, Counts, Mask]]:
+    """Yield, for each n, the prompts with n answers: their places [Q], the codes of their answers and which are right.
+
+    Codes and verdicts are [Q, n]. Equal answers of a prompt have the same code, below n. No answer is n.
+    """
+    sizes = np.array([len(own) for own in answers])
+    for n in np.unique(sizes).tolist():
+        places = np.flatnonzero(sizes == n)
+        codes, right = np.full((len(places), n), n), np.zeros((len(places), n), np.bool_)
+        for row, place in enumerate(places.tolist()):
+            code: dict[Hashable, int] = {}
+            for at, answer in enumerate(answers[place]):
+                if answer is not None:
+                    codes[row, at] = code.setdefault(answer, len(code))
+                    right[row, at] = answer in gold[place]
+        yield places, codes, right
 
 
-def _subsets(n: int, k: int, draws: int, rng: np.random.Generator) -> Iterator[Counts]:
-    """Yield subsets of k of n places, each in rising order, as rows of arrays: all, or ``draws`` random ones."""
-    if comb(n, k) <= draws:
-        yield np.array(list(combinations(range(n), k)))
-        return
-    most = max(1, BLOCK // n)
-    for done in range(0, draws, most):
-        order = rng.random((min(most, draws - done), n)).argpartition(k - 1, axis=1)
-        yield np.sort(order[:, :k], axis=1)
+def _majorities(codes: Counts, right: Mask, k: int, draws: int, rng: np.random.Generator) -> Floats:
+    """Return the share of subsets of k whose majority is right, [Q], of answers as ``_coded`` gives them, [Q, n]."""
+    prompts, n = codes.shape
+    every = np.array(list(combinations(range(n), k))) if comb(n, k) <= draws else None
+    subsets = draws if every is None else len(every)
+    won = np.zeros(prompts)
+    most = max(1, BLOCK // (subsets * (n + 1)))
+    for start in range(0, prompts, most):
+        block = slice(start, start + most)
+        rows = np.repeat(np.arange(prompts)[block], subsets)[:, None]
+        if every is None:
+            drawn = np.sort(rng.random((len(rows), n)).argpartition(k - 1, axis=1)[:, :k], axis=1)
+        else:
+            drawn = np.tile(every, (len(rows) // subsets, 1))
+        chosen = codes[rows, drawn]
+        keys = chosen + (n + 1) * np.arange(len(rows))[:, None]
+        votes = np.where(chosen < n, np.bincount(keys.ravel(), minlength=len(rows) * (n + 1))[keys], 0)
+        first = votes.argmax(axis=1)  # of equal votes the first
+        won[block] = right[rows[:, 0], drawn[np.arange(len(rows)), first]].reshape(-1, subsets).mean(axis=1)
+    return won
 
 
 @dataclass(frozen=True)
@@ -247,18 +264,21 @@ def evaluate(
             f"k must be at most {sizes.max()}, the rollouts of the problem with the most, got {ks[-1]}; "
             "lower k, or draw more rollouts"
         )
-    graded = not all(np.isin(own, (0, 1)).all() for own in values)
+    graded = not np.isin(np.concatenate(values), (0, 1)).all()
+    draws = int(np.clip(DRAWS * DRAWS // len(sizes), LEAST_DRAWS, DRAWS))
+    sums = np.add.reduceat(np.concatenate(values), np.cumsum(sizes) - sizes)
+    coded = [] if answers is None or graded else list(_coded(answers, list(map(right_answers, answers, values))))
     at: list[ScoresAtK] = []
     for k in [] if graded else ks:
-        chosen = np.flatnonzero(sizes >= k).tolist()
+        enough = sizes >= k
+        passed = _score(pass_at_k(sums[enough].astype(np.int64), sizes[enough], k), seed)
         majority = None
         if answers is not None:
-            own = [answers[place] for place in chosen]
-            gold = [right_answers(answers[place], values[place]) for place in chosen]
-            majority = _score(majority_at_k(own, gold, k, seed=seed), seed)
-        passed = pass_at_k([int(values[place].sum()) for place in chosen], sizes[chosen], k)
-        at.append(ScoresAtK(k, len(chosen), _score(passed, seed), majority))
-    mean = _score(np.array([own.mean() for own in values]), seed)
+            rng = np.random.default_rng(seed)
+            each = [_majorities(codes, right, k, draws, rng) for _, codes, right in coded if codes.shape[1] >= k]
+            majority = _score(np.concatenate(each), seed)
+        at.append(ScoresAtK(k, int(enough.sum()), passed, majority))
+    mean = _score(sums / sizes, seed)
     return Evaluation(len(sizes), int(sizes.sum()), int(sizes.min()), int(sizes.max()), mean, tuple(at))
 
 
@@ -313,6 +333,10 @@ def bootstrap_interval(
     if values.size == 1:  # scipy needs two
         only = float(statistic(values, axis=-1))
         return Interval(only, only)
+    distinct, times = np.unique(values, return_counts=True)
+    if statistic is np.mean and len(distinct) <= min(values.size / 4, FEW):
+        counts = np.random.default_rng(seed).multinomial(values.size, times / values.size, resamples)
+        return Interval(*np.quantile(counts @ distinct / values.size, [(1 - level) / 2, (1 + level) / 2]).tolist())
     found = scipy.stats.bootstrap(
         [values],
         statistic,

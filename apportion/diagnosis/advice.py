@@ -23,11 +23,10 @@ from apportion.diagnosis.waste import EQUAL, MIXED, kinds_of
 from apportion.predictors import EmpiricalBayes
 from apportion.predictors.embeddings import Embedder
 from apportion.records.run_record import RunRecord
-from apportion.replay.foresight import sample_of
+from apportion.replay.foresight import MOST_GROUPS, sample_of
 from apportion.replay.intervals import Spanned, per_unit, ratios_over_prompts, share
 from apportion.types import Counts, Floats, Mask
 
-MOST_GROUPS = 64_000
 LEAST_PROMPTS = 30
 LEAST_SAVING = 0.01
 LEAST_DEAD = 0.1

@@ -19,6 +19,7 @@ from apportion.predictors import (
 from apportion.predictors.embeddings import Embedder
 from apportion.records.run_record import RunRecord
 from apportion.replay.foresight import (
+    MOST_GROUPS,
     batches_of,
     calibration_error,
     correlation,
@@ -34,7 +35,7 @@ SEEDS = (0, 1, 2)
 """Orders of the prompts within a visit, if the batches of the run are unknown."""
 VISITS, SHOWN = 8, (0, 1, 2, 4, 7)
 """Visits that are replayed if steps are visits, and those that the table shows."""
-MOST_GROUPS, MOST_BATCHES = 64_000, 1_000
+MOST_BATCHES = 1_000
 LEAST_GROUPS = 30
 CONTROL = 8
 """Groups that a control shuffles at least, if a step has less than half as many: one prompt cannot be shuffled."""

@@ -14,6 +14,8 @@ from apportion.records.run_record import RunRecord
 from apportion.types import Batch, Belief, Counts, Floats, Plan, Prompt, Rollout
 
 BATCH = 128
+MOST_GROUPS = 64_000
+"""A run of more groups is replayed and diagnosed on a random sample of its prompts."""
 BINS = 10
 RIGHT, WRONG = Rollout(True), Rollout(False)
 

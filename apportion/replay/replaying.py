@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -14,7 +14,7 @@ from apportion.records.run_record import RunRecord
 from apportion.replay.allocating import Observe, quiet, replay_allocator
 from apportion.replay.cells import Cells
 from apportion.replay.choosing import Outcome, choose_along
-from apportion.replay.foresight import BATCH, batches_of
+from apportion.replay.foresight import BATCH, MOST_GROUPS, batches_of, joined, sample_of
 from apportion.replay.limits import MOST_MISSING, check_missing, check_recorded, drift, missing
 from apportion.replay.population import WINDOW, OutcomePopulation, Source
 from apportion.replay.results import AllocatorReplay, Replay, SelectorReplay
@@ -52,6 +52,9 @@ def replay(
         seeds: they order such batches, draw outcomes and break ties.
         allow_missing: whether pools may lack more than a tenth of the rollouts.
 
+    A run of more than 64,000 groups is replayed on a random sample of its prompts, and ``Replay.doubts`` says so.
+    Neighbouring steps are then joined, so that a batch has about as many groups as before.
+
     A rule that needs what was not recorded, or more than the run has, drops out, and ``Replay.dropped`` says why.
     Raises ValueError if all do.
 
@@ -63,6 +66,7 @@ def replay(
     ('expected', 0.7)
     """
     _check(record, rules, window, rollouts, batch, seeds)
+    record = _sampled(record)
     budget = rollouts or max(1, round(float(record.asked.mean())))
     player = _Player(record, window, observe, batch, tuple(seeds), budget, allow_missing)
     found, choosing, dropped = list[AllocatorReplay](), dict[str, Selector](), list[ValueError]()
@@ -95,6 +99,22 @@ def replay(
         dropped=tuple(map(str, dropped)),
         doubts=record.doubts,
     )
+
+
+def _sampled(record: RunRecord) -> RunRecord:
+    """Return the record of a random sample of the prompts with at most 64,000 groups, or ``record`` itself."""
+    part = sample_of(record, MOST_GROUPS)
+    if part is record:
+        return record
+    step = part.step.copy()
+    if not record.visits:
+        for places in joined(batches_of(part), int(np.median([len(each) for each in batches_of(record)]))):
+            step[places] = step[places[0]]
+    doubt = (
+        f"replayed on a random {len(part.ids):,} of {len(np.unique(record.prompt)):,} prompts, because the run has "
+        f"{len(record.step):,} groups, and {MOST_GROUPS:,} tell as much"
+    )
+    return replace(part, step=step, doubts=(*record.doubts, doubt))
 
 
 @dataclass(eq=False)

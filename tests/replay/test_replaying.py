@@ -10,7 +10,7 @@ from apportion import AR3PO, HORA, VIP, ExploreThenCommit, Uniform, collect
 from apportion.allocators import ALLOCATORS
 from apportion.predictors import DiscountedCounts, EmpiricalBayes, UniformPrior
 from apportion.records import Recorded, record_of_visits
-from apportion.replay import OutcomePopulation, batches_of, replay, replay_batches
+from apportion.replay import OutcomePopulation, batches_of, replay, replay_batches, replaying
 from apportion.replay.allocating import quiet, replay_allocator
 from apportion.replay.cells import measures
 from apportion.replay.drawing import fresh_groups, own_rows, rollout_of
@@ -270,3 +270,29 @@ def test_tokens_are_those_of_the_drawn_rollouts_and_of_the_pool_on_average():
     drawn, planned = replay(record, {"ar3po": AR3PO(), "uniform": Uniform(16)}).allocators
     assert planned.cells.total("tokens") == pytest.approx(record.tokens.sum())
     assert 5 * drawn.cells.total("rollouts") < drawn.cells.total("tokens") < 50 * drawn.cells.total("rollouts")
+
+
+def in_steps(record, size):
+    """Return ``record`` with a step a batch of ``size`` groups in place of visits."""
+    return replace(record, visits=False, step=np.arange(len(record.step)) // size)
+
+
+@pytest.mark.parametrize("form", [lambda record: record, lambda record: in_steps(record, 40)])
+def test_a_run_of_many_groups_is_replayed_on_a_sample_of_its_prompts(form, monkeypatch):
+    rng = np.random.default_rng(0)
+    chances = rng.beta(0.6, 0.6, 1200)
+    counts = rng.binomial(8, chances[:, None], (1200, 3)).tolist()
+    record = form(record_of_visits(counts, 8, [f"prompt {q}" for q in range(1200)]))
+    rules = {"hora": HORA(), "mixed": Mixed()}
+    whole = replay(record, rules, batch=40)
+    monkeypatch.setattr(replaying, "MOST_GROUPS", 900)
+    part = replay(record, rules, batch=40)
+    assert not whole.doubts
+    assert part.doubts == (
+        "replayed on a random 300 of 1,200 prompts, because the run has 3,600 groups, and 900 tell as much",
+    )
+    sizes = np.bincount(part.allocators[0].cells.batch)
+    assert 36 <= np.median(sizes) <= 44
+    for measure, value in whole.allocators[0].ratios.items():
+        assert part.allocators[0].ratios[measure].value == pytest.approx(value.value, rel=0.15), measure
+    assert part.selectors[1].mixed.mean() == pytest.approx(whole.selectors[1].mixed.mean(), abs=0.1)
