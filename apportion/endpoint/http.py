@@ -20,7 +20,7 @@ import openai
 from apportion import __version__
 from apportion.endpoint.completion import BadReply, Fault
 from apportion.endpoint.reply import error_text
-from apportion.endpoint.retries import asked_wait, may_pass
+from apportion.endpoint.retries import error_fault
 from apportion.endpoint.stream import has_ended, read_body
 from apportion.untrusted import check_depth, one_line
 
@@ -32,9 +32,6 @@ MAX_REPLY_BYTES = 2**26
 
 LINGER_SECONDS = 2.0
 """How long a stream may stay open after its choices have ended, in which its usage and its last event may come."""
-
-NO_CREDIT = "insufficient_quota"
-"""OpenAI's code in a 429 for want of credit, which no wait ends. Proxies quote it in their message."""
 
 MAX_REDIRECTS = 3
 SHOWN = 500
@@ -187,7 +184,4 @@ class Http:
             found = text
         sent = found.get("error") if isinstance(found, dict) else None
         said = self.shown(error_text(sent or found) or "no reason given")
-        busy, wait = asked_wait(status, headers, said)
-        unpaid = status == 429 and NO_CREDIT in text
-        again = may_pass(status) and headers.get("x-should-retry") != "false" and not unpaid
-        return Fault(f"answered {status}{moved}: {said}", again=again, busy=busy, wait=wait, status=status, sent=sent)
+        return error_fault(status, f"answered {status}{moved}: {said}", text, headers, sent)

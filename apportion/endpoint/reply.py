@@ -4,29 +4,49 @@ Chat and plain completions are read alike. ``content`` is a text or a list of pa
 reasoning is kept apart from the text, whether it comes as ``reasoning_content``, as ``reasoning``, or in parts of type
 "thinking" or "reasoning". A refusal by the model is the text of a choice that has no other. A choice without content,
 as after a content filter, is a completion with an empty text.
+
+An error in a reply of status 200 is what the same error with a status of its own is, so a rate limit is waited for.
+
+Servers have many words for why a completion ended. Those for one kind share a word: ``BROKEN``, ``CUT``, ``FILTERED``.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
 from apportion.checks import encodable
-from apportion.endpoint.completion import BadReply, Completion
+from apportion.endpoint.completion import BadReply, Completion, Fault
+from apportion.endpoint.retries import error_fault
 from apportion.untrusted import check_depth, shown
 
 THOUGHTS = ("thinking", "reasoning")
 """Types of the parts that hold reasoning. Other types, such as images, hold no text."""
 
-BROKEN = ("error", "abort", "aborted", "cancelled")
-"""Why a choice ended if the server broke it off."""
+BROKEN = re.compile(
+    r"error|abort|cancel|fail|insufficient|time_?out|unavailable|interrupt|disconnect|overload|preempt", re.IGNORECASE
+)
+"""Why a choice ended if the server broke it off, such as "network_error". It is no completion."""
+CUT = re.compile(r"length|max_|context|window|token_limit", re.IGNORECASE)
+"""Why a choice ended at a maximum length, such as "model_context_window_exceeded"."""
+FILTERED = re.compile(
+    r"filter|sensitive|safety|block|prohibit|recitation|spii|refus|moderat|violat|guardrail", re.IGNORECASE
+)
+"""Why a choice ended if its content was held back, such as "content_filter". What is left of it states no answer."""
+
+LATER = re.compile(
+    r"(?<!\d)(?P<status>40[89]|429|5\d\d)(?!\d)|(?P<limited>rate.?limit|exhausted|too.?many|quota)|(?P<over>overload)",
+    re.IGNORECASE,
+)
+"""Codes and kinds of errors in a reply whose request may be answered later."""
 
 MOST_TOKENS = 10**12
 """The largest count of tokens that is taken for one. A larger one counts as none."""
 
 
 def read_reply(reply: Any) -> list[Completion]:
-    """Return the completions in a reply, at least one, in the order of their index. Raises BadReply.
+    """Return the completions in a reply, at least one, in the order of their index. Raises Fault.
 
     >>> half, = read_reply({"choices": [{"text": "1/2"}], "usage": {"completion_tokens": 3}})
     >>> half.text, half.tokens
@@ -43,23 +63,47 @@ def read_reply(reply: Any) -> list[Completion]:
 
 
 def whole_choices(reply: Any) -> list[dict[str, Any]]:
-    """Return the choices of a reply, at least one, by their index. Raises BadReply.
+    """Return the choices of a reply, at least one, by their index. Raises Fault.
 
     Choices that the server broke off with an error of its own, in a reply with status 200, are left out.
 
     >>> whole_choices({"choices": [{"finish_reason": "error", "text": "So"}, {"finish_reason": "length", "text": "4"}]})
     [{'finish_reason': 'length', 'text': '4'}]
     """
-    choices = reply.get("choices") if isinstance(reply, dict) else None
+    reply = reply[0] if isinstance(reply, list) and reply else reply
+    reply = reply if isinstance(reply, dict) else {}
+    choices, error = reply.get("choices"), _error(reply)
     if not isinstance(choices, list) or not choices:
-        said = error_text(reply.get("error")) if isinstance(reply, dict) else ""
-        raise BadReply("a reply without choices" + (f": {said}" if said else ""))
+        raise fault_of("a reply without choices", error or (reply if reply.keys() & {"message", "detail"} else None))
+    if error:
+        raise fault_of("an error beside its choices", error)
     if not all(isinstance(choice, dict) for choice in choices):
         raise BadReply("a reply whose choices are not objects")
-    whole = [each for each in choices if each.get("finish_reason") not in BROKEN and not each.get("error")]
+    whole = [each for each in choices if not (BROKEN.search(finish_reason(each) or "") or _error(each))]
     if not whole:
-        raise BadReply(f"a completion that ended in an error: {error_text(choices[0].get('error')) or 'no reason'}")
+        first = choices[0]
+        raise fault_of("a completion that ended in an error", _error(first) or finish_reason(first))
     return sorted(whole, key=lambda choice: choice["index"] if isinstance(choice.get("index"), int) else 0)
+
+
+def _error(sent: dict[str, Any]) -> Any:
+    """Return the error in a reply or a choice; None if there is none, also if all of its fields are empty."""
+    error = sent.get("error")
+    return error if not isinstance(error, dict) or any(error.values()) else None
+
+
+def fault_of(what: str, error: Any) -> Fault:
+    """Return the fault of an ``error`` in a reply of status 200, which is ``what``.
+
+    >>> fault_of("an error in a stream", {"code": "rate_limit_exceeded", "message": "Try again in 2s"}).wait
+    2.0
+    """
+    if not error:
+        return BadReply(what)
+    kinds = [error.get(name) for name in ("code", "status", "type")] if isinstance(error, dict) else [error]
+    found = LATER.search(" ".join(map(str, kinds)))
+    status = 500 if found is None else int(found["status"] or (429 if found["limited"] else 529))
+    return error_fault(status, f"sent {what}: {error_text(error)}", " ".join(map(str, kinds)), sent=error)
 
 
 def finish_reason(choice: dict[str, Any]) -> str | None:

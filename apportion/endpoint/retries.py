@@ -16,12 +16,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import mktime_tz, parsedate_tz
 from random import uniform
+from types import MappingProxyType
+from typing import Any
 
 from apportion.endpoint.completion import Fault
 
 FIRST_WAIT, LONGEST_WAIT, LONGEST_BUSY_WAIT = 0.5, 8.0, 30.0
 BUSY_SECONDS = 600.0
 """How long one request waits for a server that is busy."""
+
+NO_CREDIT = "insufficient_quota"
+"""OpenAI's code in a 429 for want of credit, which no wait ends. Proxies quote it in their message."""
 
 _ASKED = re.compile(
     r"(?:try|retry)(?: again)? (?:in|after) (?:(?P<minutes>\d+)m ?)?(?P<number>\d+(?:\.\d+)?) ?(?P<unit>ms|milli|s|m)",
@@ -89,6 +94,16 @@ def asked_wait(status: int, headers: Mapping[str, str], said: str) -> tuple[bool
         wait = 60.0 * int(found["minutes"] or 0) + float(found["number"]) * _UNITS[found["unit"].lower()]
     busy = status in (408, 409, 429, 529) or (status == 503 and wait is not None) or _LOADING.search(said) is not None
     return busy, wait
+
+
+def error_fault(
+    status: int, said: str, error: str, headers: Mapping[str, str] = MappingProxyType({}), sent: Any = None
+) -> Fault:
+    """Return the fault of an answer with the text of an ``error``, which is ``said`` to a user, and is ``sent`` on."""
+    busy, wait = asked_wait(status, headers, said)
+    unpaid = status == 429 and NO_CREDIT in error
+    again = may_pass(status) and headers.get("x-should-retry") != "false" and not unpaid
+    return Fault(said, again=again, busy=busy, wait=wait, status=status, sent=sent)
 
 
 def may_pass(status: int) -> bool:

@@ -6,6 +6,8 @@ and ``[DONE]`` at the end.
 
 Texts of chunks are joined. Tool calls are joined by their id or index: only their arguments come in pieces. Other lists
 are joined, and of other values the last one that is not null stays.
+
+A line that is no field of an event, such as ``error: {...}``, breaks a stream whose choices have not ended before it.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from itertools import chain, groupby
 from typing import Any
 
-from apportion.endpoint.completion import BadReply
-from apportion.endpoint.reply import error_text
+from apportion.endpoint.completion import BadReply, Fault
+from apportion.endpoint.reply import fault_of
 from apportion.untrusted import check_depth
 
 WHOLE = ("role", "type", "id", "name")
@@ -26,13 +28,16 @@ WHOLE = ("role", "type", "id", "name")
 TAIL = 4096
 """Bytes at the end of a stream in which its last choice has its finish reason, if nothing but its usage is left."""
 
-_EVENT = re.compile(rb"\s*+(?:\xef\xbb\xbf)?(?:data|event|id|retry)?:")  # JSON never starts like an event
+FIELDS = ("", "data", "event", "id", "retry")
+"""The names of the fields of an event. A comment has an empty one."""
+
+_EVENT = re.compile(rb"\s*+(?:\xef\xbb\xbf)?(?:data|event|id|retry|error)?:")  # JSON never starts like an event
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _REASON = re.compile(rb'"finish_reason"\s*:\s*"[^"]')
 
 
 def read_body(raw: bytes | bytearray) -> Any:
-    """Return what a whole body says. A stream gives what the server would have sent without one. Raises BadReply.
+    """Return what a whole body says. A stream gives what the server would have sent without one. Raises Fault.
 
     >>> read_body(b'data: {"choices": [{"text": "1"}]}\\n\\ndata: [DONE]\\n')["choices"]
     [{'index': 0, 'text': '1'}]
@@ -52,7 +57,7 @@ def has_ended(raw: bytes | bytearray) -> bool:
         return False
     try:
         return _read_stream(raw)[1]
-    except BadReply:
+    except Fault:
         return False  # half an event
 
 
@@ -94,7 +99,7 @@ def _parsed(text: str | bytes | bytearray, what: str) -> Any:
 def _read_stream(raw: bytes | bytearray) -> tuple[dict[str, Any], bool]:
     """Return the reply so far, and whether it is whole: after ``[DONE]``, or if each choice has its finish reason."""
     chunks: list[Mapping[str, Any]] = []
-    kind, data, done = "", list[str](), False
+    kind, data, done, stray = "", list[str](), False, ""
     for line in [*_LINE_END.split(raw.decode("utf-8-sig", errors="replace")), ""]:  # many cut off the last empty line
         name, _, value = line.partition(":")
         done = name == "data" and value.strip() == "[DONE]"
@@ -106,11 +111,25 @@ def _read_stream(raw: bytes | bytearray) -> tuple[dict[str, Any], bool]:
             data.append(value.removeprefix(" "))
         elif name == "event":
             kind = value.strip()
+        elif name not in FIELDS:
+            stray = stray or line
         if done:
             break
     reply = join_chunks(chunks)
     choices = reply["choices"]
-    return reply, done or bool(choices and all(each.get("finish_reason") for each in choices))
+    ended = bool(choices and all(each.get("finish_reason") for each in choices))
+    if stray and not ended:
+        raise fault_of("an error in a stream", _stray_error(stray))
+    return reply, done or ended
+
+
+def _stray_error(line: str) -> Any:
+    """Return the error in a line that is no field of an event: the object in it, or else its text."""
+    try:
+        found = _parsed(line[line.index("{") :], "a line")
+    except (ValueError, BadReply):
+        return line
+    return found.get("error") or found
 
 
 def _chunk(text: str, kind: str) -> Mapping[str, Any]:
@@ -118,7 +137,7 @@ def _chunk(text: str, kind: str) -> Mapping[str, Any]:
     if not isinstance(chunk, dict):
         raise BadReply("a stream with an event that is not a chunk")
     if chunk.get("error") or kind == "error":
-        raise BadReply(f"an error in a stream: {error_text(chunk.get('error') or chunk) or 'no reason given'}")
+        raise fault_of("an error in a stream", chunk.get("error") or chunk)
     return chunk
 
 

@@ -142,7 +142,7 @@ class RunningVote:
         completion = Completion(text, None, None, finish_reason(choice), reasoning=reasoning)
         sample = Sample.of("request", "", number, None, completion)
         answer = calls_of(choice["message"])
-        if answer is None and not sample.cut_while_thinking:
+        if answer is None and not sample.states_nothing:
             answer = await read_answer(self.request.extractor, text)
         return sample.with_answer(answer).without_text()
 

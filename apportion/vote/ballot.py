@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from apportion.runs.declared_types import check_fields
 from apportion.vote.lines import sealed, unsealed
@@ -32,6 +32,8 @@ class Ballot:
         cancelled: further samples that were asked for and cancelled when the rule stopped.
         waves: round trips.
         texts: number of distinct completions.
+        repeats: whether each request for three samples or more gave one text, as if one seed were that of all of them;
+            None without such a request.
         stopped: why sampling ended.
         prompt_length: tokens of one prompt; None if the server gave no count.
         prompt_tokens: prompt tokens that were paid for, once a request; None if the server gave no count.
@@ -64,6 +66,7 @@ class Ballot:
     aliases: tuple[str, ...] = ()
     truncated: int = 0
     finish_reasons: Mapping[str, int] = field(default_factory=dict)
+    repeats: bool | None = None
 
     @property
     def finished(self) -> bool:
@@ -87,15 +90,6 @@ class Ballot:
             return None
         return self.prompt_tokens < self.prompt_length * (self.samples - self.failed)
 
-    @property
-    def repeats(self) -> bool | None:
-        """Whether all samples were the same text, or all of a wave were; None if fewer than three arrived.
-
-        Some servers give one seed to all n samples of a request.
-        """
-        arrived = self.samples - self.failed
-        return None if arrived < 3 else self.texts == 1 or (self.texts <= self.waves and 3 * self.waves <= arrived)
-
     def to_json(self) -> str:
         """Return one line of JSON with a checksum."""
         return sealed(asdict(self))
@@ -103,18 +97,13 @@ class Ballot:
     @classmethod
     def from_json(cls, line: str) -> Self:
         """Return the ballot that ``to_json`` wrote. Raises ValueError for anything else."""
-        record = OPTIONAL | unsealed(line)
-        record.pop("completions", None)
+        record = {"repeats": None} | unsealed(line)  # answers of version 0.3 lack it
         record |= {name: tuple(record[name]) for name in ("errors", "aliases") if isinstance(record[name], list)}
         check_fields(cls, record)
         ballot = cls(**record)
         if not _is_possible(ballot):
             raise ValueError("counts that no vote has")
         return ballot
-
-
-OPTIONAL: dict[str, Any] = {"errors": (), "aliases": (), "truncated": 0, "finish_reasons": {}}
-"""Fields that answers of version 0.1 may lack. These may also have ``completions``, which are not read."""
 
 
 def _is_possible(ballot: Ballot) -> bool:

@@ -6,7 +6,7 @@ first, so a vote in the order of arrival would favour their answers.
 
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -156,6 +156,7 @@ class Count:
             cancelled=self.cancelled,
             waves=self.batch.round,
             texts=len({sample.text_hash for sample in arrived}),
+            repeats=repeats(arrived),
             stopped=self.stopped,
             prompt_length=max((each.prompt_tokens for each in arrived if each.prompt_tokens is not None), default=None),
             prompt_tokens=total(sample.prompt_tokens for sample in arrived),
@@ -187,6 +188,18 @@ class Count:
         if len(self.arrived) == self.voting.max_samples:
             return "max_samples"
         return "unanswered" if self.unanswered else "rule"
+
+
+def repeats(samples: Iterable[Sample]) -> bool | None:
+    """Return whether each request for three of ``samples`` or more gave one text; None without such a request.
+
+    The samples of a request have its seed.
+    """
+    texts: dict[int | None, list[str | None]] = {}
+    for sample in samples:
+        texts.setdefault(sample.seed, []).append(sample.text_hash)
+    together = [len(set(each)) == 1 for seed, each in texts.items() if seed is not None and len(each) >= 3]
+    return all(together) if together else None
 
 
 def expected_disagreement(voting: Voting, batch: Batch, answer: str | None) -> float:

@@ -6,7 +6,6 @@ lines and uses all samples. A lock beside the files allows one run at a time.
 """
 
 import json
-import re
 from collections.abc import Container, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -27,12 +26,6 @@ from apportion.vote.setup import Setup, is_about_counting
 
 MAY_CHANGE = ("apportion", "base_url")
 """Settings that another run may change: a newer version, or the same model served at another address."""
-
-NEW = {"give_up", "weight"}
-"""Settings that answers of version 0.1 do not name."""
-
-_HASH = re.compile(r'"secret:[0-9a-f]{8}"')
-"""What version 0.2 wrote in the place of a secret."""
 
 Samples = Mapping[int, Sample]
 """The samples of one question by their numbers, without their texts."""
@@ -176,7 +169,7 @@ def read_started(path: Path) -> dict[str, Any]:
     if not (path.exists() or samples_path(path).exists()):
         raise JournalError(f"answers must be in a file that exists, got {path}; check the path")
     try:
-        started = parse_json(_HASH.sub('"secret"', read_config(settings_path(path))))
+        started = parse_json(read_config(settings_path(path)))
         if not isinstance(started, dict):
             raise ValueError(f"settings are a JSON object, got {type(started).__name__}")
     except (OSError, ValueError) as error:
@@ -282,7 +275,7 @@ def _sampled(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _check_same(path: Path, started: Mapping[str, Any], settings: Mapping[str, Any], remedy: str) -> None:
     """Raise JournalError unless ``settings`` are those that the answers were ``started`` with."""
     try:
-        check_settings(path, started, settings, remedy, {*MAY_CHANGE, *(NEW - started.keys())})
+        check_settings(path, started, settings, remedy, MAY_CHANGE)
     except ConfigError as error:
         raise JournalError(str(error)) from error
 

@@ -33,15 +33,14 @@ def sealed(record: Mapping[str, Any]) -> str:
 
 
 def unsealed(line: str) -> dict[str, Any]:
-    """Return the record of a line that ``sealed`` wrote. A line without a checksum is returned as it is.
+    """Return the record of a line that ``sealed`` wrote.
 
     Raises ValueError if it is not a JSON object, or was changed since.
     """
     record = parse_json(line)
     if not isinstance(record, dict):
         raise ValueError("not a record")
-    checksum = record.pop("checksum", None)
-    if checksum is not None and checksum != _checksum(record):
+    if record.pop("checksum", None) != _checksum(record):
         raise ValueError("a line that was changed")
     return record
 

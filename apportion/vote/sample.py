@@ -8,6 +8,7 @@ from typing import Any, Self
 from apportion.answers import read_answer_now
 from apportion.answers.extraction import ends_reasoning
 from apportion.endpoint import Completion
+from apportion.endpoint.reply import CUT, FILTERED
 from apportion.runs.declared_types import check_fields
 from apportion.vote.lines import sealed, unsealed
 
@@ -68,28 +69,29 @@ class Sample:
     @property
     def truncated(self) -> bool:
         """Whether the completion was cut off at its maximum length."""
-        return (self.finish_reason or "").lower() in TRUNCATED
+        return CUT.search(self.finish_reason or "") is not None
 
     def read(self, extractor: Callable[[str], str | None]) -> Self:
         """Return the sample with the answer that ``extractor`` finds in its text. Without a text it is unchanged.
 
-        A completion that was cut off has one only if its reasoning had ended before.
+        A completion that was cut off has one only if its reasoning had ended before, and a filtered one has none.
         """
         if self.text is None:
             return self
-        return self.with_answer(None if self.cut_while_thinking else read_answer_now(extractor, self.text))
+        return self.with_answer(None if self.states_nothing else read_answer_now(extractor, self.text))
 
     def with_answer(self, answer: str | None) -> Self:
         """Return the sample with this answer."""
         return replace(self, answer=answer)
 
     @property
-    def cut_while_thinking(self) -> bool:
-        """Whether the completion was cut off before its reasoning ended, so that its text states no answer.
+    def states_nothing(self) -> bool:
+        """Whether the text states no answer: a filter ended it, or it was cut off before its reasoning ended.
 
         The prompt may have opened the reasoning, so a text without tags may be all reasoning.
         """
-        return self.truncated and not (self.reasoning or ends_reasoning(self.text or ""))
+        filtered = FILTERED.search(self.finish_reason or "") is not None
+        return filtered or (self.truncated and not (self.reasoning or ends_reasoning(self.text or "")))
 
     def without_text(self) -> Self:
         """Return the sample without its text and reasoning."""
@@ -110,10 +112,6 @@ class Sample:
         if min(counts) < 0 or sample.arrived == (sample.text_hash is None):
             raise ValueError("numbers that no sample has")
         return sample
-
-
-TRUNCATED = ("length", "max_tokens", "model_length")
-"""Finish reasons of a completion that reached its maximum length: OpenAI's, and those of servers that differ."""
 
 
 def _hash(text: str) -> str:

@@ -12,9 +12,12 @@ from apportion.vote.ballot import Ballot, total
 from apportion.vote.right import RightWinners, exact_interval
 
 REPEATS = (
-    "every sample of a question, or of a wave, was the same text: does the server sample, or ignore the temperature? "
-    "If it gives one seed to all samples of a request, use --wave 1"
+    "every sample of a question, or of a request, was the same text: does the server sample, or ignore the "
+    "temperature? If it gives one seed to all samples of a request, use --wave 1"
 )
+ONE_SEED = 0.9
+"""The share of questions whose requests each gave one text from which the server is taken to repeat itself. Where the
+model is certain, all samples of a few questions are the same text without a fault."""
 
 
 class Accuracy(NamedTuple):
@@ -78,8 +81,9 @@ class Summary:
     server does not count them, and means over nothing. ``seconds``, ``judge``, and the ``uncounted_`` tokens, of
     completions in no ballot and of their prompts, are of the last run only. ``unanswered`` questions have no sample
     with an answer. ``repeats`` says whether each question with three samples or more got the same text every time, as
-    from a server that decodes greedily, or in all samples of a wave; None without such questions. ``right`` is a bound
-    on right winners from labelled questions.
+    from a server that decodes greedily, or whether nearly all got one text a request, as from a server that gives one
+    seed to all samples of it; None without such questions. ``right`` is a bound on right winners from labelled
+    questions.
     """
 
     questions: int
@@ -131,7 +135,9 @@ def summarise(
         prompt = total(ballot.prompt_tokens for ballot in ballots)
         completion = total(ballot.completion_tokens for ballot in ballots)
     risks = [ballot.disagreement for ballot in ballots]
-    repeats = [ballot.repeats for ballot in ballots if ballot.repeats is not None]
+    same = [ballot.texts == 1 for ballot in ballots if ballot.samples - ballot.failed >= 3]
+    by_request = [ballot.repeats for ballot in ballots if ballot.repeats is not None]
+    one_seed = bool(by_request) and sum(by_request) >= ONE_SEED * len(by_request)
     return Summary(
         **totals,
         questions=questions,
@@ -151,7 +157,7 @@ def summarise(
         accuracy=_accuracy([ballot.correct for ballot in ballots if ballot.correct is not None]),
         unanswered=sum(ballot.stopped != "refused" and not ballot.votes for ballot in ballots),
         refused=sum(ballot.stopped == "refused" for ballot in ballots),
-        repeats=all(repeats) if repeats else None,
+        repeats=one_seed or all(same) if same else None,
         uncounted_completion_tokens=uncounted_tokens,
         judge=judge,
         seconds=seconds,

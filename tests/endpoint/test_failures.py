@@ -4,6 +4,7 @@ The faults are those of public reports: one refused sample of many, a crash over
 Retry-After, a model that loads, an error in a reply with status 200, and one page for browsers.
 """
 
+import json
 import random
 import time
 
@@ -55,6 +56,50 @@ def test_waiting_for_a_busy_server_costs_no_sample(monkeypatch, status, said):
     assert [each.error for each in found] == [None] * 2 and len(server.requests) > 5
 
 
+LIMIT = {"code": 429, "message": "Rate limit exceeded"}
+CHOICE = {"index": 0, "message": {"content": ""}, "finish_reason": None}
+BUSY = {
+    "a body": {"error": LIMIT},
+    "no choices": {"choices": [], "error": LIMIT},
+    "beside an empty choice": {"choices": [CHOICE], "error": LIMIT},
+    "in an empty choice": {"choices": [CHOICE | {"error": LIMIT, "finish_reason": "error"}]},
+    "digits": {"error": {"code": "429", "message": "slow down"}},
+    "a name": {"error": {"type": "rate_limit_error", "message": "slow down"}},
+    "Google's name": {"error": {"status": "RESOURCE_EXHAUSTED", "message": "slow down"}},
+    "a text": {"error": "429 Too Many Requests"},
+    "without a field": {"code": 429, "message": "slow down"},
+    "a list": [{"error": LIMIT}],
+    "overloaded": {"type": "error", "error": {"type": "overloaded_error", "message": "Busy"}},
+}
+"""Bodies of replies with status 200 that say that the server is busy."""
+
+
+@pytest.mark.parametrize("body", BUSY.values(), ids=BUSY)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_rate_limit_in_a_reply_of_status_200_is_waited_for_as_any_other(monkeypatch, body, stream):
+    monkeypatch.setattr(retries, "LONGEST_BUSY_WAIT", 0.02)
+    sent = json.dumps(body).encode()
+    if stream and isinstance(body, dict):
+        sent = b"data: " + sent + b"\n\ndata: [DONE]\n\n"
+    found, server, _ = sample([raw(200, sent)] * 5, 1, max_retries=1)
+    assert found[0].error is None and len(server.requests) == 6
+
+
+def test_another_error_in_a_reply_of_status_200_costs_one_sample():
+    body = json.dumps({"error": {"code": 500, "message": "no memory"}}).encode()
+    found, server, _ = sample([raw(200, body)] * 2, 1, max_retries=1)
+    assert found[0].error == "the server sent a reply without choices: no memory" and len(server.requests) == 2
+    unpaid = json.dumps({"error": {"code": "insufficient_quota", "message": "pay first"}}).encode()
+    found, server, _ = sample([raw(200, unpaid)], 1, max_retries=1)
+    assert "pay first" in found[0].error and len(server.requests) == 1
+
+
+def test_an_error_whose_fields_are_empty_is_none():
+    choice = {"index": 0, "message": {"content": "4"}, "finish_reason": "stop"}
+    body = json.dumps({"choices": [choice], "error": {"code": None, "message": None}}).encode()
+    assert texts(sample([raw(200, body)], 1)[0]) == ["4"]
+
+
 def test_want_of_credit_is_not_waited_for():
     found, server, _ = sample(lambda _: refused(429, "No credit: insufficient_quota"), 1)
     assert "insufficient_quota" in found[0].error and len(server.requests) == 1
@@ -67,7 +112,9 @@ def test_a_server_that_stays_busy_is_given_up(monkeypatch):
     assert found[0].error == "the server answered 429: Rate limit reached." and time.monotonic() - started < 5
 
 
-@pytest.mark.parametrize("reason", ["error", "abort"])
+@pytest.mark.parametrize(
+    "reason", ["error", "abort", "network_error", "insufficient_system_resource", "CANCELLED", "timeout"]
+)
 def test_a_completion_that_the_server_broke_off_is_no_sample(reason):
     """Two of four choices of a reply with status 200, and then the only one."""
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apportion.endpoint.completion import BadReply
+from apportion.endpoint.completion import Fault
 from apportion.endpoint.reply import error_text, read_reply
 from apportion.endpoint.stream import read_body
 from tests.endpoint.builders import endpoint, run, sample, take, texts
@@ -112,6 +112,11 @@ TWO = (
 )
 
 
+def test_a_stray_line_does_not_break_a_stream_that_has_ended():
+    ended = events(delta(0, content="4"), delta(0, "stop"), done=False)
+    assert texts(read(b": hello\n\nping\n\n" + ended + b"error: late\n\n")) == ["4"]
+
+
 @pytest.mark.parametrize("end", ["\n\n", "\r\n\r\n", "\r\r"])
 @pytest.mark.parametrize("done", [True, False])
 def test_a_stream_is_read_as_the_reply_that_it_adds_up_to(end, done):
@@ -136,6 +141,10 @@ def test_a_stream_of_plain_completions_is_read():
         (events(done=True), "a reply without choices"),
         (events(TWO[0], {"error": {"message": "no memory"}}), "an error in a stream: no memory"),
         (b'event: error\ndata: {"message": "no memory"}\n\n', "an error in a stream: no memory"),
+        (events(TWO[0], done=False) + b'error: {"message": "no memory"}\n\n', "an error in a stream: no memory"),
+        (b'error: {"message": "no memory"}\n\ndata: [DONE]\n\n', "an error in a stream: no memory"),
+        (events(TWO[0], done=False) + b'{"error": {"message": "no memory"}}', "an error in a stream: no memory"),
+        (events(TWO[0], done=False) + b"Internal Server Error\n\n", "an error in a stream: Internal Server Error"),
         (b"data: {half\n\n", "a stream with an event that is not JSON"),
         (events([]), "a stream with an event that is not a chunk"),
         (events({"choices": [{"index": "a"}]}), "a chunk whose choices are not objects with an index and a delta"),
@@ -144,7 +153,7 @@ def test_a_stream_of_plain_completions_is_read():
     ],
 )
 def test_what_is_no_reply_is_a_bad_reply(body, problem):
-    with pytest.raises(BadReply, match=f"^sent {problem}$"):
+    with pytest.raises(Fault, match=f"^sent {problem}$"):
         read(body)
 
 
@@ -196,7 +205,7 @@ streams = st.lists(json_values | replies).map(lambda chunks: events(*chunks))
 def test_any_body_is_completions_or_a_bad_reply(body):
     try:
         found = read(body)
-    except BadReply:
+    except Fault:
         return
     assert found and all(isinstance(completion.text, str) and completion.error is None for completion in found)
 

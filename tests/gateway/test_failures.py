@@ -62,6 +62,36 @@ def test_what_is_cut_off_while_it_thinks_does_not_vote():
     assert (own["votes"], own["unparsed"]) == ({"42": 2}, 2)
 
 
+ENDED = {
+    "content_filter": (1, 0), "sensitive": (1, 0), "SAFETY": (1, 0), "RECITATION": (1, 0), "refusal": (1, 0),
+    "model_context_window_exceeded": (1, 0), "MAX_TOKENS": (1, 0), "max_output_tokens": (1, 0),
+    "network_error": (0, 1), "insufficient_system_resource": (0, 1), "CANCELLED": (0, 1), "timeout": (0, 1),
+    "stop_sequence": (0, 0), "eos_token": (0, 0), "COMPLETE": (0, 0), "end_turn": (0, 0),
+}  # fmt: skip
+"""Reasons why a completion ended, whether it then holds no answer, and whether it is a failed sample."""
+
+
+@pytest.mark.parametrize("reason", ENDED)
+def test_what_a_server_broke_off_or_filtered_casts_no_vote(reason):
+    odd, lost = ok("First guess: the answer is 7", finish_reason=reason), seed_of(0, "", 1)
+    own = run(own_of(lambda request: odd if request.seed == lost else either("Answer: 42"), max_retries=0))
+    assert (own["unparsed"], own["failed"]) == ENDED[reason]
+    assert own["votes"].get("7", 0) == (ENDED[reason] == (0, 0))
+
+
+def test_a_stream_that_an_error_line_breaks_is_a_failed_sample_with_its_reason():
+    async def broken(request, send):
+        await send(STREAM)
+        await send(chunk(request, [{"index": 0, "delta": {"content": "Answer: 7"}, "finish_reason": None}]))
+        line = b'error: {"code": 500, "message": "Context size has been exceeded."}\n\ndata: [DONE]\n\n'
+        await send(b"%x\r\n%b\r\n0\r\n\r\n" % (len(line), line))
+
+    lost = seed_of(0, "", 1)
+    own = run(own_of(lambda request: broken if request.seed == lost else either("Answer: 42"), max_retries=0))
+    assert (own["failed"], own["votes"]) == (1, {"42": 4})
+    assert own["errors"] == ["the upstream server sent an error in a stream: Context size has been exceeded."]
+
+
 @pytest.mark.parametrize("usage", [True, False])
 def test_a_stream_without_its_end_is_read_when_its_choices_have_ended(usage):
     async def reply(request, send):

@@ -182,26 +182,11 @@ def test_other_settings_are_refused_by_name(out):
 def test_the_address_the_version_and_a_key_in_the_body_may_change(out):
     old, new = ({"extra_body": {"top_k": 20, "api_key": key}} for key in ("first-key", "second-key"))
     write(out, "a", setup=setup_of(**old))
-    hashed = {"top_k": 20, "api_key": "secret:63906248"}  # as version 0.2 wrote it
-    started = json.loads(settings_path(out).read_text()) | {"apportion": "99.0", "extra_body": hashed}
+    started = json.loads(settings_path(out).read_text()) | {"apportion": "99.0"}
     settings_path(out).write_text(json.dumps(started))
     assert list(finished(out, setup_of(**new, base_url="http://localhost:8001/v1"))) == ["a"]
     new["extra_body"]["top_k"] = 30
     expect_refusal(out, r"started with extra_body\.top_k = 20, got 30", setup_of(**new))
-
-
-def test_answers_of_version_0_1_can_be_continued(out):
-    """They have no counts of truncated samples, may have completions, and their settings know no ``give_up``."""
-    write(out, "a")
-    new = ("truncated", "finish_reasons", "aliases", "checksum")
-    old = {key: value for key, value in json.loads(out.read_text()).items() if key not in new}
-    out.write_text(json.dumps(old | {"completions": [{"text": "7", "answer": "7", "finish_reason": "stop"}]}) + "\n")
-    started = json.loads(settings_path(out).read_text())
-    del started["give_up"]
-    settings_path(out).write_text(json.dumps(started))
-    assert finished(out) == {"a": make_ballot("a")}
-    write(out, "b")
-    assert list(finished(out)) == ["a", "b"]
 
 
 def test_settings_may_change_while_nothing_was_sampled(out):

@@ -3,9 +3,10 @@ from dataclasses import replace
 
 import pytest
 
+from apportion.vote import count
 from apportion.vote.right import RightWinners
 from apportion.vote.summary import Prices, make_prices, summarise, summary_json, summary_text
-from tests.vote.builders import make_ballot
+from tests.vote.builders import make_ballot, make_sample
 
 LOW = pytest.approx(0.0125791, abs=1e-6)
 
@@ -103,9 +104,26 @@ def test_a_server_that_does_not_sample_gives_a_warning():
     assert summarise([greedy, make_ballot("c")], 5, 16, 1.0).repeats is False
     assert "does the server sample" not in summary_text(summarise([greedy, make_ballot("c")], 5, 16, 1.0))
     assert summarise([few], 5, 16, 1.0).repeats is None
-    one_seed = make_ballot("d", samples=12, votes={"7": 11}, waves=2, texts=2)
-    assert summarise([greedy, one_seed], 5, 16, 1.0).repeats is True
-    assert summarise([replace(one_seed, waves=6)], 5, 16, 1.0).repeats is False
+
+
+def test_one_seed_for_all_samples_of_a_request_gives_a_warning_beside_questions_asked_one_by_one():
+    one_seed, honest = make_ballot("a", repeats=True), make_ballot("b", repeats=False)
+    one_by_one = make_ballot("c", repeats=None)
+    assert summarise([one_seed, *[one_by_one] * 9], 10, 16, 1.0).repeats is True
+    assert summarise([one_seed, honest], 2, 16, 1.0).repeats is False
+    assert summarise([*[one_seed] * 9, honest], 10, 16, 1.0).repeats is True
+
+
+@pytest.mark.parametrize(
+    ("seeds", "texts", "repeats"),
+    [("aaabbb", "111222", True), ("aaabbb", "111223", False), ("abcddd", "123444", True), ("abcdef", "111111", None)],
+)
+def test_requests_that_each_gave_one_text_are_told_by_their_seeds(seeds, texts, repeats):
+    drawn = [
+        make_sample(number=place, seed=ord(seed), text_hash=text)
+        for place, (seed, text) in enumerate(zip(seeds, texts, strict=True))
+    ]
+    assert count.repeats(drawn) is repeats
 
 
 def test_without_finished_questions_all_means_are_unknown():
