@@ -56,8 +56,8 @@ def doubts_of(
     for name, length in lists.items():
         if length > usual:
             found.append(
-                f"{name} holds {length} values where groups have {usual:g} rows: one row may judge all, or these rows "
-                "are a selection, and no figure here is that of the run; give a row to each rollout"
+                f"{name} holds {length} values where groups have {usual:g} rows: one verdict for {length}, or a "
+                "selection of the rollouts, and no figure here is that of the run; give a row to each rollout"
             )
     return found + [said for said in [gold_answers(record)] if said]
 

@@ -169,8 +169,9 @@ def _without_number(name: str) -> str:
 
 
 def _names(files: Sequence[Path]) -> tuple[list[str], list[str]]:
-    """Return the names of the folders of files, and their own without suffixes."""
-    return [path.parent.name for path in files], [path.name.partition(".")[0] for path in files]
+    """Return the names of the folders of files, of those with a step if there are any, and their own."""
+    folders = ([part for part in path.parts[:-1] if STEP.search(part)] or [path.parent.name] for path in files)
+    return [each[-1] for each in folders], [path.name.partition(".")[0] for path in files]
 
 
 def evaluations_in_names(files: Sequence[Path]) -> list[bool]:

@@ -21,24 +21,11 @@ def detect(path: str, head: Head, found: Collection[str], renamed: Mapping[str, 
     names = set(found)
     if [name for name in found if name.startswith("correct_of_")]:
         return "visits"
-    if any(is_prime_rl(row) for row in head):
-        return "prime-rl"
     if path.endswith(".parquet") and {"step", "prompt", "completion", "advantage"} <= names:
         return "trl"
     if {"input", "output", "score"} <= names:
         return "verl"
     return "counts" if _counts(head, found, renamed) else "plain"
-
-
-def is_prime_rl(row: Mapping[str, Any]) -> bool:
-    """Return whether a row is an episode, a trace or a flat rollout of prime-rl or verifiers, by all that it has."""
-    traces = row.get("traces")
-    if isinstance(traces, list) and all(isinstance(trace, dict) for trace in traces):
-        return True
-    if "rewards" in row and isinstance(row.get("task"), dict):
-        return True
-    flat = {"example_id", "reward"} <= row.keys() and not {"env_name", "task"}.isdisjoint(row)
-    return flat and resolved("step", row, {}) is None
 
 
 def resolved(
@@ -102,7 +89,7 @@ def turn_in(head: Head, columns: Mapping[str, str], found: Collection[str]) -> t
     turn, step = columns.get("turn"), columns.get("step")
     if turn not in (None, step) and _begins_again(head, str(turn), columns, step, turn.lower() not in USUAL["step"]):
         return turn, step
-    steps = [name for name in found if name != step and name.lower() in {"step", *USUAL["step"]} - {*TURNS}]
+    steps = [name for name in found if name != step and name.lower() in {"step", *USUAL["step"]} - TURNS]
     other = steps[0] if steps else None
     return (step, other) if step is not None and _begins_again(head, step, columns, other, False) else None
 

@@ -13,7 +13,6 @@ from apportion.records.importing.names import (
     MOST_OTHERS,
     NAMES,
     NUMBERS,
-    PRIME_RL,
     RENAMED,
     TEXTS,
     UNDERSTOOD,
@@ -76,9 +75,9 @@ class Layout:
         return self.format == "trl" and role != "step"
 
     def ignored(self, found: Collection[str]) -> list[str]:
-        """Return the columns of ``found`` that nothing reads, as far as the format says which it has."""
+        """Return the columns of ``found`` that nothing reads."""
         read = {*self.columns.values(), *self.rewards, *self.others} | UNDERSTOOD
-        return [column for column in found if column not in read and self.format != "prime-rl"]
+        return [column for column in found if column not in read]
 
     @property
     def made_of_others(self) -> bool:
@@ -133,8 +132,6 @@ def layout_of(
     not be read. Raises RecordError if a column is missing, with everything that is missing, and for a column that was
     named in vain.
     """
-    if format == "prime-rl":
-        return Layout(format, {role: role for role in PRIME_RL})
     listed = ", ".join(map(str, found[:20])) + (", ..." if len(found) > 20 else "")
     _check_named(source, found, rewards, renamed, listed)
     own = {role: name for role, name in RENAMED.get(format, {}).items() if name in found} | dict(renamed)

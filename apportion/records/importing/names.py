@@ -45,76 +45,49 @@ the known answer of a problem, or its image: it tells apart problems that have t
 an evaluation from those of training, and ``run`` those of several runs or models from each other. ``rollout`` is the
 rollout of a row that is a ``turn`` of one."""
 
-TURNS = (
-    *("turn", "turn_idx", "turn_index", "turn_id", "turn_number", "turn_num", "env_step", "agent_step"),
-    *("episode_step", "sub_step", "step_idx", "step_index", "step_id", "step_number"),
-)
-
 USUAL = {
-    "step": (
-        *("global_step", "train_step", "training_step", "training_iteration", "iteration", "iter", "_step"),
-        *("steps", "global_steps", "rollout_step", "step_idx", "step_index", "step_id", "step_number"),
-    ),
-    "turn": TURNS,
-    "reward": ("score", "rewards", "scores", "scalar_reward", "total_reward", "final_reward", "reward_score"),
-    "correct": (
-        *("is_correct", "acc", "success", "passed", "pass", "solved", "exact_match", "task_correct", "correctness"),
-        *("resolved", "is_success", "is_solved", "is_passed", "math_verify", "extractive_match", "em", "graded_list"),
-        *("outcome", "verdict", "result", "status", "grade", "judgement", "judgment"),
-    ),
-    "trials": (
-        *("total", "num_total", "total_count", "n", "num_samples", "n_samples", "num_trials", "n_trials"),
-        *("num_rollouts", "n_rollouts", "num_generations", "n_generations", "attempts", "num_attempts", "tries"),
-        *("group_size", "k"),
-    ),
-    "share": (
-        *("pass_rate", "solve_rate", "success_rate", "accuracy", "pass@1", "pass_rates", "solve_rates"),
-        "success_rates",
-    ),
-    "tokens": (
-        *("completion_tokens", "generated_tokens", "output_tokens", "response_tokens", "num_tokens"),
-        *("completion_length", "response_length"),
-    ),
-    "prompt": ("question", "problem", "input", "query", "instruction", "prompts", "input_prompt"),
-    "id": (
-        *("prompt_id", "question_id", "problem_id", "task_id", "example_id", "doc_id", "qid", "idx", "instance_id"),
-        *("prompt_index", "problem_index", "question_index", "prompt_idx"),
-    ),
-    "answer": (
-        "extracted_prediction",
-        "pred",
-        "prediction",
-        "extracted_answer",
-        "predicted_answer",
-        "model_answer",
-        "pred_answer",
-    ),
-    "group": ("group_id", "group_idx", "group_index"),
-    "split": (
-        *("phase", "mode", "stage", "data_split", "dataset_split", "dataset_type", "subset", "partition"),
-        *(f"{before}{word}" for word in ("eval", "val", "validation", "test") for before in ("is_", "do_")),
-        *("eval", "val", "validate", "validation", "evaluation", "evaluate", "is_evaluation", "test"),
-        *("train", "training", "is_train", "is_training"),
-    ),
-    "run": (
-        *("run_id", "run_name", "experiment", "experiment_name", "model", "model_name"),
-        *("algo", "algorithm", "method", "checkpoint", "seed"),
-    ),
-    "rollout": (
-        *("rollout_id", "trajectory_id", "traj_id", "traj_uid", "episode_id", "episode", "sample_id", "rollout_idx"),
-        *("sample_idx", "trajectory_idx", "traj_idx", "rollout_index", "sample_index"),
-    ),
-    "gold": (
-        *("gts", "ground_truth", "gold", "gold_answer", "expected_answer", "target", "reference_answer", "solution"),
-        *("image", "images"),
-    ),
+    role: tuple(names.split())
+    for role, names in {
+        "step": "global_step train_step training_step training_iteration iteration iter _step steps global_steps "
+        "rollout_step step_idx step_index step_id step_number",
+        "turn": "turn_idx turn_index turn_id turn_number turn_num env_step agent_step episode_step sub_step step_idx "
+        "step_index step_id step_number",
+        "reward": "score rewards scores scalar_reward total_reward final_reward reward_score",
+        "correct": "is_correct acc success passed pass solved exact_match task_correct correctness resolved is_success "
+        "is_solved is_passed math_verify extractive_match em graded_list outcome verdict result status grade judgement "
+        "judgment",
+        "trials": "total num_total total_count n num_samples n_samples num_trials n_trials num_rollouts n_rollouts "
+        "num_generations n_generations attempts num_attempts tries group_size k",
+        "share": "pass_rate solve_rate success_rate accuracy pass@1 pass_rates solve_rates success_rates",
+        "tokens": "completion_tokens generated_tokens output_tokens response_tokens num_tokens completion_length "
+        "response_length",
+        "prompt": "question problem input query instruction prompts input_prompt",
+        "id": "prompt_id question_id problem_id task_id example_id doc_id qid idx instance_id prompt_index "
+        "problem_index question_index prompt_idx",
+        "answer": "extracted_prediction pred prediction extracted_answer predicted_answer model_answer pred_answer",
+        "group": "group_id group_idx group_index",
+        "split": "phase mode stage data_split dataset_split dataset_type subset partition is_eval do_eval is_val "
+        "do_val is_validation do_validation is_evaluation is_test do_test eval val validate validation evaluation "
+        "evaluate test train training is_train is_training",
+        "run": "run_id run_name experiment experiment_name model model_name algo algorithm method checkpoint seed",
+        "rollout": "rollout_id trajectory_id traj_id traj_uid episode_id episode sample_id rollout_idx sample_idx "
+        "trajectory_idx traj_idx rollout_index sample_index",
+        "gold": "gts ground_truth gold gold_answer expected_answer target reference_answer solution image images",
+        "counted": "num_correct n_correct correct_count num_passed n_passed passes successes c k",
+        "rollouts": "rollouts samples completions responses generations outputs attempts trajectories resps "
+        "output_list",
+        "right": "yes y t pass passed passes correct c right success successful succeeded solved resolved accepted ✓ ✔",
+        "wrong": "no n f fail failed fails failure incorrect i wrong unsuccessful unsolved unresolved rejected ✗ ✘",
+    }.items()
 }
-"""Other names under which people keep a column, the likeliest first."""
+"""Other names under which people keep a column, the likeliest first; of counts and lists of rollouts; and verdicts."""
+
+TURNS = {"turn", *USUAL["turn"]}
 
 WORDY = USUAL["correct"][-7:]
 """Names of a verdict, if all cells are verdicts; else they say something else."""
 
-COUNTED = ("num_correct", "n_correct", "correct_count", "num_passed", "n_passed", "passes", "successes", "c", "k")
+COUNTED = USUAL["counted"]
 """Names of a number of correct rollouts, beside a number of rollouts."""
 
 TOTALS = USUAL["trials"][:3]
@@ -123,23 +96,16 @@ TOTALS = USUAL["trials"][:3]
 RENAMED = {"verl": {"prompt": "input", "reward": "score", "group": "uid", "gold": "gts"}}
 """Columns that a tool calls otherwise."""
 
-PRIME_RL = ("step", "id", "prompt", "group", "reward", "tokens", "answer")
-"""Columns that are made of prime-rl's rollouts."""
-
 NAMES = {
     "trl": "TRL completions",
     "verl": "verl rollout dump",
-    "prime-rl": "prime-rl rollouts",
     "plain": "table of rollouts",
     "counts": "group counts per step",
     "visits": "group counts per visit",
 }
 """The formats that ``import_run`` reads, and what each is called in ``RunRecord.source``."""
 
-ROLLOUTS = {
-    *("rollouts", "samples", "completions", "responses", "generations", "outputs", "attempts", "trajectories"),
-    *("resps", "output_list"),
-}
+ROLLOUTS = USUAL["rollouts"]
 """Columns of a list of rollouts. A verdict beside them is one of all, such as their mean."""
 
 UNDERSTOOD = {"completion", "completions", "advantage", "output", "response", "responses", "generation", *USUAL["gold"]}
@@ -149,15 +115,7 @@ MOST_OTHERS = 4
 """Other columns that may be the reward whose figures are shown."""
 
 TRUTHS = {"true": 1.0, "false": 0.0}
-RIGHT = (
-    *("yes", "y", "t", "pass", "passed", "passes", "correct", "c", "right", "success", "successful", "succeeded"),
-    *("solved", "resolved", "accepted", "✓", "✔", "✅"),
-)
-WRONG = (
-    *("no", "n", "f", "fail", "failed", "fails", "failure", "incorrect", "i", "wrong", "unsuccessful"),
-    *("unsolved", "unresolved", "rejected", "✗", "✘", "❌"),
-)
-WORDS = TRUTHS | dict.fromkeys(RIGHT, 1.0) | dict.fromkeys(WRONG, 0.0)
+WORDS = TRUTHS | dict.fromkeys(USUAL["right"], 1.0) | dict.fromkeys(USUAL["wrong"], 0.0)
 """Verdicts in words, of any case. C and I are those of inspect_ai."""
 
 NO_NUMBER = -sys.float_info.max

@@ -15,7 +15,6 @@ from apportion.records.importing.files import evaluations_in_names, files_of, re
 from apportion.records.importing.formats import detect
 from apportion.records.importing.layout import Layout, layout_of, weights_of
 from apportion.records.importing.names import MOST_OTHERS, NAMES, TURNS, USUAL
-from apportion.records.importing.prime_rl import step_of
 from apportion.records.importing.source import HEAD, LATER_HEAD, LateColumns, Source
 from apportion.records.importing.visits import read_visits
 from apportion.records.rollout_log import ALWAYS, RecordError
@@ -108,14 +107,14 @@ def import_run(
             if path.name.startswith("step") and set(source.columns) >= ALWAYS:
                 raise RecordError(f"{path} is of a rollout log, which needs no import; open the folder {path.parent}")
             own = format or detect(path.name.lower(), source.head, source.columns, renamed)
-            chosen = chosen if place else own
+            chosen = chosen or own
             if own != chosen or kind_of(path) != kind_of(files[0]):
                 raise RecordError(
                     f"a run must have one format, got {own} in {path} and {chosen} in {files[0]}; import them apart"
                 )
-            if own in ("visits", "prime-rl") and (weights or renamed):
-                raise RecordError(f"{NAMES[own]} have fixed columns, got --reward or --column; leave it out")
             if own == "visits":
+                if weights or renamed:
+                    raise RecordError(f"{NAMES[own]} have fixed columns, got --reward or --column; leave it out")
                 if len(files) > 1:
                     raise RecordError(f"group counts per visit must be one file, got {len(files)}; give one")
                 record = read_visits(path, name)
@@ -129,14 +128,13 @@ def import_run(
                 layout = layout_of(str(path), own, source.columns, source.numeric, weights, renamed, source.head)
                 try:
                     step = None if "step" in layout.columns or steps is None else steps[place]
-                    assembly.add(path, layout, source.read(own), step, evaluations[place], runs[place])
+                    assembly.add(path, layout, source.read(), step, evaluations[place], runs[place])
                     break
                 except LateColumns as late:
                     source = replace(source, columns=[*source.columns, *late.columns])
             layouts.append(layout)
             folded |= source.folded
-            named = source.columns if own == "prime-rl" and step_of(path) is None else layout.columns
-            stepped |= "step" in named
+            stepped |= "step" in layout.columns
             ignored |= dict.fromkeys(layout.ignored(source.columns))
             said |= source.said
             lists |= source.list_lengths({*layout.columns.values(), *layout.rewards, *layout.others})
@@ -174,7 +172,7 @@ def import_run(
 
 def _other_steps(source: Source, column: str | None) -> list[str]:
     """Return the columns that may be the step in place of ``column``, and differ from it in the first rows."""
-    names = {"step", *USUAL["step"]} - {*TURNS}
+    names = {"step", *USUAL["step"]} - TURNS
     return [
         name
         for name in source.numeric

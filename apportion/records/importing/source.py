@@ -13,7 +13,6 @@ import numpy as np
 
 from apportion.records.importing.files import DOCUMENTS, document_of, rows_of
 from apportion.records.importing.names import NUMBERS, ROLLOUTS, TEXTS, USUAL, may_be_number
-from apportion.records.importing.prime_rl import rollouts_of
 from apportion.records.importing.unfolding import is_folded, one_filter, rows_in, unfolded
 from apportion.records.rollout_log import RecordError
 from apportion.rows import SUFFIXES, Rows, kind_of, schema_of
@@ -71,7 +70,7 @@ class Source:
         if sum(is_folded(row, renamed) for row in head) > len(head) / 2:
 
             def unfold() -> Rows:
-                return unfolded(slow(), renamed, path, said)
+                return unfolded(slow(), renamed, path)
 
             first = [row for _, row in islice(unfold(), rows)]
             return cls(path, *_columns(first), first, unfold, said, folded=True)
@@ -81,11 +80,8 @@ class Source:
             numeric = [*_numeric_columns(path), *words]
         return cls(path, columns, numeric, head, slow, said)
 
-    def read(self, format: str) -> Rows:
+    def read(self) -> Rows:
         """Yield all rows. Raise RecordError, and LateColumns for a row with columns that were not known."""
-        if format == "prime-rl":
-            yield from rollouts_of(self.path, self.said)
-            return
         late = NAMED - {*self.columns}
         for number, row in self.rows():
             if not late.isdisjoint(row):

@@ -10,13 +10,11 @@ from __future__ import annotations
 import re
 from ast import literal_eval
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from apportion.records.importing.files import parsed
-from apportion.records.importing.formats import is_prime_rl
 from apportion.records.importing.names import (
     COUNTED,
     EVALUATION,
@@ -28,6 +26,7 @@ from apportion.records.importing.names import (
     number_in,
     verdict_names,
 )
+from apportion.records.importing.prime_rl import inside, is_prime_rl, prime_rollouts
 from apportion.records.rollout_log import RecordError
 from apportion.rows import Rows, row_location
 from apportion.untrusted import shown
@@ -65,7 +64,7 @@ def is_folded(row: Mapping[str, Any], renamed: Mapping[str, str]) -> bool:
     """
     if _harness(row) is not None:
         return True
-    if renamed.get("trials") or is_prime_rl(row):
+    if renamed.get("trials"):
         return False
     names = verdict_names(renamed)
     own = [_listed(row[name]) for name in names if name in row]
@@ -76,18 +75,14 @@ def is_folded(row: Mapping[str, Any], renamed: Mapping[str, str]) -> bool:
     )
 
 
-def unfolded(rows: Rows, renamed: Mapping[str, str], path: Path, said: dict[str, None]) -> Rows:
-    """Yield one row a rollout, each with the number of the row that it came from. Raises RecordError.
-
-    What must be ``said`` of them is put there.
-    """
+def unfolded(rows: Rows, renamed: Mapping[str, str], path: Path) -> Rows:
+    """Yield one row a rollout, each with the number of the row that it came from. Raises RecordError."""
     names, groups = verdict_names(renamed), count(1)
-    harnesses = HARNESSES | {"lm-eval": partial(_lm_eval, said), "lighteval": partial(_lighteval, said)}
     lengths: dict[str, int] = {}
     for number, row in rows:
         at = row_location(path, number)
         harness = _harness(row)
-        found = harnesses[harness](row, at) if harness else _leaves(row, {}, names, groups, at, 0)
+        found = harness(row, at) if harness else _leaves(row, {}, names, groups, at, 0)
         yield from ((number, _with_parts(each, names, lengths, at)) for each in found)
 
 
@@ -144,22 +139,24 @@ def _keyed_rows(document: Mapping[str, Any]) -> list[Row] | None:
     return [{role: key, **row} for key, rows in document.items() for row in rows]
 
 
-def _harness(row: Mapping[str, Any]) -> str | None:
-    """Return the harness that wrote a row or document, a key of ``HARNESSES``; None for others."""
+def _harness(row: Mapping[str, Any]) -> Callable[[Row, str], Iterator[Row]] | None:
+    """Return what reads a row or document of a tool that is known by all that it has; None for others."""
+    if is_prime_rl(row):
+        return prime_rollouts
     if isinstance(row.get("samples"), list) and "eval" in row:
-        return "inspect"
+        return _inspect
     if "epoch" in row and isinstance(row.get("scores"), dict) and "input" in row:
-        return "inspect sample"
+        return _inspect_sample
     if {"doc_id", "resps", "filtered_resps"} <= row.keys():
-        return "lm-eval"
-    if all(isinstance(_of_lighteval(row, name), dict) for name in ("doc", "metric", "model_response")):
-        return "lighteval"
+        return _lm_eval
+    if isinstance(inside(row, "__doc__") or inside(row, "doc"), dict) and not {"metric", "__metric__"}.isdisjoint(row):
+        return _lighteval
     tasks = row.get("eval")
     if isinstance(tasks, dict) and tasks and all(isinstance(each, (list, dict)) for each in tasks.values()):
         first = next(iter(tasks.values()))
         entry = first[0] if isinstance(first, list) and first else first
         if isinstance(entry, dict) and {"base_status", "base"} & entry.keys():
-            return "evalplus"
+            return _evalplus
     return None
 
 
@@ -171,15 +168,14 @@ def _inspect(row: Row, at: str) -> Iterator[Row]:
 def _inspect_sample(sample: Row, at: str) -> Iterator[Row]:
     """Yield the one rollout of a sample. The first scorer's value is the reward; others have columns of their names."""
     _check_object("a sample", sample, at)
-    scores, output = sample.get("scores"), sample.get("output")
-    usage = output.get("usage") if isinstance(output, dict) else None
     made: Row = {
         "reward": None,
         "id": sample.get("id"),
         "prompt": sample.get("input"),
         "gold": str(sample.get("target")),
-        "tokens": usage.get("output_tokens") if isinstance(usage, dict) else None,
+        "tokens": inside(sample, "output", "usage", "output_tokens"),
     }
+    scores = sample.get("scores")
     for place, (name, score) in enumerate(scores.items() if isinstance(scores, dict) else ()):
         parts = score if isinstance(score, dict) else {"value": score}
         value = parts.get("value")
@@ -202,7 +198,7 @@ def one_filter(rows: Callable[[], Rows], said: dict[str, None]) -> Rows:
             said[f"rows of the filter {own} are left out, because they judge the same responses as {first}"] = None
 
 
-def _lm_eval(said: dict[str, None], row: Row, at: str) -> Iterator[Row]:
+def _lm_eval(row: Row, at: str) -> Iterator[Row]:
     """Yield the rollouts of a document: all that its metric is a share of, or the one that it judges."""
     named = row.get("metrics")
     names = named if isinstance(named, list) and named else LM_METRICS
@@ -214,8 +210,8 @@ def _lm_eval(said: dict[str, None], row: Row, at: str) -> Iterator[Row]:
     made = {"id": row["doc_id"], "prompt": _first_text(row.get("arguments")), "gold": str(row.get("target"))}
     trials = len(first) if first is not samples else 1
     if trials < 2 or len(kept) < trials:
-        _say_one_verdict(said, max(trials, len(samples)) if _first_text(samples[0]) in samples[0] else 1)
-        yield made | {"answer": str(answers[0] if answers else answers), "reward": row[metric]}
+        texts = [each for each in (first if trials > 1 else samples) if _first_text(each) in (each, *each)]
+        yield made | {"answer": str(answers[0] if answers else answers), "reward": row[metric], "responses": texts}
         return
     right = float(row[metric]) * trials
     if abs(right - round(right)) > 1e-6 * trials:
@@ -223,22 +219,13 @@ def _lm_eval(said: dict[str, None], row: Row, at: str) -> Iterator[Row]:
     yield from (made | {"reward": float(place < round(right))} for place in range(trials))
 
 
-def _lighteval(said: dict[str, None], row: Row, at: str) -> Iterator[Row]:
+def _lighteval(row: Row, at: str) -> Iterator[Row]:
     """Yield the one rollout of a document. The first metric is the reward; others have columns of their names."""
-    doc, metrics, response = (_of_lighteval(row, name) for name in ("doc", "metric", "model_response"))
-    texts = response.get("text")
-    _say_one_verdict(said, len(texts) if isinstance(texts, list) else 1)
+    doc, response = (row.get(name, row.get(f"__{name}__")) for name in ("doc", "model_response"))
+    metrics: Row = row.get("metric") or row.get("__metric__") or {}
+    _check_object("a metric", metrics, at)
     named = {name if place else "reward": value for place, (name, value) in enumerate(metrics.items())}
-    yield {"id": doc.get("id"), "prompt": doc.get("query")} | named
-
-
-def _of_lighteval(row: Mapping[str, Any], name: str) -> Any:
-    return row.get(name, row.get(f"__{name}__"))
-
-
-def _say_one_verdict(said: dict[str, None], responses: int) -> None:
-    if responses > 1:
-        said[f"{responses} responses of a problem have one verdict: one rollout a problem, and no group"] = None
+    yield {"id": inside(doc, "id"), "prompt": inside(doc, "query"), "responses": inside(response, "text")} | named
 
 
 LM_METRICS = ("exact_match", "acc", "pass@1", "pass_at_1", "score")
@@ -253,9 +240,6 @@ def _evalplus(row: Row, at: str) -> Iterator[Row]:
             _check_object("a result", entry, f"{task} of {at}")
             status = entry.get("plus_status") or entry.get("base_status")
             yield {"id": task, "correct": status == "pass", "base_status": entry.get("base_status") == "pass"}
-
-
-HARNESSES = {"inspect": _inspect, "inspect sample": _inspect_sample, "evalplus": _evalplus}
 
 
 def _check_object(what: str, value: Any, at: str) -> None:

@@ -223,7 +223,7 @@ def test_one_verdict_of_several_responses_is_one(opened, tmp_path):
         (opened(lm_eval([["7"]] * 4, ["7"] * 4)), 4),
         (open_run(parquet(tmp_path / "run.parquet", [one])), 2),
     ):
-        assert run.trials.max() == 1 and any(f"{number} responses of a problem have one" in said for said in run.doubts)
+        assert run.trials.max() == 1 and any(f"responses holds {number} values" in said for said in run.doubts)
     run = opened([{"prompt": f"q{q}", "responses": ["a"] * 4, "correct": q % 2} for q in range(8)])
     assert run.trials.max() == 1 and any(
         "responses holds 4 values where groups have 1 rows" in said for said in run.doubts

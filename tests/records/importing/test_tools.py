@@ -179,11 +179,13 @@ def test_flat_rows_of_prime_rl_are_grouped_by_their_group(tmp_path):
     ]
     rows[3]["error"] = {"type": "Timeout"}
     found, summary = import_run([jsonl(tmp_path / "step_5/train_rollouts.jsonl", rows)])
-    assert found.ids == ["sums/3"] and found.step.tolist() == [5, 5] and found.trials.tolist() == [2, 1]
+    assert found.ids == ["sums/3"] and found.step.tolist() == [0, 0] and found.trials.tolist() == [2, 1]
     assert summary.without_reward == 1
     evaluation = open_run(jsonl(tmp_path / "results.jsonl", rows))  # of verifiers, without a step
     assert evaluation.step.tolist() == [0, 0] and evaluation.doubts[0].startswith("no column is a step")
-    assert not any("no column is a step" in doubt for doubt in found.doubts)
+    jsonl(tmp_path / "step_6/train_rollouts.jsonl", rows)
+    both = open_run(tmp_path, columns={"tokens": ""})
+    assert both.step.tolist() == [5, 5, 6, 6] and "the number in the name of a file" in both.doubts[0]
 
 
 def test_summaries_of_tinker_cookbook_are_read_without_its_evaluations(tmp_path):
