@@ -43,7 +43,7 @@ def numbers_of(path: Path, layout: Layout, role: str, rows: Rows) -> Floats:
         low, high, whole = layout.limits(role)
         cell = cells[int(wrong.argmax())]
         said = f"{column} must be a {'whole' if whole else 'finite'} number from {low:g} to {high:g}, got {shown(cell)}"
-        _refuse(path, rows, wrong, said, _remedy(role, cell, path))
+        _refuse(path, rows, wrong, said, _remedy(role, cell, path, rows[int(wrong.argmax())][1]))
     return numbers
 
 
@@ -82,14 +82,15 @@ def _refuse(path: Path, rows: Rows, wrong: Mask, said: str, remedy: str) -> None
         raise RecordError(f"{said} in {row_location(path, rows[int(wrong.argmax())][0])}; {remedy}")
 
 
-def _remedy(role: str, cell: Any, path: Path) -> str:
+def _remedy(role: str, cell: Any, path: Path, row: dict[str, Any]) -> str:
     """Return what to do about a wrong number."""
     if str(cell).strip().lower() in MISSING and role not in OPTIONAL:
         return f"correct it, or {'leave it empty' if kind_of(path) == '.csv' else 'write null'} for a missing one"
     if role in OPTIONAL:
         return f"correct it, or leave the column out by --column {role}="
-    if role == "correct":
-        return "correct it, or name the number of rollouts by --column trials= or a score by --reward"
+    if role == "correct" and (right := number_in(cell)) > 1:
+        larger = [name for name, other in row.items() if other is not cell and number_in(other) >= right]
+        return f"correct it{f', or name the number of rollouts by --column trials={larger[0]}' if larger else ''}"
     return "correct it"
 
 

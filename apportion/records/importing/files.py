@@ -23,8 +23,10 @@ DOCUMENTS = (".json", ".eval")
 DOCUMENT_BYTES = 2**30
 
 
-COUNTS_RUNS = re.compile(r"(?:^|[^a-z])(?:seed|run|exp|experiment|trial|model|version|v)[-_]?[0-9]")
-"""Names whose number is that of a run, a model or a seed."""
+PART = re.compile(
+    r"(?:rank|part|shard|worker|proc|process|gpu|node|host|chunk|dp)[-_]?[0-9]+(?:[-_]?of[-_]?[0-9]+)?|^[0-9]+$"
+)
+"""Names of the files of parts of one run, such as those of its processes."""
 
 
 def files_of(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
@@ -49,8 +51,8 @@ def files_of(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
         chosen = tables or [each for each in chosen if kind_of(each) == ".eval"] or _below(folder)
         if not chosen:
             raise RecordError(
-                f"a folder must have files that end in {', '.join(SUFFIXES)}, got none in {path}; check the path, or "
-                "log the next run: TRL by log_completions=True, verl by trainer.rollout_data_dir"
+                f"a folder must have files that end in {', '.join(SUFFIXES)}, got none in {path}; {_or_one(folder)}log "
+                "the next run: TRL by log_completions=True, verl by trainer.rollout_data_dir"
             )
         found += sorted(chosen, key=natural)
         left += [each for each in files if each not in set(chosen)]
@@ -153,19 +155,23 @@ def steps_in_names(files: Sequence[Path]) -> list[int] | None:
 def runs_in_names(files: Sequence[Path]) -> list[str]:
     """Return the run of each file by the names of its folders and its own; "" if all are of one run.
 
-    Names that differ in their numbers alone are of parts or steps, unless they number runs, models or seeds.
+    Names that differ in the number of a part or a step alone are of one.
     """
     if len(files) < 2:
         return [""] * len(files)
     whole = [path.absolute() for path in files]
     shared = len(Path(os.path.commonpath([path.parent for path in whole])).parts)
     names = [[*path.parts[shared:-1], path.name.partition(".")[0]] for path in whole]
-    runs = ["/".join(filter(None, map(_without_number, parts))) for parts in names]
+    runs = ["/".join(filter(None, (PART.sub("", STEP.sub("", part)) for part in parts))) for parts in names]
     return runs if len(set(runs)) > 1 else [""] * len(files)
 
 
-def _without_number(name: str) -> str:
-    return name if COUNTS_RUNS.search(name.lower()) else re.sub(r"[-_.]?[0-9]+", "", name)
+def _or_one(folder: Path) -> str:
+    """Return the advice to name one of the folders that have tables."""
+    found = sorted(
+        {each.parent.name for each in folder.glob("*/*") if kind_of(each) and kind_of(each) not in DOCUMENTS}
+    )
+    return f"name one of its folders: {', '.join(found[:6])}; or " if found else "check the path, or "
 
 
 def _names(files: Sequence[Path]) -> tuple[list[str], list[str]]:

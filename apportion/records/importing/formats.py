@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from apportion.records.importing.names import COUNTED, TOTALS, TURNS, USUAL, is_evaluation, number_in
+from apportion.records.importing.names import COUNTED, SPLIT, TOTALS, TURNS, USUAL, is_evaluation, number_in
 
 Head = Sequence[Mapping[str, Any]]
+
+VERDICT = re.compile("pass|correct|scor|acc|rew|success|result|valid$|ok")
+"""What a flag that speaks of a test or an evaluation is called if it is its verdict."""
 
 MOST_SPLITS = 8
 """Splits of the data that a column may name."""
@@ -74,8 +78,10 @@ def split_in(head: Head, found: Collection[str]) -> str | None:
     usual = [by_name[name] for name in ("split", *USUAL["split"]) if name in by_name]
     for name in (*usual, *found):
         cells = {row.get(name) for row in head if isinstance(row.get(name), (str, bool, int, float))}
-        texts = name in usual or all(isinstance(cell, str) for cell in cells)
-        if texts and 0 < len(cells) <= MOST_SPLITS and all(is_evaluation(name, cell) is not None for cell in cells):
+        flag = SPLIT.search(name.lower()) and not VERDICT.search(name.lower())
+        kinds = (str, bool) if flag else (str,)
+        may_be = name in usual or all(isinstance(cell, kinds) for cell in cells)
+        if may_be and 0 < len(cells) <= MOST_SPLITS and all(is_evaluation(name, cell) is not None for cell in cells):
             return name
     late = [name for name in usual if all(row.get(name) is None for row in head)]
     return next(iter(late + usual), None)

@@ -53,6 +53,9 @@ SHARES = {"share", *USUAL["share"]}
 COUNTS = SHARES | {"correct", *COUNTED, *USUAL["correct"]}
 """Columns of shares, and of numbers of correct rollouts."""
 
+ABOUT = {name for role in ("step", "id", "split") for name in (role, *USUAL[role])} - {"id", "test", "eval", "val"}
+"""Columns that are looked for in objects of a row too."""
+
 KEYS = {"id", "prompt", *USUAL["id"], *USUAL["prompt"]}
 """Columns that say which prompt a row is of."""
 
@@ -83,7 +86,7 @@ def unfolded(rows: Rows, renamed: Mapping[str, str], path: Path) -> Rows:
         at = row_location(path, number)
         harness = _harness(row)
         found = harness(row, at) if harness else _leaves(row, {}, names, groups, at, 0)
-        yield from ((number, _with_parts(each, names, lengths, at)) for each in found)
+        yield from ((number, _with_parts(each | _lifted(each), names, lengths, at)) for each in found)
 
 
 def rows_in(document: Any, renamed: Mapping[str, str], path: Path) -> Rows:
@@ -124,7 +127,7 @@ def _table_rows(document: Mapping[str, Any]) -> list[Row] | None:
 
 
 def _keyed_rows(document: Mapping[str, Any]) -> list[Row] | None:
-    """Return the rows of several lists, each with its key: the prompt if the rows have none, a step or a split."""
+    """Return the rows of several lists, each with its key: the prompt if rows have none, a step, a split or a run."""
     lists = [value for value in document.values() if value and _is_list_of_objects(value)]
     if len(lists) < max(2, len(document)):
         return None
@@ -134,6 +137,8 @@ def _keyed_rows(document: Mapping[str, Any]) -> list[Row] | None:
         role = "step"
     elif any(EVALUATION.match(key.lower()) for key in document):
         role = "split"
+    elif all(rows[0].keys() == lists[0][0].keys() for rows in lists):
+        role = "run"
     else:
         return None
     return [{role: key, **row} for key, rows in document.items() for row in rows]
@@ -145,7 +150,7 @@ def _harness(row: Mapping[str, Any]) -> Callable[[Row, str], Iterator[Row]] | No
         return prime_rollouts
     if isinstance(row.get("samples"), list) and "eval" in row:
         return _inspect
-    if "epoch" in row and isinstance(row.get("scores"), dict) and "input" in row:
+    if {"id", "epoch", "input"} <= row.keys() and isinstance(row.get("scores"), dict):
         return _inspect_sample
     if {"doc_id", "resps", "filtered_resps"} <= row.keys():
         return _lm_eval
@@ -284,6 +289,14 @@ def _leaves(
         for child in cell if isinstance(cell, list) else [cell]:
             if isinstance(child, dict):
                 yield from _leaves(child, own, names, groups, at, depth + 1, its_group)
+
+
+def _lifted(row: Mapping[str, Any]) -> Row:
+    """Return the step, the id and the split that lie in an object of a row, such as its attributes, and not in it."""
+    inner = (pair for cell in row.values() if isinstance(cell, dict) for pair in cell.items())
+    return {
+        name: cell for name, cell in inner if name in ABOUT and name not in row and not isinstance(cell, (dict, list))
+    }
 
 
 def _counts_in(value: Mapping[str, Any]) -> list[str]:

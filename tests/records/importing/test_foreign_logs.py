@@ -2,12 +2,14 @@
 
 import gzip
 import json
+import re
 
 import numpy as np
 import pytest
 
 from apportion.records import RecordError, open_run
 from tests.records.importing.tables import comma_separated, jsonl, parquet, renamed, rollouts, without
+from tests.records.importing.test_doubts import DOUBTED
 
 ROWS = rollouts()
 GROUPS = {
@@ -43,7 +45,8 @@ def of_groups(made):
 
 FLAGS = """validate true false => is_val 1 0 => is_validation "True" "False" => is_eval "yes" "no" => eval true false =>
 split "held_out" "train" => subset "test" "train" => is_train false true => training 0 1 => source "eval" "train" =>
-data_source "aime_test" "dapo_train" => stage "evaluation" "rollout" => prefix "val-core" "train" => test true false"""
+data_source "aime_test" "dapo_train" => eval_only true false =>
+heldout true false => stage "evaluation" "rollout" => prefix "val-core" "train" => test true false"""
 
 
 @pytest.mark.parametrize("flag", [flag.strip() for flag in FLAGS.split("=>")])
@@ -59,7 +62,7 @@ def test_rows_of_a_validation_are_left_out_under_any_flag(opened, flag, late):
 
 
 def test_a_column_that_may_be_a_flag_but_is_none_leaves_no_row_out(opened):
-    for column in ({"mode": "greedy"}, {"test": 0.5}, {"valid": True}, {"phase": 1}, {"source": "test"}):
+    for column in ({"mode": "greedy"}, {"test": 0.5}, {"valid": True}, {"phase": 1}, {"source": "test"}, {"tests": 1}):
         assert figures(opened([row | column for row in ROWS])) == counted(ROWS)
 
 
@@ -248,7 +251,9 @@ def test_two_filters_of_one_response_are_one_rollout(opened):
         assert any("rows of the filter flexible are left out" in said for said in run.doubts)
 
 
-@pytest.mark.parametrize("names", ["grpo dapo vip", "seed0 seed1 seed2", "a/1 a/2 b/1 b/2", "run-1 run-2"])
+@pytest.mark.parametrize(
+    "names", ["grpo dapo vip", "seed0 seed1 seed2", "a/1 a/2 b/1 b/2", "run-1 run-2", "lr1e-5 lr3e-6"]
+)
 @pytest.mark.parametrize("step", ["step", "no"])
 def test_several_runs_in_a_folder_are_refused_with_their_names(tmp_path, names, step):
     for name in names.split():
@@ -353,3 +358,56 @@ def test_a_group_of_rows_that_follow_each_other_stays_one_with_the_other_figure(
         f"--column group=4 makes groups of 4, and {share[0]} would be dead in place of {share[1]}" in said
         for said in run.doubts
     )
+
+
+def test_steps_and_flags_in_an_object_of_a_row_are_found(opened):
+    rows = [
+        {
+            "attributes": {"step": row["step"], "validate": late},
+            "prompt": row["prompt"],
+            "output": {"reward": row["reward"]},
+        }
+        for late in (False, True)
+        for row in ROWS
+    ]
+    run = opened(rows)
+    assert figures(run) == counted(ROWS) and any("36 of 72 rows are of evaluations" in said for said in run.doubts)
+
+
+def test_runs_of_a_document_and_of_folders_are_told_apart_or_refused(tmp_path):
+    (tmp_path / "runs.json").write_text(json.dumps({"grpo": ROWS, "dapo": ROWS}))
+    run = open_run(tmp_path / "runs.json")
+    assert len(run.step) == 18 and any("rows of 2 runs or models" in said for said in run.doubts)
+    for name in ("grpo", "dapo"):
+        jsonl(tmp_path / "logs" / name / "rollouts.jsonl", ROWS)
+    with pytest.raises(RecordError, match="name one of its folders: dapo, grpo; or log"):
+        open_run(tmp_path / "logs")
+
+
+REMEDIES = {
+    **{name: rows for name, (rows, *_) in DOUBTED.items()},
+    **FORMATS,
+    **COUNTS,
+    **{name: turns(reward="all", **made) for name, (made, _) in TURNS.items()},
+    "drawn again": twice(lambda groups: groups),
+    "counts of another name": of_groups(lambda own: {"correct": int(sum(own)) + 1, "draws": 5}),
+    "no name of a reward": renamed(ROWS, reward="pts"),
+    "two values": [row | {"reward": row["reward"] * 2} for row in ROWS],
+    "a step beside": [row | {"iteration": row["step"] // 2} for row in ROWS],
+}
+
+
+@pytest.mark.parametrize("name", REMEDIES)
+def test_every_remedy_that_is_printed_is_accepted(opened, name):
+    rows = REMEDIES[name]
+    try:
+        said = opened(rows).doubts
+    except RecordError as error:
+        said = [str(error)]
+    for text in said:
+        for role, column in re.findall(r"(?:--column |as in )(\w+)=([^\s;,)]*)", text):
+            if not column.isupper():
+                opened(rows, columns={role: column})
+        for column in re.findall(r"--reward ([^\s;,)=]+)", text):
+            if not column.isupper():
+                opened(rows, rewards=[column])
