@@ -1,6 +1,6 @@
 """A stream without batches: its price against batches, and slots in use.
 
-The price is replayed on a recorded GRPO run; the slots are simulated (``apportion.simulation``).
+The price is replayed on a recorded GRPO run; the slots are simulated (``benchmarks.slots``).
 
     python -m benchmarks.stream
 """
@@ -19,12 +19,12 @@ from apportion.allocators.spending.price import Price
 from apportion.allocators.vip import gradient_variance, minimise_noise
 from apportion.predictors import EmpiricalBayes, MeanLengths
 from apportion.replay.foresight import batches_of
-from apportion.simulation import InOrder, Slots, simulate_slots
 from apportion.stream import Stream
 from apportion.types import Floats, Plan
 from benchmarks.common import spread, table, write
 from benchmarks.expected import HIGH, LOW, near_truth
 from benchmarks.real_run_data import grpo_run
+from benchmarks.slots import InOrder, Slots, simulate_slots
 
 SEEDS = (0, 1, 2)
 BATCH, SIZE, EPOCHS, SHOWN = 128, 8, 8, (0, 1, 7)

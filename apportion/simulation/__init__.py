@@ -2,7 +2,7 @@
 
 ``Population`` holds the truth, and ``sampler_at`` samples it for ``collect``. ``make_rule`` reads a rule from a short
 text. ``simulate`` compares rules, and ``simulated_record`` returns the record of a simulated run. ``check_allocator``
-checks a rule of your own. ``simulate_slots`` runs a stream on an engine that samples all the time.
+checks a rule of your own.
 """
 
 from apportion.simulation.contract import check_allocator
@@ -14,14 +14,10 @@ from apportion.simulation.record import simulated_record, true_success
 from apportion.simulation.rules import Oracle, SimulatedRule, make_predictor, make_rule
 from apportion.simulation.sampler import Outcomes, PopulationSampler, draw_outcomes, sampler_at
 from apportion.simulation.simulate import RuleCourse, SimulatedEstimate, Simulation, estimate, simulate
-from apportion.simulation.slots import InOrder, KnownLengths, NewFirst, SlotMeasures, Slots, simulate_slots
 
 __all__ = [
     "SHAPES",
     "BetaMixture",
-    "InOrder",
-    "KnownLengths",
-    "NewFirst",
     "Oracle",
     "Outcomes",
     "Population",
@@ -32,8 +28,6 @@ __all__ = [
     "SimulatedRule",
     "SimulatedStep",
     "Simulation",
-    "SlotMeasures",
-    "Slots",
     "StepMeasures",
     "check_allocator",
     "course",
@@ -46,7 +40,6 @@ __all__ = [
     "named_shape",
     "sampler_at",
     "simulate",
-    "simulate_slots",
     "simulated_record",
     "true_success",
 ]

@@ -25,7 +25,7 @@ from apportion.loop import collect, collect_async
 from apportion.predictors import EMBEDDERS, PREDICTORS, MeanLengths, UniformPrior
 from apportion.replay import replay
 from apportion.selection import SELECTORS
-from apportion.simulation import Population, Slots, simulate
+from apportion.simulation import Population, simulate
 from apportion.solve import solve
 from apportion.stopping import RULES, decide
 from apportion.stream import Stream
@@ -182,7 +182,6 @@ MADE: dict[str, Callable[..., Any]] = {
     "replay": partial(replay, made_run(), rules={"vip": VIP()}),
     "population": Population,
     "simulation": partial(simulate, Population(prompts=2_000_000), rules=["vip"]),
-    "slots": partial(Slots, slots=1, prompts=1),
 }
 
 

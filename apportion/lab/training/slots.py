@@ -2,8 +2,8 @@
 
 A rollout is sampled by the policy of its request and ends later, so it may be trained on after updates. It is drawn at
 the latest before the policy moves. So no old weights are kept, and the slots are sampled together. Its time does not
-depend on what is drawn: it is the number of tokens of a right answer times a lognormal factor (``simulation.Slots``).
-So longer problems, which are harder, take longer.
+depend on what is drawn: it is the number of tokens of a right answer times a lognormal factor, half of
+whose variance is the problem's. So longer problems, which are harder, take longer.
 """
 
 import heapq
@@ -21,13 +21,19 @@ from apportion.lab.training.pool import Pool
 from apportion.lab.training.settings import Training
 from apportion.predictors.saved import SavedValues
 from apportion.selection import Selector
-from apportion.simulation import Slots
 from apportion.stream import Stream, Ticket, Update
 from apportion.stream.unit import ROLLOUT
 from apportion.types import Rollout
 
 UPDATE = 0.5
 """The time of an update over that of sampling one with all slots."""
+SHARED = 0.5
+"""The share of the variance of log times, which is 1, that is the problem's."""
+CUT = 0.99
+LONGEST = NormalDist().inv_cdf(CUT)
+"""Log times are cut at this quantile, as ``max_response_length`` does."""
+MEAN_TIME = math.exp(0.5) * NormalDist().cdf(LONGEST - 1) + (1 - CUT) * math.exp(LONGEST)
+"""The mean of the cut lognormal factor."""
 
 
 class SlotSampler:
@@ -52,11 +58,10 @@ class SlotSampler:
             allocator, pool.prompts, rows_an_update=rows, age_bound=training.age_bound, selection=selection, seed=seed
         )
         self._sampler, self._slots, self._seed = sampler, training.slots, seed
-        engine = Slots(slots=training.slots, prompts=len(pool.problems), seed=seed)
         tokens = np.array([2 * len(problem.operations) + 1 for problem in pool.problems])
-        self._log_times, self._rest = np.log(tokens) + engine.log_lengths, engine.sigma * math.sqrt(1 - engine.shared)
-        self._longest = np.log(tokens) + engine.sigma * NormalDist().inv_cdf(engine.longest)
-        self._update_time = UPDATE * rows * engine.mean_length * float(tokens.mean()) / training.slots
+        own = math.sqrt(SHARED) * np.random.default_rng([seed, 6]).normal(0, 1, len(tokens))
+        self._log_times, self._longest = np.log(tokens) + own, np.log(tokens) + LONGEST
+        self._update_time = UPDATE * rows * MEAN_TIME * float(tokens.mean()) / training.slots
         self._place = {prompt.id: place for place, prompt in enumerate(pool.prompts)}
         self._now = 0.0
         self._ends: list[tuple[float, int]] = []
@@ -120,5 +125,5 @@ class SlotSampler:
 
     def _time(self, ticket: Ticket) -> float:
         place = self._place[ticket.prompt.id]
-        noise = self._rest * np.random.default_rng([self._seed, ticket.number]).standard_normal()
+        noise = math.sqrt(1 - SHARED) * np.random.default_rng([self._seed, ticket.number]).standard_normal()
         return float(np.exp(min(self._log_times[place] + noise, self._longest[place])))

@@ -20,9 +20,8 @@ from statistics import NormalDist
 import numpy as np
 
 from apportion.checks import check_integer, check_numbers
-from apportion.predictors import MeanLengths
 from apportion.stream import Stream, Ticket, Update
-from apportion.types import Batch, Counts, Floats, Group, Prompt, Rollout
+from apportion.types import Floats, Prompt, Rollout
 
 DRAWS = 64
 """Draws of a prompt, after which its lengths and verdicts repeat."""
@@ -47,10 +46,6 @@ class Slots:
         seed: of all draws.
 
     Raises ValueError for settings that make no sense.
-
-    >>> engine = Slots(slots=8, prompts=4)
-    >>> [prompt.id for prompt in engine.members], engine.mean_length < math.exp(0.5)
-    (['0', '1', '2', '3'], True)
     """
 
     slots: int
@@ -101,40 +96,24 @@ class SlotMeasures:
 
     Args:
         utilisation: share of the time of all slots in which they sampled.
-        mixed: groups with both verdicts that were trained, per slot and median length.
         largest_age: of any group at the start of its update, in updates.
         age: mean of it.
-        long_age: mean of it for the tenth of the prompts with the longest samples.
-        long_share: the share of that tenth among the groups trained, over its share among the prompts.
+        long_share: share of the tenth of the prompts with the longest samples among the groups trained, over its share
+            among the prompts.
         budget: rollouts granted per prompt that was opened.
         carry: the largest deviation from the budget at any time, in rollouts.
-        seconds: median lengths that the run took.
-        least: the least that it could have taken with an age bound of 0, in any order of the same requests. An update
-            needs its work over the slots, and its longest prompt, round after round.
     """
 
     utilisation: float
-    mixed: float
     largest_age: int
     age: float
-    long_age: float
     long_share: float
     budget: float
     carry: float
-    seconds: float
-    least: float
 
 
 def simulate_slots(engine: Slots, make: Callable[[Sequence[Prompt]], Stream], updates: int = 40) -> SlotMeasures:
-    """Return the measures of ``updates`` updates of the stream that ``make`` returns for the prompts of ``engine``.
-
-    >>> from apportion import Uniform
-    >>> def make(prompts):
-    ...     return Stream(Uniform(4), prompts, rows_an_update=16, age_bound=0)
-    >>> measures = simulate_slots(Slots(slots=4, prompts=32, sigma=0.0), make, updates=8)
-    >>> measures.utilisation, measures.largest_age, measures.budget
-    (1.0, 0, 4.0)
-    """
+    """Return the measures of ``updates`` updates of the stream that ``make`` returns for the prompts of ``engine``."""
     check_integer("updates", updates, 4, "the first quarter is left out")
     return _Run(engine, make(engine.members)).measures(updates)
 
@@ -161,8 +140,7 @@ class _Run:
         self.carry = 0.0
         self.update: Update | None = None
         self.ages: list[tuple[int, bool]] = []
-        self.mixed = self.started = 0
-        self.least = 0.0
+        self.started = 0
         self.update_time = engine.update * stream.rows_an_update * engine.mean_length / engine.slots
 
     def measures(self, updates: int) -> SlotMeasures:
@@ -171,7 +149,7 @@ class _Run:
         while self.stream.version < updates:
             if self.stream.version >= updates // 4 and not self.started:
                 self.started, begun = self.stream.version, (self.now, self.busy)
-                self.mixed, self.ages, self.least = 0, [], 0.0
+                self.ages = []
             if not self.events and math.isinf(self.stream.deadline):
                 raise ValueError("the stream must ask for rollouts or train, got neither; give it more prompts")
             self._step()
@@ -181,15 +159,11 @@ class _Run:
         opened = self.stream.counts["opened"]
         return SlotMeasures(
             utilisation=(self.busy - begun[1]) / (time * self.engine.slots) if time else 0.0,
-            mixed=self.mixed / (time * self.engine.slots) if time else 0.0,
             largest_age=int(ages.max()),
             age=float(ages.mean()),
-            long_age=float(ages[long].mean()) if long.any() else 0.0,
             long_share=float(long.mean() / self.long.mean()),
             budget=(self.asked + self.stream.pending) / max(1, opened),
             carry=self.carry,
-            seconds=time,
-            least=self.least,
         )
 
     def _step(self) -> None:
@@ -234,10 +208,6 @@ class _Run:
             place = int(group.prompt.id)
             self.turn[place] += 1
             self.ages.append((age, bool(self.long[place])))
-            self.mixed += group.informative
-        work = sum(rollout.tokens or 0 for group in self.update.groups for rollout in group.rollouts) / LENGTH
-        longest = max(map(_longest, self.update.groups), default=0.0)
-        self.least += self.update_time + max(work / self.engine.slots, longest)
         self.stream.trained(self.update.version)
         self.update = None
 
@@ -249,14 +219,6 @@ class _Run:
         draw = self._draw(ticket)
         failed = not ticket.attempt and self.chance[draw] >= 1 - self.engine.failing
         return None if failed else Rollout(bool(self.right[draw]), tokens=max(1, round(LENGTH * self.lengths[draw])))
-
-
-def _longest(group: Group) -> float:
-    """Return the time of a group that has all slots: of its longest rollouts, round after round."""
-    rounds: dict[int, int] = {}
-    for rollout in group.rollouts:
-        rounds[rollout.round] = max(rounds.get(rollout.round, 0), rollout.tokens or 0)
-    return sum(rounds.values()) / LENGTH
 
 
 class InOrder(Stream):
@@ -283,33 +245,3 @@ class InOrder(Stream):
             elif number not in self._training:
                 break
         return leading
-
-
-class NewFirst(Stream):
-    """A stream that opens new prompts before it goes on with open ones, to be compared with."""
-
-    def _next(self) -> Ticket | None:
-        if self._reserved < (self.age_bound + 1) * self.rows_an_update:
-            self._open_unit()
-        return super()._next()
-
-
-@dataclass
-class KnownLengths(MeanLengths):
-    """The mean length of each prompt as it is in truth, for a stream that opens the longest first: an oracle.
-
-    Args:
-        engine: whose lengths are known.
-    """
-
-    initial: float = 1.0
-    engine: Slots | None = None
-
-    def predict(self, prompts: Sequence[Prompt]) -> Counts:
-        if self.engine is None:
-            raise ValueError("the lengths of an engine must be known, got none; give engine=")
-        known = LENGTH * np.exp(self.engine.log_lengths)
-        return np.maximum(1, known[[int(prompt.id) for prompt in prompts]]).astype(np.int64)
-
-    def update(self, batch: Batch) -> None:
-        """Learn nothing: all is known."""

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from apportion import HORA, Prompt, Uniform
+from apportion import HORA, Uniform
 from apportion.predictors import MeanLengths
-from apportion.simulation import InOrder, KnownLengths, NewFirst, Slots, simulate_slots
 from apportion.stream import Stream
+from benchmarks.slots import InOrder, Slots, simulate_slots
 from tests.soak import case
 
 ENGINE = Slots(slots=16, prompts=64, seed=2)
@@ -54,22 +54,18 @@ def test_longest_first_leaves_fewer_slots_idle_at_bound_one(update):
         for name, lengths in (
             ("any", None),
             ("predicted", MeanLengths(initial=1500)),
-            ("known", KnownLengths(engine=engine)),
         )
     }
     assert found["any"].utilisation + 0.005 < found["predicted"].utilisation
-    assert found["any"].utilisation + 0.005 < found["known"].utilisation
     assert max(measures.largest_age for measures in found.values()) == 1
 
 
-def test_old_prompts_first_ends_groups_sooner_than_new_prompts_first():
+def test_groups_of_two_stages_keep_the_age_bound_and_the_budget():
     def two_stages():
         return HORA(rollouts_per_prompt=4, pre_rollouts=2, high=8)
 
-    old = simulate_slots(ENGINE, streams(two_stages, age_bound=2), 16)
-    new = simulate_slots(ENGINE, streams(two_stages, kind=NewFirst, age_bound=2), 16)
-    assert old.age <= new.age and old.largest_age <= 2 and new.largest_age <= 2
-    assert old.carry <= 32 * 4
+    found = simulate_slots(ENGINE, streams(two_stages, age_bound=2), 16)
+    assert found.largest_age <= 2 and found.carry <= 32 * 4
 
 
 def test_failing_and_hanging_samples_stop_nothing():
@@ -94,8 +90,3 @@ def test_many_slots_are_simulated(slots):
     engine = Slots(slots=slots, prompts=6 * slots // 10)
     found = simulate_slots(engine, streams(lambda: Uniform(8), rows_an_update=slots, age_bound=2), 4)
     assert found.largest_age <= 2 and found.utilisation > 0.3
-
-
-def test_lengths_that_are_not_known_are_refused():
-    with pytest.raises(ValueError, match="lengths of an engine must be known"):
-        KnownLengths().predict([Prompt("a")])
