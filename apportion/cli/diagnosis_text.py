@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from apportion.cli.lines import doubt_lines, wrapped
 from apportion.diagnosis import Diagnosis
 from apportion.diagnosis.advice import LEAST_SAVING, AdviceList
-from apportion.diagnosis.assumptions import VipAssumptions
 from apportion.diagnosis.beliefs import VISITS, Foresight, ForesightCell
 from apportion.diagnosis.bias import RuleBias
 from apportion.diagnosis.drift import RateDrift
@@ -40,7 +39,6 @@ def diagnosis_text(found: Diagnosis) -> str:
         ["Drift", _wrapped(_drift(found.drift))],
         ["Foresight", *_foresight(found.foresight)],
         ["Bias of the rule", *_bias(found.bias)] if found.bias else [],
-        ["VIP's assumptions", *_assumptions(found.assumptions)],
         ["What to change", *_changes(found.advice)] if found.advice.recommended else [],
     ]
     return "\n\n".join("\n".join(lines) for lines in sections if lines)
@@ -207,20 +205,6 @@ def _bias(found: Sequence[RuleBias]) -> list[str]:
         elif each.remedy:
             lines.append(_wrapped(f"{each.rule}: {each.remedy}."))
     return list(dict.fromkeys([*lines, "From docs/allocators.md; not measured on this run."]))
-
-
-def _assumptions(found: VipAssumptions) -> Iterator[str]:
-    if found.problem:
-        yield _wrapped(f"{found.problem}.")
-        return
-    rows = [
-        [each.name, each.part, f"{each.groups:,}", f"{each.statistic:.4g}", f"{each.p_value:.2g}", f"{each.effect:.2f}"]
-        for each in found.tests
-    ]
-    yield text_table(rows, ["test", "part", "groups", "statistic", "p", "effect"], align="llrrrr")
-    for each in found.tests:
-        if each.part == "all":
-            yield _wrapped(f"{each.name}: {each.meaning} (Tested: {each.null}.)")
 
 
 def _changes(found: AdviceList) -> Iterator[str]:

@@ -5,7 +5,6 @@ turns it into what JSON can hold.
 """
 
 from apportion.diagnosis.advice import Advice, AdviceList, advice_of
-from apportion.diagnosis.assumptions import AssumptionTest, VipAssumptions, vip_assumptions
 from apportion.diagnosis.beliefs import Foresight, foresight_of
 from apportion.diagnosis.bias import RuleBias, bias_of
 from apportion.diagnosis.coverage import RunCoverage, coverage_of
@@ -18,7 +17,6 @@ from apportion.runs.json_text import plain
 __all__ = [
     "Advice",
     "AdviceList",
-    "AssumptionTest",
     "Diagnosis",
     "Foresight",
     "RateDrift",
@@ -26,7 +24,6 @@ __all__ = [
     "RunCoverage",
     "RunHealth",
     "Sign",
-    "VipAssumptions",
     "Waste",
     "advice_of",
     "bias_of",
@@ -36,6 +33,5 @@ __all__ = [
     "foresight_of",
     "health_of",
     "plain",
-    "vip_assumptions",
     "waste_of",
 ]

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from apportion.diagnosis.advice import AdviceList, advice_of
-from apportion.diagnosis.assumptions import VipAssumptions, vip_assumptions
 from apportion.diagnosis.beliefs import Foresight, foresight_of
 from apportion.diagnosis.bias import RuleBias, bias_of
 from apportion.diagnosis.coverage import RunCoverage, coverage_of
@@ -35,7 +34,6 @@ class Diagnosis:
         drift: how fast success rates move.
         foresight: how well each predictor would have known.
         bias: what is known of the rule that ran, for each of its settings; empty if no rule was named.
-        assumptions: VIP's statistical tests.
         advice: what would have helped.
     """
 
@@ -50,7 +48,6 @@ class Diagnosis:
     drift: RateDrift
     foresight: Foresight
     bias: tuple[RuleBias, ...]
-    assumptions: VipAssumptions
     advice: AdviceList
 
     def _repr_html_(self) -> str:
@@ -100,6 +97,5 @@ def diagnose(
         drift=drift_of(record),
         foresight=foresight_of(record, embedder, rates),
         bias=bias,
-        assumptions=vip_assumptions(record),
         advice=advice_of(record, embedder, rates, health),
     )

@@ -111,7 +111,7 @@ def waste_of(record: RunRecord) -> Waste:
         dead=ratio_over_prompts(by_prompt[:, 0], by_prompt[:, 1]),
         rollouts=ratio_over_prompts(by_prompt[:, 2], by_prompt[:, 3]),
         tokens=None if np.isnan(record.tokens).all() else ratio_over_prompts(by_prompt[:, 4], by_prompt[:, 5]),
-        over_time=tuple(_tally(groups, part, label) for label, part in time_bins(record)),
+        over_time=tuple(_tally(groups, part, label) for label, part in _time_bins(record)),
         by_difficulty=tuple(_by_difficulty(record, groups)) if record.binary else (),
         never_mixed=int(never.sum()),
         compared=int(compared.sum()),
@@ -119,13 +119,13 @@ def waste_of(record: RunRecord) -> Waste:
     )
 
 
-def time_bins(record: RunRecord, bins: int = TIME_BINS) -> list[tuple[str, Mask]]:
+def _time_bins(record: RunRecord) -> list[tuple[str, Mask]]:
     """Return ranges of consecutive steps with about equally many groups each: their labels and masks [N]."""
     if not len(record.step):
         return []
     steps, groups = np.unique(record.step, return_counts=True)
     middle = np.cumsum(groups) - groups / 2
-    which = np.minimum((middle * bins / len(record.step)).astype(int), bins - 1)
+    which = np.minimum((middle * TIME_BINS / len(record.step)).astype(int), TIME_BINS - 1)
     found = []
     for part in np.unique(which):
         low, high = int(steps[which == part][0]), int(steps[which == part][-1])

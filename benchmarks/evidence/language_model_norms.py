@@ -11,13 +11,13 @@ import torch
 
 from apportion import VIP, Prompt, Rollout
 from apportion.allocators import Neyman
-from apportion.diagnosis.assumptions import correlations, edgington, fisher, levene, obrien
 from apportion.types import Batch, Belief, Plan
 from benchmarks.baselines import BINS, recorded
 from benchmarks.baselines_measured import MEASURES, SAMPLES, TASKS, sample, scores
 from benchmarks.baselines_rules import Samples
 from benchmarks.evidence.language_model_measured import train
 from benchmarks.evidence.language_model_policy import example_tokens, share_examples
+from benchmarks.evidence.vip_tests import correlations, edgington, fisher, levene, obrien
 
 AFTER_TASKS = TASKS[:2]
 TRAINED_SEED, TRAINED_ROLLOUTS = 100, 320

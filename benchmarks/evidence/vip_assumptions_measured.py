@@ -10,11 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from apportion.allocators import Uniform
-from apportion.diagnosis.assumptions import correlations, edgington, fisher, levene, obrien
 from apportion.lab.policy.sampler import MAX_NEW_TOKENS, LedgerSampler
 from apportion.lab.world.task import encode, training_problems
 from benchmarks.baselines import LAB_SCORES, MODEL_SCORES
 from benchmarks.evidence.learning import trainer_of
+from benchmarks.evidence.vip_tests import correlations, edgington, fisher, levene, obrien
 from benchmarks.gradients import completion_gradients
 
 QUESTIONS, ROLLOUTS = 600, 16

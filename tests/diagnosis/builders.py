@@ -5,7 +5,7 @@ import numpy as np
 from apportion.records import RunRecord
 
 
-def record_of(rewards, prompt=None, step=None, *, norms=None, tokens=None, predicted=None, visits=False):
+def record_of(rewards, prompt=None, step=None, *, tokens=None, predicted=None, visits=False):
     """Return a record of equal groups: ``rewards`` [N, G]; by default each of another prompt, at one step."""
     rewards = np.asarray(rewards, float)
     size, group = rewards.shape
@@ -21,7 +21,6 @@ def record_of(rewards, prompt=None, step=None, *, norms=None, tokens=None, predi
         first=group * np.arange(size + 1),
         reward=rewards.reshape(-1),
         tokens=None if tokens is None else np.asarray(tokens, float).reshape(-1),
-        score_norm=None if norms is None else np.asarray(norms, float).reshape(-1),
         visits=visits,
     )
 

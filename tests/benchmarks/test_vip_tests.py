@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from apportion.diagnosis.assumptions import correlations, edgington, fisher, levene, obrien, vip_assumptions
-from tests.diagnosis.builders import record_of
+from benchmarks.evidence.vip_tests import correlations, edgington, fisher, levene, obrien
 
 
 def ragged(seed=0, groups=30, least=3):
@@ -70,29 +69,19 @@ def test_obrien_is_scipys():
     assert obrien(group, norm) == pytest.approx((wanted.statistic, wanted.pvalue))
 
 
+def p_values(reward, norm):
+    group = np.repeat(np.arange(len(reward)), reward.shape[1])
+    _, p = correlations(group, reward.ravel(), norm.ravel())
+    return [each[1] for each in (fisher(p), edgington(p), levene(group, norm.ravel()), obrien(group, norm.ravel()))]
+
+
 def test_the_tests_keep_their_level_if_the_assumptions_hold_and_reject_if_not():
     held, broken = [], []
     for seed in range(40):
         rng = np.random.default_rng(seed)
         reward = (rng.random((60, 16)) < 0.5).astype(float)
         norm = rng.normal(10, 1, (60, 16))
-        held.append([test.p_value < 0.05 for test in vip_assumptions(record_of(reward, norms=norm**2)).tests[:4]])
-        norm = norm * np.linspace(0.5, 2, 60)[:, None] + reward
-        broken.append([test.p_value < 0.05 for test in vip_assumptions(record_of(reward, norms=norm**2)).tests[:4]])
-    assert (np.mean(held, axis=0) <= 0.15).all()
-    assert (np.mean(broken, axis=0) >= 0.9).all()
-
-
-def test_a_run_without_norms_or_with_few_groups_says_so():
-    reward = np.tile([0.0, 1.0, 0.0, 1.0], (5, 1))
-    assert "no score norms" in vip_assumptions(record_of(reward)).problem
-    few = vip_assumptions(record_of(reward, norms=np.random.default_rng(0).random((5, 4))))
-    assert not few.tests and "need 10 groups" in few.problem
-
-
-def test_each_third_of_a_run_is_tested_too():
-    rng = np.random.default_rng(0)
-    reward = (rng.random((90, 8)) < 0.5).astype(float)
-    found = vip_assumptions(record_of(reward, norms=rng.random((90, 8)), step=np.repeat(np.arange(9), 10))).tests
-    assert [test.part for test in found[::4]] == ["all", "0 to 2", "3 to 5", "6 to 8"]
-    assert all(test.meaning.endswith(".") and 0 <= test.p_value <= 1 for test in found)
+        held.append(p_values(reward, norm))
+        broken.append(p_values(reward, norm * np.linspace(0.5, 2, 60)[:, None] + reward))
+    assert (np.mean(np.array(held) < 0.05, axis=0) <= 0.15).all()
+    assert (np.mean(np.array(broken) < 0.05, axis=0) >= 0.9).all()

@@ -1,85 +1,24 @@
-"""VIP's statistical tests of its assumptions (arXiv 2602.01601, Appendix B), on the numbers of a run.
+"""VIP's statistical tests of its assumptions (arXiv 2602.01601, Appendix B).
 
 VIP assumes that the reward of a rollout is uncorrelated with its gradient (Assumption 4.1(ii)), and that the norms of
-the gradient vary equally for all prompts. The paper tests both on 600 questions with 16 rollouts each. Here every group
-with score norms is a question: the rollouts of one prompt at one policy. Z is the norm of the score function. A record
-holds its square, so its root is taken.
+the gradient vary equally for all prompts. The paper tests both on 600 questions with 16 rollouts each. A group is the
+rollouts of one prompt at one policy. Z is the norm of the score function.
 
 Note: the paper prints a significance level of .5 for Edgington's method and .05 in the text below it. No level decides
-anything here. Note: the tests of equal variance compare prompts at one policy. Over a whole run the policy changes,
-so they are also made on each third of it.
+anything here.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import scipy
 
-from apportion.diagnosis.waste import time_bins
-from apportion.records.run_record import RunRecord
 from apportion.replay.intervals import per_unit
 from apportion.types import Counts, Floats
 
-LEAST_GROUPS = 10
-PARTS = 3
 EXACT_UP_TO = 20
-LEVEL = 0.05
-
-
-@dataclass(frozen=True)
-class AssumptionTest:
-    """One test of an assumption of VIP.
-
-    Args:
-        name: such as "Fisher, reward and norm".
-        part: the steps that it was made on, or "all".
-        groups: groups that entered.
-        statistic, p_value: of the test.
-        effect: how large the departure is: the mean correlation, or the 90% over the 10% quantile of the standard
-            deviations.
-        null: what is tested, with what the test assumes.
-        meaning: one sentence about the result.
-    """
-
-    name: str
-    part: str
-    groups: int
-    statistic: float
-    p_value: float
-    effect: float
-    null: str
-    meaning: str
-
-
-@dataclass(frozen=True)
-class VipAssumptions:
-    """All tests; ``problem`` says what is missing if there are none."""
-
-    tests: tuple[AssumptionTest, ...]
-    problem: str
-
-
-def vip_assumptions(record: RunRecord) -> VipAssumptions:
-    """Return the four tests on the whole run, and on each third of it that has enough groups."""
-    known = ~np.isnan(record.score_norm) & ~np.isnan(record.reward)
-    if not known.any():
-        return VipAssumptions((), "VIP's assumptions cannot be tested: this run has no score norms; log score_norm")
-    group = np.repeat(np.arange(len(record.step)), np.diff(record.first))[known]
-    norm, reward = np.sqrt(np.maximum(record.score_norm[known], 0)), record.reward[known]
-    found = _tests("all", group, reward, norm)
-    thirds = time_bins(record, PARTS)
-    for label, part in thirds if len(thirds) > 1 else []:
-        inside = part[group]
-        found += _tests(label, group[inside], reward[inside], norm[inside])
-    if found:
-        return VipAssumptions(tuple(found), "")
-    return VipAssumptions(
-        (),
-        f"VIP's assumptions need {LEAST_GROUPS} groups of three rollouts or more with score norms, this run has less",
-    )
 
 
 def correlations(group: Counts, first: Floats, second: Floats) -> tuple[Floats, Floats]:
@@ -160,52 +99,6 @@ def obrien(group: Counts, values: Floats) -> tuple[float, float]:
     n = sizes[unit]
     transformed = ((n - 1.5) * n * squares - 0.5 * variances[unit] * (n - 1)) / ((n - 1) * (n - 2))
     return _one_way(unit, sizes, transformed)
-
-
-def _tests(part: str, group: Counts, reward: Floats, norm: Floats) -> list[AssumptionTest]:
-    found = []
-    r, p = correlations(group, reward, norm)
-    if len(r) >= LEAST_GROUPS:
-        null = "no correlation in any group; norms normal in each, groups independent"
-        for name, (statistic, value) in (("Fisher", fisher(p)), ("Edgington", edgington(p))):
-            mean = float(r.mean())
-            test = AssumptionTest(
-                f"{name}, reward and norm", part, len(r), statistic, value, mean, null, _about_correlation(value, mean)
-            )
-            found.append(test)
-    whole, values = _of_size(group, norm, 3)
-    unit, sizes = _units(whole)
-    if len(sizes) >= LEAST_GROUPS and norm.max() > norm.min():
-        deviations = np.sqrt(np.bincount(unit, (values - (np.bincount(unit, values) / sizes)[unit]) ** 2) / (sizes - 1))
-        low, high = np.quantile(deviations, (0.1, 0.9))
-        effect = float(high / low) if low > 0 else float("inf")
-        null = "equal variance of the norm in all groups; groups independent"
-        for name, (statistic, value) in (("Levene", levene(whole, values)), ("O'Brien", obrien(whole, values))):
-            test = AssumptionTest(
-                f"{name}, variance of the norm", part, len(sizes), statistic, value, effect, null,
-                _about_variance(value, effect),
-            )  # fmt: skip
-            found.append(test)
-    return found
-
-
-def _about_correlation(p: float, mean: float) -> str:
-    if p >= LEVEL:
-        return "No correlation between reward and gradient norm can be seen, as VIP assumes."
-    side = "right" if mean > 0 else "wrong"
-    return (
-        f"Reward and gradient norm are correlated, {mean:+.2f} on average: {side} rollouts have the larger gradients, "
-        "and VIP's variance is not that of this run."
-    )
-
-
-def _about_variance(p: float, effect: float) -> str:
-    if p >= LEVEL:
-        return "Unequal variances of the gradient norm cannot be seen, as VIP assumes."
-    return (
-        f"The spread of the gradient norm differs between groups, {effect:.1f} times from the 10% to the 90% quantile; "
-        "Neyman's allocation measures it, VIP takes it as equal."
-    )
 
 
 def _units(group: Counts) -> tuple[Counts, Floats]:
