@@ -4,7 +4,6 @@ from apportion.allocators.ar3po import AR3PO
 from apportion.allocators.base import Allocator, Size, check_rewards
 from apportion.allocators.dapo import DAPO
 from apportion.allocators.dars import DARS
-from apportion.allocators.equal_counts import equal_counts_because, warn_of_equal_counts
 from apportion.allocators.explore_then_commit import ExploreThenCommit
 from apportion.allocators.hora import HORA
 from apportion.allocators.inverse_accuracy import InverseAccuracy
@@ -70,8 +69,6 @@ __all__ = [
     "Uniform",
     "Voting",
     "check_rewards",
-    "equal_counts_because",
     "printed_counts",
     "spend",
-    "warn_of_equal_counts",
 ]

@@ -75,6 +75,7 @@ class DAPO(Allocator):
 
     name: ClassVar[str] = "dapo"
     usual_rollouts: ClassVar[int] = 16
+    adapts: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

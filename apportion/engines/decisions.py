@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
 from operator import or_
-from typing import Any
+from typing import Any, ClassVar
 
 from apportion.advantages import (
     ESTIMATORS,
@@ -21,7 +21,7 @@ from apportion.checks import make_named
 from apportion.engines.saved_settings import check_same_settings, settings_of
 from apportion.presets import PRESETS, Preset, preset_of
 from apportion.selection import SELECTORS, Selector, check_selector
-from apportion.types import Batch, Needs, Prompt
+from apportion.types import Batch, Counts, Needs, Prompt
 from apportion.untrusted import shown
 
 PARTS: tuple[tuple[str, Any, Mapping[str, Any]], ...] = (
@@ -33,6 +33,9 @@ PARTS: tuple[tuple[str, Any, Mapping[str, Any]], ...] = (
 
 UNDECIDED: Any = None
 """The default of an allocator that a preset may decide."""
+
+EQUAL_PROMPTS = 500
+"""The first prompts of a run after which equal numbers of rollouts are warned of."""
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +54,9 @@ class RunDecisions:
     weighting: Weighting | None = None
     baseline: Baseline | None = None
     selection: Selector | None = None
+
+    _equal: ClassVar[tuple[int, int] | None] = (0, 0)
+    """Prompts so far that all got equal numbers of rollouts, and that number; None once one differed or it was said."""
 
     def __post_init__(self) -> None:
         take_preset(self)
@@ -121,6 +127,25 @@ class RunDecisions:
             self.baseline.update(batch.sampled)
         if self.selection is not None:
             self.selection.observe(batch.sampled)
+        if self.allocator.adapts and self._equal is not None and batch.prompts:
+            object.__setattr__(self, "_equal", self._equal_after(*self._equal, batch.asked))
+
+    def _equal_after(self, prompts: int, each: int, asked: Counts) -> tuple[int, int] | None:
+        """Return ``_equal`` after a batch with these counts. Log a warning once enough prompts got equal ones."""
+        prompts, each = prompts + len(asked), each if prompts else int(asked[0])
+        if (asked != each).any():
+            return None
+        if prompts < EQUAL_PROMPTS:
+            return prompts, each
+        logger.warning(
+            "%s gave each of the first %d prompts %d rollouts; raise its budget, widen its bounds, or put more prompts "
+            "into a batch, or use uniform; if no prompt has come twice, known success rates or a predictor that reads "
+            "texts tell prompts apart",
+            self.allocator.name,
+            prompts,
+            each,
+        )
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)

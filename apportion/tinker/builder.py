@@ -7,7 +7,6 @@ from tinker_cookbook.rl.rollouts import get_rollout_executor
 from tinker_cookbook.rl.train import Config
 from tinker_cookbook.rl.types import RLDataset, RLDatasetBuilder
 
-from apportion.allocators import warn_of_equal_counts
 from apportion.engines.decisions import bill
 from apportion.tinker.batch import RoundSettings
 from apportion.tinker.checkpoints import StateFiles
@@ -38,7 +37,6 @@ class AllocatedDatasetBuilder(RLDatasetBuilder):  # type: ignore[misc]
         train, test = await config.dataset_builder()
         first = train.get_batch(0)
         allocation = self.allocation.with_budget(size_of(first[0]))
-        warn_of_equal_counts(allocation.allocator, len(first))
         each = size_of(first[0])
         logger.info(bill(allocation.allocator, len(first), None if each is None else each * len(first)))
         steps = len(train) * config.num_epochs

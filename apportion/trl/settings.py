@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from apportion.advantages import Reduction, check_agreement, check_compared
-from apportion.allocators import Size, warn_of_equal_counts
+from apportion.allocators import Size
 from apportion.answers import EQUIVALENCES, EXTRACTORS, Equivalence
 from apportion.checks import check_numbers
 from apportion.engines.decisions import TrainerAllocation, check_draws, warn_of_idle
@@ -323,7 +323,6 @@ class TRLAllocation(TrainerAllocation):
         """Compare what the allocator trains on with the ``rows`` of TRL's generation batch. Raises ValueError."""
         prompts = rows // num_generations
         size = self.allocator.size(prompts)
-        warn_of_equal_counts(self.allocator, prompts, rated=self.rate_column is not None)
         kept = size.kept
         if kept is None or not size.exact:
             return

@@ -5,7 +5,7 @@ import math
 
 from omegaconf import DictConfig
 
-from apportion.allocators import Allocator, warn_of_equal_counts
+from apportion.allocators import Allocator
 from apportion.engines.decisions import warn_of_idle
 from apportion.engines.prompts import reads_rates
 from apportion.verl.coordinator.settings import VerlAllocation
@@ -18,12 +18,11 @@ PADDED_SHARE = 0.25
 
 def warn(config: DictConfig, allocation: VerlAllocation) -> None:
     """Log a line for each setting that has no effect, or that wastes computation."""
-    prompts = int(config.data.train_batch_size)
-    rated = allocation.rate_key is not None
-    warn_of_equal_counts(allocation.allocator, prompts, rated=rated)
     warn_of_idle(allocation, "allocation.")
     _warn_of_padding(config, allocation.allocator, streamed=allocation.stream)
-    if rated and not reads_rates(allocation.allocator, allocation.baseline, allocation.selection):
+    if allocation.rate_key is not None and not reads_rates(
+        allocation.allocator, allocation.baseline, allocation.selection
+    ):
         logger.warning(
             "allocation.rate_key=%s has no effect, because no predictor takes known rates; use empirical_bayes, or the "
             "baseline spo",

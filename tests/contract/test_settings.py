@@ -14,7 +14,7 @@ from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
-from apportion.allocators import ALLOCATORS, VIP, equal_counts_because, printed_counts
+from apportion.allocators import ALLOCATORS, VIP, printed_counts
 from apportion.answers import make_equivalence
 from apportion.baselines import BASELINES
 from apportion.config import build as configured
@@ -168,7 +168,6 @@ MADE: dict[str, Callable[..., Any]] = {
     "collect": partial(collect, prompts=[Prompt("a")], sample=None),
     "collect async": lambda allocator: asyncio.run(collect_async(allocator, [Prompt("a")], None)),
     "stream": partial(Stream, prompts=[Prompt("a")], rows_an_update=1),
-    "equal counts": partial(equal_counts_because, prompts=1),
     "token budget": partial(VIP, lengths=MeanLengths(initial=1)),
     "printed counts": printed_counts,
     "data": lambda **given: configured(Data, given, "data"),

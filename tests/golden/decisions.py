@@ -14,7 +14,7 @@ import numpy as np
 
 from apportion import presets
 from apportion.advantages import ESTIMATORS, advantages_of, gae, loss_weights, whiten
-from apportion.allocators import ALLOCATORS, Allocator, equal_counts_because
+from apportion.allocators import ALLOCATORS, Allocator
 from apportion.baselines import BASELINES
 from apportion.config import build
 from apportion.predictors import PREDICTORS, PrecomputedEmbeddings
@@ -166,7 +166,6 @@ def allocators():
         found[name] = {"small, stream": course(small(), stream(False)), "recorded": course(small(), recorded_run())}
         found[name]["default, recorded"] = course(build(Allocator, name).with_budget(8), recorded_run())
         found[name]["sizes"] = {str(size): plain(small().size(size)) for size in (1, 2, 4, 16, 128)}
-        found[name]["equal counts because"] = [equal_counts_because(small(), size) for size in (1, 4, 128)]
         graded = {"predictor": "running_variance"} if "predictor" in {each.name for each in fields(rule)} else {}
         if not small(**graded).needs.binary and small(**graded).needs.labels:
             found[name]["graded"] = course(small(**graded), stream(True))

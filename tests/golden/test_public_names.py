@@ -10,10 +10,6 @@ import pytest
 from tests.public_names import RECORD, ROOT, public_names, recorded_names
 
 REMOVED = {
-    "*.uniform_because": (
-        "`Allocator.uniform_because` is `apportion.allocators.equal_counts_because`",
-        "apportion.allocators:equal_counts_because",
-    ),
     "TRLAllocation.with_budget": (
         "`TRLAllocation.with_budget` is `with_defaults`",
         "apportion.trl:TRLAllocation.with_defaults",

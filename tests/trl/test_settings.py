@@ -202,13 +202,6 @@ def test_a_warning_says_that_different_rows_share_a_prompt(make, caplog):
     assert not said(caplog)
 
 
-def test_a_warning_says_that_one_prompt_leaves_nothing_to_allocate(make, caplog):
-    for allocator, said in ((HORA(), 1), (Uniform(), 0), (DAPO(), 0)):
-        caplog.clear()
-        make(AllocatedGRPOTrainer, config={"gradient_accumulation_steps": 1}, allocator=allocator)
-        assert caplog.text.count("hora gives every prompt 8 rollouts, because a batch has one prompt; give") == said
-
-
 def test_what_the_rule_learns_is_learned_by_the_users_own(make):
     vip = VIP()
     trainer = make(AllocatedGRPOTrainer, config={"max_steps": 1}, allocator=vip)
