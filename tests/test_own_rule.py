@@ -1,6 +1,7 @@
-"""The page that shows rules of a user's own: its commands run on the file that it shows, and print what it quotes."""
+"""The page that shows rules of a user's own: its commands print what it quotes, and its rules pass the contract."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -46,3 +47,28 @@ def test_trl_takes_the_rule():
     exec(compile(code, "my_rule.py", "exec"), names)
     made = settings.TRLAllocation(allocator=names["MiddleFirst"]().with_budget(6))
     assert made.allocator.size(16).asked == 96
+
+
+def the_page(folder):
+    """Write the rule that the page shows."""
+    (folder / "my_rule.py").write_text(blocks(PAGE)[0])
+    return "my_rule", folder
+
+
+def the_example(folder):
+    return "pilot_commit", ROOT / "examples"
+
+
+@pytest.mark.parametrize(("found", "name"), [(the_page, "middle_first"), (the_example, "pilot_commit")])
+def test_a_rule_of_ones_own_passes_the_contract_as_the_page_says(tmp_path, found, name):
+    module, folder = found(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", module, "-qk", f"{name} or test_settings", "tests/contract"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=300,
+    )
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert done.returncode == 0 and passed and int(passed[1]) > 20, done.stdout[-3000:] + done.stderr[-1000:]

@@ -11,7 +11,6 @@ from apportion.allocators.inverse_variance import InverseVariance
 from apportion.allocators.knapsack import Knapsack
 from apportion.allocators.neyman import Neyman
 from apportion.allocators.optpo import OptPO
-from apportion.allocators.pilot_commit import PilotCommit
 from apportion.allocators.reinforce_ada import ReinforceAda
 from apportion.allocators.shared_votes import SharedVotes
 from apportion.allocators.spending.printed import printed_counts
@@ -31,7 +30,6 @@ ALLOCATORS: dict[str, type[Allocator]] = {
         AR3PO,
         DAPO,
         DARS,
-        PilotCommit,
         ExploreThenCommit,
         ReinforceAda,
         Knapsack,
@@ -62,7 +60,6 @@ __all__ = [
     "Knapsack",
     "Neyman",
     "OptPO",
-    "PilotCommit",
     "ReinforceAda",
     "SharedVotes",
     "Size",

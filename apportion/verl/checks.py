@@ -10,7 +10,7 @@ from verl.trainer.ppo.v1 import get_trainer_cls
 from verl.utils.import_utils import load_class_from_fqn
 
 from apportion.advantages import check_agreement, check_baseline, check_compared, default_weighting
-from apportion.allocators import AR3PO, DAPO, Allocator, PilotCommit, ReinforceAda
+from apportion.allocators import AR3PO, Allocator, ReinforceAda
 from apportion.checks import choices
 from apportion.config import placed
 from apportion.verl.advice import warn
@@ -71,7 +71,7 @@ def _check_trainer(config: DictConfig) -> None:
 
 def _check_allocator(config: DictConfig, allocator: Allocator) -> None:
     try:
-        allocator.size(int(config.data.train_batch_size))
+        size = allocator.size(int(config.data.train_batch_size))
     except ValueError as error:
         raise ValueError(placed(str(error), type(allocator), "allocation.allocator")) from error
     for setting in refilling(config):
@@ -83,7 +83,7 @@ def _check_allocator(config: DictConfig, allocator: Allocator) -> None:
                 f"then replaces single prompts, got {allocator.name}, whose {error}; give rollouts_per_prompt"
             ) from error
     filters = OmegaConf.select(config, "algorithm.filter_groups.enable")
-    if filters and (isinstance(allocator, (DAPO, PilotCommit)) or not allocator.needs.labels):
+    if filters and (size.fresh or not allocator.needs.labels):
         raise ValueError(
             f"algorithm.filter_groups.enable must be False with {allocator.name}, got True; verl's filter needs rows "
             "of every prompt, and this allocator leaves prompts without any"

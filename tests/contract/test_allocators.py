@@ -19,9 +19,6 @@ from tests.rules import IN_TOKENS, MAKE, in_tokens
 SUCCESS = (0.0, 0.02, 0.3, 0.5, 0.8, 0.97, 1.0)
 POPULATION = SUCCESS * 3
 """Success rates of the batch's prompts, then of the fresh ones that some rules draw: the same again."""
-ROUNDS = {"dapo": 4, "pilot_commit": 4, "reinforce_ada": 4}
-"""The most rounds of rules that may take more than 3."""
-DROPS_GROUPS = {"dapo", "pilot_commit"}
 
 
 @pytest.fixture(params=[*sorted(ALLOCATORS), *(f"{name} in tokens" for name in IN_TOKENS)])
@@ -133,7 +130,7 @@ def test_plans_are_pure_and_final_prompts_get_nothing_more_and_their_groups_depe
 def test_it_ends_and_keeps_its_budget_when_samples_fail(allocator, failing):
     """An exact size is spent whatever the outcomes."""
     batch, size = finished(allocator, bernoulli_sampler(POPULATION, failing=failing)), allocator.size(len(SUCCESS))
-    assert batch.round <= ROUNDS.get(allocator.name, 3)
+    assert batch.round <= (size.rounds or 3)
     assert (batch.trials.sum() < batch.asked.sum()) == (failing > 0)
     if size.exact:
         assert batch.asked.sum() == size.asked == getattr(allocator, "max_samples", 6) * len(SUCCESS)
@@ -175,7 +172,7 @@ def test_groups_hold_every_rollout_of_their_prompts_once(allocator):
         most = [len(batch.rollouts[q]) if allocator.retain == "all" else allocator.min_samples for q in places]
         assert retained == [min(size, len(batch.rollouts[q])) for size, q in zip(most, places, strict=True)]
         assert all(rollout.correct is None for group in groups for rollout in group.rollouts)
-    if allocator.name not in DROPS_GROUPS:
+    if not allocator.size(len(SUCCESS)).fresh:  # a rule that draws prompts drops those that it does not want
         labelled = [q for q in range(len(batch.prompts)) if not votes or has_one_leader(batch.votes[q])]
         assert places == [q for q in labelled if batch.rollouts[q]]
     assert all(group.rollouts and group.keep.shape == (len(group.rollouts),) for group in groups)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from apportion import AR3PO, DAPO, TTRL, Even, OptPO, PilotCommit, ReinforceAda, Uniform, Voting, collect
+from apportion import AR3PO, DAPO, TTRL, Even, OptPO, ReinforceAda, Uniform, Voting, collect
 from apportion.allocators import ALLOCATORS, Allocator, SharedVotes, Size
 from tests.builders import bernoulli_sampler, make_prompts
 from tests.rules import IN_TOKENS, MAKE, in_tokens
@@ -14,9 +14,8 @@ REUSE = {
     "ar3po that recomputes": lambda: AR3PO(stages=2, rollouts_per_stage=3, reuse="recompute"),
     "ar3po that replays": lambda: AR3PO(stages=2, rollouts_per_stage=3, reuse="replay"),
 }
-TRAINS_ON_EARLIER = {*REUSE, "pilot_commit"}
+TRAINS_ON_EARLIER = {*REUSE}
 VARIANTS = REUSE | {
-    "pilot_commit of one batch": lambda: PilotCommit(pilots=3, commits=4, target=2, max_rounds=3, max_age=0),
     "ar3po without reuse": lambda: AR3PO(stages=3, rollouts_per_stage=2, reuse="none"),
     "dapo with a target": lambda: DAPO(rollouts_per_prompt=4, target=2, draw=3, max_draws=5),
     "reinforce_ada that trains on all": lambda: ReinforceAda(rollouts_per_round=3, rounds=2, down_sample=False),

@@ -16,8 +16,8 @@ from tests.tinker.problems import questions
 from tests.tinker.runs import assert_advantages, counts, sampled, trained
 
 LABELLED = [name for name, rule in ALLOCATORS.items() if small(name).needs.labels]
-OWN = {"ar3po": {"reuse": "none"}, "pilot_commit": {"max_age": 0}, "neyman": {"low": 2}}
-KINDS = ("vip", "hora", "dapo", "pilot_commit", "reinforce_ada", "ar3po")
+OWN = {"ar3po": {"reuse": "none"}, "neyman": {"low": 2}}
+KINDS = ("vip", "hora", "dapo", "reinforce_ada", "ar3po")
 """A rule of each kind: planned at once, in stages, with fresh prompts, with pilots, thinned, with earlier responses."""
 FIXED = ("uniform", "even", "vip", "neyman", "hora", "inverse_accuracy", "inverse_variance")
 """The rules that spend 16 rollouts on 4 prompts, whatever the outcomes."""

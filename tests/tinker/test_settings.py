@@ -12,7 +12,7 @@ from tinker_cookbook.rl.rollout_strategy import FailFast
 from tinker_cookbook.rl.train import AsyncConfig, StreamMinibatchConfig
 from tinker_cookbook.rl.types import EnvGroupBuilder
 
-from apportion import AR3PO, VIP, PilotCommit, Prompt, Uniform
+from apportion import AR3PO, VIP, Prompt, Uniform
 from apportion.allocators import ALLOCATORS
 from apportion.selection import Mixed
 from apportion.tinker import TinkerAllocation, allocated
@@ -28,7 +28,7 @@ def test_what_the_loop_cannot_train_is_refused(configured):
     on = chz.replace(ahead, loss_fn="importance_sampling")
     minibatches = StreamMinibatchConfig(groups_per_batch=4, num_minibatches=2)
     votes = [(f"got {name}, which learns from votes", (small(name), {}, {})) for name in LABEL_FREE]
-    earlier = [AR3PO(reuse="replay"), AR3PO(reuse="recompute"), PilotCommit()]
+    earlier = [AR3PO(reuse="replay"), AR3PO(reuse="recompute")]
     assert_refused(
         lambda case: allocated(configured(**case[1]), case[0], **case[2]),
         [

@@ -5,7 +5,7 @@ import pytest
 import torch
 from trl import GRPOTrainer
 
-from apportion import AR3PO, DAPO, HORA, VIP, OptPO, PilotCommit, ReinforceAda, Uniform
+from apportion import AR3PO, DAPO, HORA, VIP, OptPO, ReinforceAda, Uniform
 from apportion.baselines import SPO, Predicted
 from apportion.engines.prompts import prompt_of
 from apportion.engines.saved_state import SavedStateError, save_state
@@ -192,7 +192,6 @@ RESUMED = {
         [],
     ),
     "dapo": (drawing, dict, {"questions": 24}, 10, []),
-    "pilot_commit": (lambda: PilotCommit(pilots=4, commits=3, target=1, max_rounds=3), dict, {}, 10, []),
     "reinforce_ada, two steps a batch": (
         lambda: ReinforceAda(rollouts_per_round=3, rounds=3, keep=4),
         dict,
@@ -248,7 +247,7 @@ def test_every_checkpoint_resumes_alike_in_any_epoch_and_any_part_of_a_batch(tmp
         again, logged = go(step)
         assert_equal_ends(again, whole)
         assert logged.equals(log)
-    if name.startswith(("ar3po", "pilot_commit")):
+    if name.startswith("ar3po"):
         assert any(row["reused_step"] is not None and row["step"] > steps / 2 for row in log.to_pylist())
     left = [step["selection/never_chosen"] for step in history(whole) if "selection/never_chosen" in step]
     assert left == sorted(left, reverse=True) and (others is not mixed or left[-1] <= 1 / 12)

@@ -34,13 +34,12 @@ from tests.trl.tiny import (
 
 QUESTIONS = make_questions(16)
 EASE_OF = {row["prompt"]: row["k"] for row in QUESTIONS}
-KEEP, GROUP, RETAINED, PILOTS, COMMITS = 5, 6, 8, 4, 5
+KEEP, GROUP, RETAINED = 5, 6, 8
 
 VOTES = {"min_samples": RETAINED, "max_samples": 18}
 OWN = {
     "ar3po": {"stages": 3, "rollouts_per_stage": 3, "reuse": "none"},
     "dapo": {"rollouts_per_prompt": GROUP, "draw": 3, "max_draws": 3},
-    "pilot_commit": {"pilots": PILOTS, "commits": COMMITS, "draw": 3, "max_rounds": 3, "max_age": 0},
     "reinforce_ada": {"rollouts_per_round": 3, "keep": KEEP},
     "neyman": {"predictor": "score_moments"},
     "voting": {"min_samples": 1, "max_samples": 9},
@@ -84,11 +83,6 @@ def expected_of(name, trainer, groups):
     if name == "dapo":  # the first mixed groups, as many as the batch had prompts at first
         assert all(len(calls) == GROUP for calls in groups)
         groups = [calls for calls in groups if 0 < sum(rewarded(calls)) < len(calls)][:4]
-    if name == "pilot_commit":  # prompts with commits, as many as the batch had at first; their pilots passed
-        passed = [calls for calls in groups if 1 / 8 <= sum(rewarded(calls[:PILOTS])) / PILOTS <= 3 / 4]
-        assert {len(calls) for calls in groups} <= {PILOTS, PILOTS + COMMITS}
-        groups = [calls for calls in groups if len(calls) > PILOTS]
-        assert len(groups) <= 4 and all(calls in passed for calls in groups)
     rows = []
     for calls in groups:
         kept = balanced(calls) if name == "reinforce_ada" else range(len(calls))

@@ -23,7 +23,7 @@ pytest.importorskip("trl.experimental.async_grpo.packing", reason="an early vers
 from trl.experimental.async_grpo import AsyncGRPOTrainer, packing
 from trl.experimental.async_grpo.async_grpo_trainer import RolloutWorkerProtocol, WeightTransferProtocol
 
-from apportion import HORA, VIP, InverseAccuracy, PilotCommit
+from apportion import AR3PO, HORA, VIP, InverseAccuracy
 from apportion.allocators import Voting
 from apportion.engines.saved_state import load_state
 from apportion.selection import SPOWeights
@@ -255,7 +255,7 @@ def test_a_short_update_is_filled_up_without_a_change_of_the_loss():
 REFUSED = {
     "weight_sync_steps must be 1": {"weight_sync_steps": 2},
     "batch must say how many prompts inverse_accuracy": {"allocator": InverseAccuracy()},
-    "got pilot_commit; use it with AllocatedGRPOTrainer": {"allocator": PilotCommit()},
+    "got ar3po; use it with AllocatedGRPOTrainer": {"allocator": AR3PO()},
     "got voting; use it with": {"allocator": Voting()},
     "verdict must be one of the reward functions, judge, got 'gold'": {"verdict": "gold"},
     "whole_groups must be left out of a stream, .* got True; ": {"whole_groups": True},

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from apportion import AR3PO, DAPO, HORA, TTRL, VIP, PilotCommit, Uniform
+from apportion import AR3PO, DAPO, HORA, TTRL, VIP, Uniform
 from apportion.records import read_log
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer, FailedRewards
 from apportion.trl.failures import RewardsFailedError
@@ -86,15 +86,6 @@ def test_completions_without_a_reward_leave_their_group_and_a_dead_function_ends
     assert f"for the prompt {dead.rounds[-1][0].prompt!r}" in str(caught.value)
     # the verdict is a reward
     run(others=[dead], verdict="judge", allocator=HORA(), whole_groups=True, failed_rewards="abort")
-
-
-def test_buffered_pilots_keep_their_rewards(run):
-    allocator = PilotCommit(pilots=3, commits=3, max_rounds=3, min_rate=0.0, max_rate=1.0, target=2)
-    given = {"others": [Comparison()], "verdict": "judge", "whole_groups": True, "config": {"max_steps": 14}}
-    _, watch, history = run(allocator=allocator, **given)
-    assert sum(logged["allocation/reused"] for logged in history) > 0
-    for step in watch.steps:
-        assert step.table["judge"] == [call.score for call in step.calls]
 
 
 def test_a_group_is_called_again_as_a_whole(run):

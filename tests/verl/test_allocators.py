@@ -25,7 +25,7 @@ OWN = {
 """Settings that these tests need; other rules have their small ones, with 4 rollouts a prompt."""
 
 SETTINGS = {name: hydra_text(small_settings(name, 4, **OWN.get(name, {}))) for name in ALLOCATORS}
-DRAWS = ("dapo", "pilot_commit")
+DRAWS = ("dapo",)
 """The rules that draw extra prompts."""
 TOTAL = {"uniform", "even", "vip", "neyman", "hora", "inverse_accuracy", "inverse_variance"}
 """The rules that spend 16 rollouts on 4 prompts, whatever the outcomes."""
@@ -90,10 +90,3 @@ def test_votes_reward_what_the_reward_function_never_saw(run):
             assert set(own[0]["apportion"]["rewards"]) <= {0.0, 1.0}
             assert all(row["extra_fields"]["reward_extra_info"] == {} for row in own)
     assert any(metrics["allocation/groups"] > 0 for _, metrics in run("ttrl"))
-
-
-def test_pilots_and_commits_are_trained_on_together(run):
-    """Two pilots and four commits a prompt, the pilots of another step among them if the prompt came too late there."""
-    groups = [own for rows, _ in run("pilot_commit") for own in groups_of(rows).values()]
-    assert groups and all(len(own) == 6 for own in groups)
-    assert all(metrics["allocation/committed"] <= 4 for _, metrics in run("pilot_commit"))

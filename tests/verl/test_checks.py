@@ -99,7 +99,6 @@ REFUSED = r"""
     vip; (streamed); algorithm.filter_groups.enable=True => filter_groups.enable must be False
     vip; (streamed); trainer.v1.separate_async.hybrid_rollout.enable_switch=True => enable_switch must be False
     dapo; (streamed) => stream must fit .* got dapo: batch must say.*plans each prompt alone, or splits
-    pilot_commit; (streamed) => got pilot_commit: batch must say
     vip; (streamed); trainer.v1.sampler.max_off_policy_threshold=0 => got vip: age_bound must be .* got -1
     vip; algorithm.adv_estimator=apportion_grpo; algorithm.norm_adv_by_std_in_grpo=False \
         => must be True with apportion_grpo, got False; apportion_dr_grpo does not normalize

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from apportion import AR3PO, DAPO, HORA, VIP, PilotCommit, ReinforceAda, Uniform
+from apportion import AR3PO, DAPO, HORA, VIP, ReinforceAda, Uniform
 from apportion.allocators import OptPO
 from apportion.baselines import SPO, Optimal, Predicted, Zero
 from apportion.engines.saved_state import load_state, save_state
@@ -34,7 +34,6 @@ RULES = {
     "hora": lambda: (HITS, {}),
     "ar3po": lambda: (AR3PO(rollouts_per_stage=2, reuse="recompute"), {}),
     "dapo": lambda: (DYNAMIC, {"problems": 24}),
-    "pilot_commit": lambda: (PilotCommit(pilots=2, commits=2, target=2, draw=4, max_rounds=4), {}),
     "reinforce_ada": lambda: (ReinforceAda(rollouts_per_round=2, keep=2, rounds=3), {}),
     "optimal": lambda: (UNIFORM, {"estimator": "reinforce", "baseline": Optimal()}),
     "ppo": lambda: (UNIFORM, {"estimator": "gae", "critic_updates": 1}),

@@ -76,7 +76,7 @@ def test_early_commits_change_nothing_that_is_trained_on_learned_or_logged(kind,
     assert early.pool.rows == end.pool.rows
 
 
-@pytest.mark.parametrize("kind", ["hora", "pilot_commit", "dapo without draws", "vip in tokens"])
+@pytest.mark.parametrize("kind", ["hora", "dapo without draws", "vip in tokens"])
 def test_a_straggler_in_the_last_wave_delays_no_other_prompt(kind):
     """The allocator learns before the trainer has the last prompt."""
     coordinator, pool, request = began(JOINT[kind](), 0, 1, 2, 3, 4, 5, table=HALF)
