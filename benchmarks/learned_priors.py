@@ -14,12 +14,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from apportion.predictors import (
     DiscountedCounts,
     EmpiricalBayes,
-    HiddenDual,
-    HiddenOnline,
-    HiddenStatic,
     PrecomputedEmbeddings,
 )
 from benchmarks.common import write
+from benchmarks.hidden_probes import HiddenDual, HiddenOnline, HiddenStatic
 from benchmarks.real_run import BATCH, EPOCHS, SEEDS, replay
 from benchmarks.real_run_data import grpo_run
 from benchmarks.real_run_tables import errors

@@ -22,7 +22,6 @@ from apportion.predictors import (
     GaussianProcess,
     PrecomputedEmbeddings,
     Predictor,
-    Ridge,
     Shuffled,
     UniformPrior,
 )
@@ -32,6 +31,7 @@ from benchmarks.expected import HIGH, HORA_HIGH, LOW, SIZE, hora, near_truth, vi
 from benchmarks.real_run_data import grpo_run
 from benchmarks.real_run_picture import draw
 from benchmarks.real_run_tables import OURS, Replayed, all_seeds, errors, interval, point, ratio, squared
+from benchmarks.ridge import Ridge
 
 SEEDS = (0, 1, 2)
 BATCH, GROUP = 128, SIZE

@@ -18,7 +18,6 @@ from apportion.predictors import (
     MovingAverage,
     PrecomputedEmbeddings,
     Predictor,
-    Ridge,
     SentenceTransformerEmbedder,
     UniformPrior,
 )
@@ -98,8 +97,7 @@ def test_a_name_alone_means_the_default_settings():
         assert build(Allocator, {"name": name}) == arm(name=name) == job(arms={"main": name}).arms["main"] == kind()
     for name, rule in RULES.items():
         assert build(Rule, {"name": name}) == rule() and arm(name="voting", rule=name) == Voting(rule())
-    for name in ("gp", "ridge"):  # with the papers' embedder
-        assert job(probe=name).probe.embedder == SentenceTransformerEmbedder()
+    assert job(probe="gp").probe.embedder == SentenceTransformerEmbedder()  # the paper's
 
 
 def test_an_allocator_without_labels_is_set_in_toml():
@@ -161,7 +159,7 @@ WRONG = """
     arms.a = {name = "optpo", reward = 3}       => job.arms.a.reward must be a string, got 3
     arms.a = {name = "ttrl", reward = "x"}      => job.arms.a.reward must be one of agreement, vote_share
     arms.a = {name = "ttrl", min_samples = 99}  => job.arms.a.min_samples | got 99 and 64
-    probe = "zzz"                 => job.probe (predictor) | 'zzz' | gp | ridge | uniform | counts
+    probe = "zzz"                 => job.probe (predictor) | 'zzz' | gp | uniform | counts
     probe = {name = "gp", embedder = "sentence_transfomer"} => job.probe.embedder | 'sentence_transformer'?
     embedder = "precomputed"      => job.embedder must have embeddings
     embedder = {name = "precomputed", embeddings = {a = [1.0]}} => cannot be set in TOML
@@ -190,7 +188,7 @@ def test_a_long_value_is_shortened_in_the_error():
 def test_what_toml_cannot_hold_is_refused_by_dump():
     array = PrecomputedEmbeddings({"a": np.ones(2)})
     refused(lambda: dump(GaussianProcess(array)), "embedder.embeddings.a must be something that TOML can hold")
-    refused(lambda: dump(Ridge(lambda prompts: np.ones((len(prompts), 1)))), "embedder must be")
+    refused(lambda: dump(GaussianProcess(lambda prompts: np.ones((len(prompts), 1)))), "embedder must be")
     told = refused(lambda: dump(Voting(reward=lambda rollouts, label: [0.0] * len(rollouts))), "; leave it to Python")
     assert told.startswith("reward must be something that TOML can hold, got <function")
     job_without = Job("tiny", {}, steps=None)
@@ -223,7 +221,6 @@ predictors = st.one_of(
     st.builds(UniformPrior, alpha=positive, beta=positive),
     st.builds(DiscountedCounts, discount=st.floats(0, 1)),
     st.builds(MovingAverage, window=st.integers(1, 99), strength=positive),
-    st.builds(Ridge, embedder=embedders, penalty=positive),
     st.builds(GaussianProcess, embedder=embedders, bandwidth=st.none() | positive, clip=st.floats(0.01, 0.49)),
 )
 rules = st.one_of(

@@ -13,7 +13,6 @@ from apportion.predictors import (
     GaussianProcess,
     MovingAverage,
     Predictor,
-    Ridge,
     UniformPrior,
 )
 from apportion.predictors.embeddings import Embedder
@@ -108,7 +107,6 @@ def makers(embedder: Embedder | None = None, rates: Mapping[str, float] | None =
     }
     if embedder is not None:
         found |= {
-            "ridge": lambda: Ridge(embedder),
             "gp": lambda: GaussianProcess(embedder),
             "gp, noise 1": lambda: GaussianProcess(embedder, noise=1.0),
             "empirical Bayes, embeddings": lambda: EmpiricalBayes(embedder),

@@ -5,10 +5,8 @@ from apportion.predictors.counts import DiscountedCounts
 from apportion.predictors.embeddings import EMBEDDERS, Embedder, PrecomputedEmbeddings, SentenceTransformerEmbedder
 from apportion.predictors.empirical_bayes import EmpiricalBayes
 from apportion.predictors.gp import GaussianProcess, GradedGaussianProcess
-from apportion.predictors.hidden import HiddenDual, HiddenOnline, HiddenStatic
 from apportion.predictors.lengths import MeanLengths
 from apportion.predictors.moving_average import MovingAverage
-from apportion.predictors.ridge import Ridge
 from apportion.predictors.running_variance import RunningVariance
 from apportion.predictors.score_moments import ScoreMoments
 from apportion.predictors.shuffled import Shuffled
@@ -21,11 +19,7 @@ PREDICTORS: dict[str, type[Predictor]] = {
         DiscountedCounts,
         EmpiricalBayes,
         MovingAverage,
-        Ridge,
         GaussianProcess,
-        HiddenStatic,
-        HiddenOnline,
-        HiddenDual,
         RunningVariance,
         GradedGaussianProcess,
         ScoreMoments,
@@ -42,14 +36,10 @@ __all__ = [
     "EmpiricalBayes",
     "GaussianProcess",
     "GradedGaussianProcess",
-    "HiddenDual",
-    "HiddenOnline",
-    "HiddenStatic",
     "MeanLengths",
     "MovingAverage",
     "PrecomputedEmbeddings",
     "Predictor",
-    "Ridge",
     "RunningVariance",
     "ScoreMoments",
     "SentenceTransformerEmbedder",

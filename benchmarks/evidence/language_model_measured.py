@@ -22,11 +22,12 @@ from trl import GRPOConfig
 
 from apportion import VIP, Prompt, Rollout, Uniform
 from apportion.baselines import SPO, Optimal, Zero
-from apportion.predictors import EmpiricalBayes, GaussianProcess, MovingAverage, Ridge, SentenceTransformerEmbedder
+from apportion.predictors import EmpiricalBayes, GaussianProcess, MovingAverage, SentenceTransformerEmbedder
 from apportion.selection import Mixed, SPOWeights
 from apportion.trl import AllocatedGRPOTrainer
 from apportion.types import Batch, Belief, Plan
 from benchmarks.evidence.language_model_policy import policy, questions, right, success
+from benchmarks.ridge import Ridge
 
 ROLLOUTS, BATCH, EVERY = 640, 32, 64
 """Rollouts of a run, of an update, and between two evaluations."""

@@ -17,7 +17,7 @@ from apportion.advantages import advantages_of
 from apportion.allocators import VIP, InverseAccuracy, InverseVariance, Uniform
 from apportion.lab.policy.exact import exact_success
 from apportion.lab.world.task import Problem
-from apportion.predictors import EmpiricalBayes, GaussianProcess, Predictor, Ridge, Shuffled
+from apportion.predictors import EmpiricalBayes, GaussianProcess, Predictor, Shuffled
 from apportion.types import Belief
 from benchmarks.evidence.ar3po_lab import FollowedTrainer
 from benchmarks.evidence.learning import (
@@ -31,6 +31,7 @@ from benchmarks.evidence.learning import (
     ran,
     trainer_of,
 )
+from benchmarks.ridge import Ridge
 
 SWEEP_SEED = SWEEP_SEEDS[0]
 STEP = 128

@@ -22,7 +22,6 @@ from apportion.predictors import (
     MovingAverage,
     PrecomputedEmbeddings,
     Predictor,
-    Ridge,
     SentenceTransformerEmbedder,
     Shuffled,
     UniformPrior,
@@ -32,6 +31,7 @@ from apportion.replay.foresight import batches_of, foresee
 from apportion.types import Floats
 from benchmarks.evidence.learning import FIVE, ran, trainer_of, with_half_width
 from benchmarks.real_run_data import grpo_run
+from benchmarks.ridge import Ridge
 
 STEPS, PROMPTS_PER_STEP, GROUP, WINDOW = 55, 16, 8, 1024
 RATES = {"hard": 1e-3, "medium": 5e-4}

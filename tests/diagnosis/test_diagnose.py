@@ -74,7 +74,7 @@ def test_embeddings_and_rates_bring_their_predictors():
     embedder = PrecomputedEmbeddings(dict(zip(record.ids, MIXED[:, None] * np.ones(3), strict=True)))
     rates = dict(zip(record.ids, MIXED.tolist(), strict=True))
     first = {each.predictor: each.cells[0].error.value for each in foresight_of(record, embedder, rates).predictors}
-    assert {"ridge", "gp", "gp, noise 1", "empirical Bayes, embeddings, shuffled", "empirical Bayes, both"} < set(first)
+    assert {"gp", "gp, noise 1", "empirical Bayes, embeddings, shuffled", "empirical Bayes, both"} < set(first)
     assert first["empirical Bayes, known rates"] < first["empirical Bayes"]
 
 

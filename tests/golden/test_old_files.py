@@ -21,9 +21,9 @@ from tests.golden.old import HERE
 from tests.rules import small_settings
 
 REMEDY = "use another"
-NEWER = {"allocator explore_then_commit", *(f"predictor hidden_{kind}" for kind in ("static", "online", "dual"))}
+NEWER = {"allocator explore_then_commit"}
 """What 0.2.0 did not have."""
-GONE = {"allocator pilot_commit"}
+GONE = {"allocator pilot_commit", "predictor ridge"}
 """What this version does not have any more."""
 
 READERS = {"allocator": "predictor", "baseline": "predictor", "selector": "_belief"}

@@ -8,8 +8,8 @@ import pytest
 
 from apportion.predictors import (
     PREDICTORS,
+    GaussianProcess,
     MovingAverage,
-    Ridge,
     Shuffled,
 )
 from apportion.types import Batch, Belief, Prompt
@@ -30,7 +30,7 @@ def told(predictor, prompts):
     return np.stack([belief.mean, belief.variance])
 
 
-EMBEDDING = ("ridge", "gp", "graded_gp", "hidden_static", "hidden_online", "hidden_dual", "empirical_bayes embedded")
+EMBEDDING = ("gp", "graded_gp", "empirical_bayes embedded")
 CONTROLS = {"shuffled"}  # assigns beliefs to random prompts on purpose; see test_shuffled.py
 
 
@@ -124,7 +124,7 @@ def test_the_state_of_another_embedder_is_refused():
         return np.zeros((len(prompts), 4), np.float32)
 
     with pytest.raises(ValueError, match=r"embedder must be .*mine"):
-        Ridge(EMBEDDER).load_state_dict(Ridge(mine).state_dict())
+        GaussianProcess(EMBEDDER).load_state_dict(GaussianProcess(mine).state_dict())
 
 
 def test_prompts_are_identified_by_id_not_by_position(predictor):

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from apportion.predictors import Ridge
-from apportion.predictors.ridge import fit_ridge
+from benchmarks.ridge import Ridge, fit_ridge
 from tests.predictors.builders import embedder_of, make_prompts, random_batch
 
 

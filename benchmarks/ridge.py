@@ -6,9 +6,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from apportion.checks import check_numbers, check_positive
-from apportion.predictors.base import Predictor, check_clip, check_window
-from apportion.predictors.embeddings import Embedder, SentenceTransformerEmbedder, embed
+from apportion.predictors import Predictor, SentenceTransformerEmbedder
+from apportion.predictors.embeddings import Embedder, embed
 from apportion.predictors.saved import SavedValues
 from apportion.predictors.statistics.per_prompt import observations
 from apportion.types import Batch, Belief, Floats, Prompt
@@ -19,9 +18,6 @@ def fit_ridge(embeddings: Floats, rates: Floats, penalty: float) -> tuple[Floats
 
     ``embeddings`` is [n, d] and ``rates`` [n], n at least 1. The intercept c is not penalised. The dual problem is
     solved, in O(n^2 (n + d)) time and O(n (n + d)) memory.
-
-    >>> fit_ridge(np.array([[0.0], [1.0]]), np.array([0.25, 0.75]), penalty=0.5)
-    (array([0.25]), 0.375)
     """
     centre, level = embeddings.mean(axis=0), float(rates.mean())
     x = embeddings - centre
@@ -48,11 +44,6 @@ class Ridge(Predictor):
         penalty: factor of the squared norm of the coefficients.
         clip: distance of predictions from 0 and from 1, at the least.
         strength: number of rollouts of evidence that a belief is worth.
-
-    >>> from apportion.predictors import PrecomputedEmbeddings
-    >>> prompts = [Prompt("easy"), Prompt("hard")]
-    >>> Ridge(PrecomputedEmbeddings.from_array(prompts, [[0.0], [1.0]])).predict(prompts).mean.tolist()
-    [0.5, 0.5]
     """
 
     embedder: Embedder = field(default_factory=SentenceTransformerEmbedder)
@@ -64,10 +55,6 @@ class Ridge(Predictor):
     name: ClassVar[str] = "ridge"
 
     def __post_init__(self) -> None:
-        check_numbers(self)
-        check_window(self, self.window)
-        check_positive(self, "penalty", "strength")
-        check_clip(self, self.clip)
         self._embeddings: Floats | None = None
         self._rates = np.empty(0)
         self._line: tuple[Floats, float] | None = None
