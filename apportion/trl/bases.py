@@ -3,11 +3,10 @@
 An allocator runs ``_generate_and_score_completions`` once per round, on rows that are groups of one, and replaces the
 advantages when all rounds are done. So a trainer that computes advantages, drops rows or adds some in that method would
 train on something else than its author meant. A trainer with a loss of its own must say what that loss divides by.
+Both are checked at the first step. A method for checkpoints must call TRL's too, which nothing checks.
 """
 
-import inspect
-from functools import partialmethod
-from types import CellType, CodeType, FunctionType
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,7 +17,6 @@ from apportion.trl import unsloth
 from apportion.trl.settings import LOSSES
 
 ROUND = "_generate_and_score_completions"
-MUST_CALL_TRL = (ROUND, "_prepare_inputs", "training_step", "_save_checkpoint", "_load_optimizer_and_scheduler")
 LOSS_METHODS = ("compute_loss", "_compute_loss")
 ASYNCHRONOUS = (
     "it samples ahead of its steps, where no batch is planned; use apportion.trl.AllocatedAsyncGRPOTrainer, or "
@@ -46,26 +44,10 @@ def is_grpo(own: type[Any]) -> bool:
     return own in (GRPOTrainer, trl.GRPOTrainer)
 
 
-def check_overrides(base: type[Any], own: type[Any], loss: str | None) -> None:
-    """Raise TypeError if a method between ``base`` and ``own``, TRL's class, leaves out what TRL's method does.
-
-    ``loss`` is a key of ``LOSSES``, which names what an overridden loss divides by. Raises ValueError for another name.
-    """
+def check_loss(loss: str | None) -> None:
+    """Raise ValueError unless ``loss`` is None or a key of ``LOSSES``: what an overridden loss divides by."""
     if loss is not None and loss not in LOSSES:
         raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}; name the one that divides alike")
-    for name in MUST_CALL_TRL:
-        if _leaves_out_super(base, own, name):
-            raise TypeError(
-                f"{base.__name__}.{name} must call super().{name}, got one that does not: an allocator runs TRL's "
-                "method once per round; move what differs to a reward function, an estimator or the loss"
-            )
-    different = [name for name in LOSS_METHODS if _leaves_out_super(base, own, name)]
-    if different and loss is None:
-        raise TypeError(
-            f"{base.__name__} has a loss of its own ({different[0]}), so it must be known what that divides by; name "
-            f'the loss_type of TRL that divides alike, such as allocated({base.__name__}, loss="grpo") for means over '
-            "a row's tokens and over rows"
-        )
 
 
 def check_trainer(kind: type[Any]) -> None:
@@ -78,70 +60,77 @@ def check_trainer(kind: type[Any]) -> None:
         )
 
 
-def around(base: type[Any], own: type[Any]) -> tuple[type[Any], ...]:
-    """Return ``base`` with a class before and after it, which check what it does to the rows that TRL makes."""
-    if not _overrides(base, own, ROUND):
+def around(base: type[Any], own: type[Any], loss: str | None) -> tuple[type[Any], ...]:
+    """Return ``base`` with a class before and after it, which check at the first step that its methods call TRL's.
+
+    ``own`` is TRL's class. With a named ``loss`` the methods of the loss need not call TRL's.
+    """
+    before = base.__mro__[: base.__mro__.index(own)]
+    must = (ROUND, "training_step", *(LOSS_METHODS if loss is None else ()))
+    overridden = [name for name in must if any(name in vars(kind) for kind in before)]
+    if not overridden:
         return (base,)
-
-    class Numbered(own):  # type: ignore[misc]
-        """Comes after ``base``: numbers TRL's rows in the place of their advantages, which are 0 in groups of one."""
-
-        def _generate_and_score_completions(self, inputs: Any) -> Any:
-            output = super()._generate_and_score_completions(inputs)
-            if self.model.training:
-                output["advantages"], self._numbered = _numbers(inputs, output), True
-            return output
-
-    return (_Unchanged, base, Numbered)
+    reached = type("Reached", (own,), {name: _reaching(own, name) for name in overridden})
+    return (type("Checked", (_Checked,), {"_overridden": overridden}), base, reached)
 
 
-class _Unchanged:
-    """Comes before a trainer: raises ValueError if its rows are not those of TRL, by their numbers."""
+def _reaching(own: type[Any], name: str) -> Callable[..., Any]:
+    """Return TRL's method ``name``, which notes that it was called.
+
+    The one of a round numbers its rows in the place of their advantages, which are 0 in groups of one.
+    """
+
+    def method(self: Any, *args: Any, **settings: Any) -> Any:
+        self._reached |= {name}
+        output = getattr(own, name)(self, *args, **settings)
+        if name == ROUND and self.model.training:
+            output["advantages"] = _numbers(len(output["advantages"]), output)
+        return output
+
+    return method
+
+
+class _Checked:
+    """Comes before a trainer: raises ValueError if it does not call TRL's methods, or changes their rows."""
 
     model: Any
-    _numbered: bool = False
+    _overridden: list[str]
+    _reached: frozenset[str] = frozenset()
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
-        self._numbered = False
         output = super()._generate_and_score_completions(inputs)  # type: ignore[misc]
-        if self.model.training and not self._numbered:
+        if not self.model.training or ROUND not in self._overridden:
+            return output
+        if ROUND not in self._reached:
             raise ValueError(
-                f"{type(self).__name__}.{ROUND} must call super().{ROUND}, got a call of TRL's class by name, which "
-                "hides the rows from an allocator; write super()"
+                f"{type(self).__name__}.{ROUND} must call super().{ROUND}, got rows that TRL's method did not make: an "
+                "allocator runs it once per round; move what differs to a reward function, an estimator or the loss"
             )
-        if self.model.training and not torch.equal(output["advantages"], _numbers(inputs, output)):
+        if not torch.equal(output["advantages"], _numbers(len(inputs), output)):
             raise ValueError(
                 f"{type(self).__name__}.{ROUND} must return the rows and advantages of TRL's method unchanged, got "
                 "others: an allocator replaces them after the last round; use an estimator, or change rows in the loss"
             )
         return output
 
+    def training_step(self, *args: Any, **settings: Any) -> Any:
+        """Train as the trainer does, and check that it called TRL's methods."""
+        loss = super().training_step(*args, **settings)  # type: ignore[misc]
+        for name in self._overridden:
+            if name in self._reached:
+                continue
+            if name in LOSS_METHODS:
+                raise ValueError(
+                    f"{type(self).__name__} has a loss of its own ({name}), so it must be known what that divides by; "
+                    'name the loss_type of TRL that divides alike, such as allocated(..., loss="grpo") for means over '
+                    "a row's tokens and over rows"
+                )
+            raise ValueError(
+                f"{type(self).__name__}.{name} must call super().{name}, got one that does not; move what differs to a "
+                "reward function, an estimator or the loss"
+            )
+        return loss
 
-def _numbers(inputs: Any, output: dict[str, Any]) -> Any:
-    return torch.arange(1, len(inputs) + 1, dtype=torch.float32, device=output["completion_ids"].device)
 
-
-def _overrides(base: type[Any], own: type[Any], name: str) -> list[Any]:
-    """Return the methods ``name`` of ``base`` and its ancestors that come before ``own``, TRL's class."""
-    before = base.__mro__[: base.__mro__.index(own)]
-    return [vars(kind)[name] for kind in before if name in vars(kind)]
-
-
-def _leaves_out_super(base: type[Any], own: type[Any], name: str) -> bool:
-    """Return whether a method ``name`` between ``base`` and ``own`` does not name itself, so does not call super."""
-    return any(name not in _names(method) for method in _overrides(base, own, name))
-
-
-def _names(method: Any) -> set[str]:
-    """Return the names and attributes that a method uses, and those of what its decorators wrap."""
-    waiting: list[Any] = [inspect.unwrap(method.func if isinstance(method, partialmethod) else method)]
-    functions, names = list[FunctionType](), set[str]()
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, CodeType):
-            names.update(part.co_names)
-            waiting += part.co_consts
-        elif isinstance(part, FunctionType) and part not in functions:
-            functions.append(part)
-            waiting += [part.__code__, *(cell.cell_contents for cell in part.__closure__ or () if cell != CellType())]
-    return names
+def _numbers(count: int, output: dict[str, Any]) -> Any:
+    return torch.arange(1, count + 1, dtype=torch.float32, device=output["completion_ids"].device)

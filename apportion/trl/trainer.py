@@ -16,7 +16,7 @@ from torch import Tensor
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 from apportion.trl.advantages import Grouped, grpo, rloo, weighted_rewards, zero_deviation
-from apportion.trl.bases import around, check_overrides, is_grpo, trl_class
+from apportion.trl.bases import around, check_loss, is_grpo, trl_class
 from apportion.trl.overrides import AllocatedTrainer
 
 DIVIDED_BY_MEAN = ("maxrl", "sft")
@@ -89,18 +89,19 @@ def allocated(base: type[Any], *, loss: str | None = None) -> type[Any]:
     ``loss`` is for a ``base`` with a loss of its own: the ``loss_type`` of TRL that has the same sums and means. Such a
     loss must give nothing for a row whose ``completion_mask`` is 0.
 
-    Raises TypeError for another class, for one that has an allocator, and for one that an allocator cannot work with.
+    Raises TypeError for another class and for one that has an allocator. A trainer whose methods do not call TRL's is
+    refused with ValueError at the first step.
     """
     own = trl_class(base)
     if issubclass(base, AllocatedTrainer):
         raise TypeError(
             f"base must be a trainer without an allocator, got {base.__name__}, which has one; use it as is"
         )
-    check_overrides(base, own, loss)
+    check_loss(loss)
     mixin = _AllocatedGRPO if is_grpo(own) else _AllocatedRLOO
     description = f"``{base.__name__}`` with an allocator; see ``apportion.trl.allocated``."
     attributes = {"__doc__": description, "__module__": __name__, "_own_loss": loss}
-    return type(f"Allocated{base.__name__}", (mixin, *around(base, own)), attributes)
+    return type(f"Allocated{base.__name__}", (mixin, *around(base, own, loss)), attributes)
 
 
 AllocatedGRPOTrainer = allocated(GRPOTrainer)

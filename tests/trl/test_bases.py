@@ -1,5 +1,6 @@
 """Which trainers ``allocated`` takes: those that leave sampling to TRL, and say what their loss divides by."""
 
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -35,8 +36,14 @@ def experimental(path):
 
 
 OWN_LOSSES = ("gmpo.GMPOTrainer", "gspo_token.GRPOTrainer")
-OWN_ROUNDS = ("gfpo.GFPOTrainer", "grpo_with_replay_buffer.GRPOWithReplayBufferTrainer", "dppo.DPPOTrainer")
-SUBCLASSES = {*OWN_LOSSES, *OWN_ROUNDS, "papo.PAPOTrainer", "minillm.MiniLLMTrainer"}
+OWN_ROUND = "dppo.DPPOTrainer"
+OTHERS = (
+    "gfpo.GFPOTrainer",
+    "grpo_with_replay_buffer.GRPOWithReplayBufferTrainer",
+    "papo.PAPOTrainer",
+    "minillm.MiniLLMTrainer",
+)
+SUBCLASSES = {*OWN_LOSSES, OWN_ROUND, *OTHERS}
 
 
 def test_every_subclass_in_trl_is_known_here():
@@ -53,8 +60,10 @@ def test_every_subclass_in_trl_is_known_here():
 @pytest.mark.parametrize("path", OWN_LOSSES)
 def test_a_subclass_in_trl_with_a_loss_of_its_own_equals_itself_under_uniform(make, tmp_path, path):
     base = experimental(path)
-    with pytest.raises(TypeError, match=rf"{base.__name__} has a loss of its own.*allocated\({base.__name__}, loss="):
-        allocated(base)
+    unnamed = make(allocated(base), folder=tmp_path / "unnamed", config={"loss_type": "grpo"}, allocator=hora())
+    with pytest.raises(ValueError, match=rf"{base.__name__} has a loss of its own \(_compute_loss\).*, loss="):
+        unnamed.train()
+    assert unnamed.state.global_step == 0
     trainer, settings = allocated(base, loss="grpo"), {"loss_type": "grpo"}
     assert_parity(make, tmp_path, base, trainer, settings)
     history = trained(make(trainer, folder=tmp_path / "hora", config=settings, allocator=hora()))[:-1]
@@ -62,11 +71,22 @@ def test_a_subclass_in_trl_with_a_loss_of_its_own_equals_itself_under_uniform(ma
     assert max(logged["allocation/n_max"] for logged in history) > 8
 
 
-@pytest.mark.parametrize("path", OWN_ROUNDS)
-def test_a_subclass_in_trl_with_a_copy_of_the_sampling_is_refused(path):
-    base = experimental(path)
-    with pytest.raises(TypeError, match=r"must call super\(\)._generate_and_score_completions, got one that does not"):
-        allocated(base, loss="grpo")
+def test_a_subclass_in_trl_with_a_copy_of_the_sampling_is_refused(policy, tmp_path):
+    base, usual = experimental(OWN_ROUND), configured(tmp_path, GRPOTrainer)
+    config = experimental(OWN_ROUND.replace("Trainer", "Config"))
+    given = {field.name: getattr(usual, field.name) for field in dataclasses.fields(usual) if field.init}
+    settings = config(**given | {"generation_batch_size": None})  # TRL sets it and steps_per_generation, and takes one
+    built = allocated(base, loss="grpo")(
+        model=policy,
+        reward_funcs=[Judge()],
+        args=settings,
+        train_dataset=make_questions(),
+        processing_class=make_tokenizer(),
+        allocator=hora(),
+    )
+    with pytest.raises(ValueError, match=r"must call super\(\)._generate_and_score_completions, got rows that"):
+        built.train()
+    assert built.state.global_step == 0
 
 
 def test_trl_s_asynchronous_trainer_is_refused_with_the_reason():
@@ -142,10 +162,16 @@ class ByName(GRPOTrainer):
         return GRPOTrainer._generate_and_score_completions(self, inputs)
 
 
-MADE = type("Made", (GRPOTrainer,), {"_generate_and_score_completions": functools.partial(print)})
+class OwnStep(GRPOTrainer):
+    """Trains a micro-batch without TRL's method, which counts them."""
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        loss = self.compute_loss(model, self._prepare_inputs(inputs))
+        loss.backward()
+        return loss.detach()
+
+
 REFUSED = (
-    (Copied, r"Copied\._generate_and_score_completions must call super\(\)"),
-    (MADE, r"Made\._generate_and_score_completions must call super\(\)"),
     (int, r"must be a subclass of trl.GRPOTrainer or trl.RLOOTrainer, got <class 'int'>"),
     (AllocatedGRPOTrainer, "must be a trainer without an allocator, got AllocatedGRPOTrainer"),
 )
@@ -167,7 +193,9 @@ def test_a_class_that_cannot_have_an_allocator_is_refused_when_it_is_made():
         (Summed, r"must return a row for each completion .*, \(12, 1\), got \(12,\)"),
         (Elsewhere, r"rows must come from AllocatedElsewhere._generate_and_score_completions"),
         (Shuffled, "the loader must repeat every prompt 8 times in a row"),
-        (ByName, r"must call super\(\)\._generate.*, got a call of TRL's class by name"),
+        (ByName, r"AllocatedByName._generate_and_score_completions must call super\(\)._generate.*, got rows that"),
+        (Copied, r"AllocatedCopied._generate_and_score_completions must call super\(\)._generate.*, got rows that"),
+        (OwnStep, r"AllocatedOwnStep.training_step must call super\(\).training_step, got one that does not"),
     ],
 )
 def test_what_differs_from_trl_is_refused_in_the_first_round(make, base, message):
