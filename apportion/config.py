@@ -26,7 +26,6 @@ from apportion.selection import SELECTORS, Selector
 from apportion.stopping import RULES, Rule
 from apportion.toml import ConfigError, load, to_toml
 from apportion.untrusted import shown
-from apportion.verifiers import VERIFIERS, Verifier
 
 __all__ = ["REGISTRIES", "ConfigError", "build", "choices", "dump", "load", "placed", "to_toml"]
 
@@ -40,7 +39,6 @@ REGISTRIES: dict[Any, dict[str, Any]] = {
     Selector: SELECTORS,
     Preset: PRESETS,
     Rule: RULES,
-    Verifier: VERIFIERS,
 }
 """The annotations of fields that are chosen by ``name``, each with its registry."""
 

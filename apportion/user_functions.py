@@ -3,7 +3,6 @@
 Importing a module runs its code, so only the user's own configuration may name one, never a file that was downloaded.
 """
 
-from collections.abc import Callable
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -11,23 +10,14 @@ from types import ModuleType
 from typing import Any
 
 
-def import_function(where: str) -> Callable[..., Any]:
-    """Return the function that ``where`` names: "module:function" or "path/to/file.py:function".
+def import_named(where: str) -> Any:
+    """Return what ``where`` names, callable or not; None if its module does not have it.
 
-    Raises ValueError if it does not exist, and whatever importing its module raises.
+    Raises ValueError if the module does not exist, and whatever importing it raises.
 
-    >>> import_function("math:sqrt")(4)
+    >>> import_named("math:sqrt")(4)
     2.0
     """
-    function = import_named(where)
-    if not callable(function):
-        place, _, name = where.rpartition(":")
-        raise ValueError(f"function must be in its module, got {where!r}; define {name} in {place}")
-    return function
-
-
-def import_named(where: str) -> Any:
-    """Return what ``where`` names, as in ``import_function``, callable or not; None if its module does not have it."""
     place, colon, name = where.rpartition(":")
     if not colon or not place or not name:
         raise ValueError(f'function must be "module:function" or "file.py:function", got {where!r}; name both')

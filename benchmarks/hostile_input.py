@@ -47,12 +47,10 @@ from apportion.engines.saved_state import load_state, packed, save_state
 from apportion.lab.study.design import read_pools, read_study
 from apportion.questions import Question, read_questions
 from apportion.records import open_run, prepare_log, read_streams, write_step
-from apportion.trl.jobs.job import read_job
-from apportion.trl.jobs.prepared import prepare
 from apportion.untrusted import one_line
 from apportion.vote.journal import Journal, read_finished, read_recorded
 from apportion.vote.setup import make_setup
-from benchmarks.common import RESULTS, ROOT, options, write
+from benchmarks.common import RESULTS, options, write
 from benchmarks.small_study import base_folder, study_text
 from tests.builders import make_batch
 from tests.records.importing.tables import comma_separated, jsonl, rollouts
@@ -180,39 +178,13 @@ def make_targets(folder):
     save_state(path, "run", {"step": 4, "weights": torch.arange(300.0), "rates": {"q1": 0.25}})
     yield Target("checkpoints", _files(path.parent), _read_state, unchanged, (*BYTES, put_pickle))
     base = base_folder()
-    for name, read, text in (
-        ("study.toml", _read_study, study_text(base, 160)),
-        ("job.toml", _read_job, JOB.format(base=base, data=ROOT / "examples" / "prompts.jsonl")),
-    ):
-        words = tuple(re.findall("[a-z_]{4,}", text))
-        yield Target("settings", {name: text.encode()}, read, right_settings, words=words)
+    text = study_text(base, 160)
+    words = tuple(re.findall("[a-z_]{4,}", text))
+    yield Target("settings", {"study.toml": text.encode()}, _read_study, right_settings, words=words)
 
 
 QUESTIONS = [{"id": f"q{n}", "prompt": f"{n} x 7, \u00e9tudiant?", "answer": str(7 * n)} for n in range(6)]
 SETUP = make_setup("http://127.0.0.1:9/v1", "tiny", max_samples=4, equivalence="exact")
-JOB = """model = "{base}"
-algorithm = "rloo"
-[data]
-path = "{data}"
-template = "{{question}}"
-limit = 8
-[verifier]
-name = "exact"
-[allocator]
-name = "hora"
-pre_rollouts = 2
-rollouts_per_prompt = 4
-high = 8
-[training]
-learning_rate = 1e-3
-max_steps = 4
-max_completion_length = 12
-num_generations = 4
-per_device_train_batch_size = 8
-gradient_accumulation_steps = 2
-save_steps = 2
-use_cpu = true
-"""
 
 
 def write_log(folder, steps=2):
@@ -268,12 +240,6 @@ def _read_study():
     study = read_study(Path("study.toml"), (), None, resume=False)
     read_pools(study)
     return [json.dumps(dump(study))]
-
-
-def _read_job():
-    job, settings = read_job(Path("job.toml"), (), None, resume=False)
-    prepare(job)
-    return [json.dumps(settings)]
 
 
 def unchanged(found, whole, path):

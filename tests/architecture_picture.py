@@ -16,7 +16,7 @@ LAYERS = (
     ("What people run and read", "report"),
     ("What samples and trains", "vote"),
     ("What recorded and simulated runs say", "replay"),
-    ("Data, servers, run folders, records", "data"),
+    ("Servers, run folders, records", "runs"),
     ("Files, answers and settings", "toml"),
     ("The loop, advantages, whole methods", "advantages"),
     ("The decisions", "stopping"),

@@ -136,7 +136,7 @@ def test_wrong_options_and_prompts_of_allocate_are_refused(tmp_path, monkeypatch
 
 
 def test_usage_errors_take_one_line():
-    words = "allocate|vote|vote --wave|alocate|--frobnicate|allocate --budget many|lab --nmae|trl --labels none|train"
+    words = "allocate|vote|vote --wave|alocate|--frobnicate|allocate --budget many|lab --nmae|lab --labels|train"
     check_all(lambda wrong: refused(*wrong.split()).index("--help"), [(wrong,) for wrong in words.split("|")])
 
 
@@ -342,7 +342,6 @@ HOSTILE = {
         "--labels none --prompts deep.jsonl", f"--set training.base={LONG}", "--name ..", f"--name {LONG}",
         f"--name {LONG} --resume", "--name \x1b[31m", f"--allocator {LONG}", LONG, "/dev/zero",
     ],
-    "trl": ["/dev/zero", f"--name {LONG} --resume"],
     "vote --questions q.jsonl --out o.jsonl --base-url http://a --model m --dry-run": [
         f"--extra-body {DEEP}", """--extra-body '{"a": 1, "a": 2}'""", """--extra-body '{"a": NaN}'""",
         f"--max-samples {2**63}", f"--concurrency {2**63}", f"--wave {NINES}", "--wave ²", f"--template {LONG}",
@@ -371,14 +370,11 @@ def test_a_wrong_configuration_is_refused_before_torch_is_imported(tmp_path):
     """All in one process, because none imports torch."""
     (tmp_path / "wrong.toml").write_text("nothing = 1\n")
     (tmp_path / "wrong.jsonl").write_text("[\n")
-    (tmp_path / "job.toml").write_text('model = "m"\nallocator = {name = "vip"}\ndata = {path = "q.jsonl"}\n')
     commands = (
         "lab wrong.toml",
         "lab --set training.learning_rate=-1",
         "lab --labels nope",
         "lab --labels none --prompts wrong.jsonl",
-        "trl wrong.toml",
-        "trl job.toml --set allocator.low=-1",
         "vote --questions none.jsonl --out o.jsonl --base-url http://localhost --model m",
     )
     code = (

@@ -5,6 +5,7 @@ import shlex
 import shutil
 import subprocess
 import tomllib
+from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from apportion.cli import app
+from apportion.trl.command import SCRIPTS, JobArguments
 from apportion.verl.command import check_choices
 from tests.soak import case
 from tests.test_docs import commands, run
@@ -79,12 +81,20 @@ def check_verl(words):
     check_choices(config, choices)
 
 
+def trl_keys(algorithm):
+    """Return the keys that the command for TRL reads."""
+    kinds = [*SCRIPTS[algorithm].make_parser().dataclass_types, JobArguments]
+    return {each.name for kind in kinds for each in fields(kind)}
+
+
 def check(words):
     match words:
         case ["apportion", *rest]:
             check_apportion(rest)
         case ["python", "-m", "apportion.verl", *rest]:
             check_verl(rest)
+        case ["python", "-m", "apportion.trl", "grpo" | "rloo" as algorithm, "--config", job]:
+            assert set(yaml.safe_load((ROOT / job).read_text())) <= trl_keys(algorithm)
         case ["python", "-m", "verl.trainer.main_ppo", *rest]:
             stock(*rest)
         case ["python", "-m", module, *_] if module.startswith("benchmarks"):

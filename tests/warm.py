@@ -36,7 +36,7 @@ IMPORTED = (
     "apportion.cli",
     "apportion.lab.command",
     "apportion.lab.study.worker",
-    "apportion.trl.jobs.command",
+    "apportion.trl.command",
     "datasets",
     "torch.distributed.run",
     "transformers.models.qwen2.modeling_qwen2",

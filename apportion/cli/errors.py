@@ -35,7 +35,6 @@ GROUPS = {
         "simulate": "Compare rules where the truth is known.",
     },
     "Train": {
-        "trl": "Train a model with TRL as a job's file says.",
         "verl": "Train with verl: python -m apportion.verl.",
         "lab": "Compare allocators on a small policy, on the CPU.",
     },
@@ -47,7 +46,7 @@ GROUPS = {
 }
 """The commands as the help lists them, by what they are for: to read what each says itself would import them all."""
 
-MODULES = {"import": "import_", "lab": "training", "trl": "training", "verl": "training"}
+MODULES = {"import": "import_", "lab": "training", "verl": "training"}
 """Where a command is that has not a module of its name."""
 
 
@@ -103,15 +102,12 @@ class OneLineErrors(TyperGroup):
 
 
 @contextmanager
-def usage_errors(*kinds: type[Exception], silent: bool = False) -> Iterator[None]:
-    """End the command with code 2 and one line if one of these errors is raised in the block.
-
-    A ``silent`` process leaves the line to another one, which has the same error.
-    """
+def usage_errors(*kinds: type[Exception]) -> Iterator[None]:
+    """End the command with code 2 and one line if one of these errors is raised in the block."""
     try:
         yield
     except kinds as error:
-        raise typer.Exit(USAGE if silent else fail(str(error))) from error
+        raise typer.Exit(fail(str(error))) from error
 
 
 @contextmanager

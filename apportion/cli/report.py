@@ -26,7 +26,7 @@ def report(
         list[Path],
         typer.Argument(
             metavar="RUN [RUN]",
-            help="Rollout logs, imported logs, group counts, lab studies, TRL jobs, or answers of votes.",
+            help="Rollout logs, imported logs, group counts, lab studies, output of TRL, or answers of votes.",
         ),
     ],
     reward: Rewards = None,

@@ -1,8 +1,7 @@
-"""The commands that train: ``apportion lab``, ``apportion trl`` and ``apportion verl``."""
+"""The commands that train: ``apportion lab`` and ``apportion verl``."""
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -46,30 +45,13 @@ def lab(
 
     With --labels none the policy learns at test time: the allocators take rewards from votes. The policy is tiny and
     knows the lab's toy problems only, so a file of prompts must hold such problems. Right answers in it are used for
-    the report only. For a language model and your own questions, use apportion trl or apportion vote.
+    the report only. For a language model and your own questions, use python -m apportion.trl or apportion vote.
     """
     design = _import("lab", "apportion.lab.study.design")  # before torch, so that a refusal comes at once
     with usage_errors(ConfigError):
         study = design.read_study(config, overrides or [], name, resume, allocator or [], labels, prompts)
         pools = design.read_pools(study)
         raise typer.Exit(_import("lab", "apportion.lab.command").run_study(study, pools, dry_run))
-
-
-def trl(
-    job: Annotated[Path | None, typer.Argument(help="The job's TOML file.")] = None,
-    overrides: Overrides = None,
-    name: Name = None,
-    resume: Resume = False,
-    dry_run: DryRun = False,
-) -> None:
-    """Train a model with TRL as a job's file says.
-
-    The file names the model, the data, the verifier and the allocator.
-    """
-    jobs = _import("trl", "apportion.trl.jobs.job")  # before torch
-    with usage_errors(ConfigError, silent=os.environ.get("LOCAL_RANK", "0") != "0"):  # the first of a machine speaks
-        read = jobs.read_job(job, overrides or [], name, resume)
-        raise typer.Exit(_import("trl", "apportion.trl.jobs.command").run_job(*read, resume, dry_run))
 
 
 def verl(context: typer.Context) -> None:
@@ -88,5 +70,4 @@ def _import(command: str, module: str) -> Any:
 
 
 lab_command = command_of(lab)
-trl_command = command_of(trl)
 verl_command = command_of(verl, kind=UnreadArguments)

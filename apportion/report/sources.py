@@ -1,4 +1,4 @@
-"""Find out what each path is, and read it: a rollout log, a lab study, a job of TRL, or a vote."""
+"""Find out what each path is, and read it: a rollout log, a lab study, the output of TRL, or a vote."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from apportion.untrusted import one_line
 Opener = Callable[[Path], RunRecord]
 """What opens a recorded run, as ``open_run``."""
 
-LOG_OF_JOB = "rollouts"
-"""The folder of the rollout log in the folder of a TRL job."""
+LOG_INSIDE = "rollouts"
+"""The folder of the rollout log in the output of a run."""
 
 ANSWERS_OF_VOTE = "answers.jsonl"
 MOST_RUNS = 16
@@ -48,7 +48,7 @@ def read_sources(
         elif is_vote(answers):
             found.append(vote_profile(answers, name if path.is_dir() else _name(answers)))
         else:
-            record = opened(path / LOG_OF_JOB if (path / LOG_OF_JOB).is_dir() else path)
+            record = opened(path / LOG_INSIDE if (path / LOG_INSIDE).is_dir() else path)
             if not len(record.step):
                 raise ValueError(f"a run must have groups to be shown, got {path} without any; wait for its first step")
             found.append(profile_of(record, name, advice, replayed))
@@ -59,7 +59,7 @@ def read_sources(
 
 def _name(path: Path) -> str:
     whole = path.resolve()
-    if whole.name == LOG_OF_JOB:
+    if whole.name == LOG_INSIDE:
         whole = whole.parent
     stem = whole.name if whole.is_dir() else whole.name.partition(".")[0]
     return one_line(stem)[:NAME_LETTERS] or "run"

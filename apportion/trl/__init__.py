@@ -1,7 +1,7 @@
 """TRL 1.x with any allocator: ``AllocatedGRPOTrainer`` and ``AllocatedRLOOTrainer`` replace TRL's trainers.
 
 ``allocated`` does the same for a subclass of one of them. ``AllocatedAsyncGRPOTrainer`` is TRL's asynchronous one.
-``Meter`` is a callback for TRL's own.
+``Meter`` is a callback for TRL's own, and ``EvaluationAtK`` one for the evaluation of any of them.
 """
 
 from importlib import import_module
@@ -11,6 +11,7 @@ from apportion.trl.failures import FailedRewards
 from apportion.trl.settings import TRLAllocation
 
 if TYPE_CHECKING:
+    from apportion.trl.at_k import EvaluationAtK
     from apportion.trl.meter import Meter
     from apportion.trl.stream import AllocatedAsyncGRPOTrainer
     from apportion.trl.trainer import AllocatedGRPOTrainer, AllocatedRLOOTrainer, allocated
@@ -19,12 +20,13 @@ __all__ = [
     "AllocatedAsyncGRPOTrainer",
     "AllocatedGRPOTrainer",
     "AllocatedRLOOTrainer",
+    "EvaluationAtK",
     "FailedRewards",
     "Meter",
     "TRLAllocation",
     "allocated",
 ]
-MODULES = {"Meter": "meter", "AllocatedAsyncGRPOTrainer": "stream"}
+MODULES = {"Meter": "meter", "EvaluationAtK": "at_k", "AllocatedAsyncGRPOTrainer": "stream"}
 """Where the names are that ``trainer`` does not have."""
 
 

@@ -19,7 +19,6 @@ from apportion.answers import make_equivalence
 from apportion.baselines import BASELINES
 from apportion.config import build as configured
 from apportion.config import dump, to_toml
-from apportion.data import Data, Template
 from apportion.evaluation import answer_scores, bootstrap_interval, evaluate, majority_at_k, pass_at_k
 from apportion.loop import collect, collect_async
 from apportion.predictors import EMBEDDERS, PREDICTORS, MeanLengths, UniformPrior
@@ -170,8 +169,6 @@ MADE: dict[str, Callable[..., Any]] = {
     "stream": partial(Stream, prompts=[Prompt("a")], rows_an_update=1),
     "token budget": partial(VIP, lengths=MeanLengths(initial=1)),
     "printed counts": printed_counts,
-    "data": lambda **given: configured(Data, given, "data"),
-    "template": Template,
     "equivalence": make_equivalence,
     "pass at k": pass_at_k,
     "answer scores": answer_scores,

@@ -13,7 +13,7 @@ from apportion.endpoint import EndpointError, EndpointSampler
 from apportion.endpoint.sampler import rollout_reader
 from apportion.stopping import Fixed
 from apportion.types import Prompt, Rollout
-from apportion.verifiers import Exact, Function
+from apportion.verifiers import Exact
 from tests.endpoint.builders import endpoint, run
 from tests.endpoint.fault_server import FaultServer, ok, refused
 
@@ -130,9 +130,15 @@ def test_an_error_of_the_reading_function_and_gold_that_is_no_text_are_raised():
         assert caught.group_contains(kind, match=match)
 
 
-def test_only_verdicts_of_0_and_1_say_whether_a_rollout_is_correct(tmp_path):
-    (tmp_path / "score.py").write_text("def score(text, gold):\n    return None if gold is None else float(gold)\n")
-    read = rollout_reader(Function(f"{tmp_path}/score.py:score"))
+class Graded(Exact):
+    """Its verdict is the number in gold."""
+
+    def verdict(self, text, gold):
+        return None if gold is None else float(gold)
+
+
+def test_only_verdicts_of_0_and_1_say_whether_a_rollout_is_correct():
+    read = rollout_reader(Graded())
     rollouts = [read("text", Prompt("?", data=gold)) for gold in ("1", "0", "0.25", None)]
     assert [(r.correct, r.reward) for r in rollouts] == [(True, 1.0), (False, 0.0), (None, 0.25), (None, None)]
     assert [r.answer for r in rollouts] == [None] * 4

@@ -10,11 +10,8 @@ from pathlib import Path
 
 from apportion.lab.policy.base import Progress, trained_policy
 from apportion.lab.policy.recipes import RECIPES, cache_directory, is_trained, task_of
-from apportion.lab.world.task import TASKS, Problem, held_out_problems, stated, training_problems
+from apportion.lab.world.task import TASKS, Problem, held_out_problems, training_problems
 from apportion.runs.whole_files import write_whole
-
-RIGHT, STATED = f"{__name__}:right", f"{__name__}:{stated.__name__}"
-"""The import paths of ``right``, for the verifier "function", and of ``stated``, for votes."""
 
 PROBLEMS = 512
 """Problems for training: the default of a study."""

@@ -14,7 +14,7 @@ AHEAD = ("async_prefetch", "use_data_producer")
 
 
 def read_allocation(table: Any) -> TRLAllocation:
-    """Return the allocation of the section: the fields of ``TRLAllocation``, as in the TOML of a job.
+    """Return the allocation of the section: the fields of ``TRLAllocation``, as in the YAML of the command.
 
     Raises ConfigError for an unknown key, a wrong type, or settings that do not fit together.
     """

@@ -5,17 +5,13 @@ import json
 import pytest
 
 from apportion.lab.policy.export import (
-    RIGHT,
-    STATED,
     max_new_tokens,
     problems_file,
     right,
     row,
-    stated,
 )
-from apportion.lab.world.task import TASKS, Problem, held_out_problems, problem_pool, training_problems, verify
+from apportion.lab.world.task import TASKS, Problem, held_out_problems, problem_pool, stated, training_problems, verify
 from apportion.questions import read_questions
-from apportion.user_functions import import_function
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -40,5 +36,4 @@ def test_files_hold_the_problems_of_a_study_once_and_keep_training_from_evaluati
         found[held_out] = set(path.read_text().splitlines())
     assert not found[True] & found[False]
     assert max_new_tokens(base) == TASKS[task].max_new_tokens
-    assert import_function(RIGHT) is right and import_function(STATED) is stated
     assert not list(path.parent.glob(".*"))

@@ -1,1 +1,0 @@
-"""Training jobs: from a TOML file to a model trained by TRL under an allocator."""

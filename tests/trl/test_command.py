@@ -1,0 +1,283 @@
+"""``python -m apportion.trl``: TRL's own script with an allocator, on a tiny model and local files."""
+
+import json
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from apportion.presets import PRESETS
+from apportion.records import read_log
+from apportion.trl.command import JobArguments, run
+from apportion.trl.settings import TRLAllocation
+from tests.builders import write_jsonl
+from tests.processes import Command
+from tests.trl.tiny import make_questions, make_tokenizer
+
+ROOT = Path(__file__).parents[2]
+REWARDS = """
+import os, signal
+from pathlib import Path
+
+CHARACTERS = "0123456789abcdefghij:=+ "
+calls = 0
+
+
+def right(completions, answer, **columns):
+    global calls
+    calls += len(completions)
+    if Path("stop").exists() and calls > int(Path("stop").read_text().split()[0]):
+        os.kill(os.getpid(), getattr(signal, Path("stop").read_text().split()[1]))
+    texts = [text if isinstance(text, str) else text[-1]["content"] for text in completions]
+    return [float(text[:1] != "" and text[:1] in CHARACTERS[: int(each)]) for text, each in zip(texts, answer)]
+
+
+def silent(completions, **columns):
+    return [None] * len(completions)
+"""
+FILE = {"path": "json", "data_files": "questions.jsonl"}
+JOB = {
+    "datasets": [FILE],
+    "reward_funcs": ["small_rewards.right"],
+    "allocator": {"name": "hora", "pre_rollouts": 3, "rollouts_per_prompt": 8, "high": 16},
+    "rollout_log": "out/rollouts",
+    "output_dir": "out",
+    "max_steps": 4,
+    "max_completion_length": 5,
+    "num_generations": 8,
+    "per_device_train_batch_size": 16,
+    "gradient_accumulation_steps": 2,
+    "learning_rate": 1e-3,
+    "logging_steps": 1,
+    "save_steps": 2,
+    "temperature": 1.0,
+    "report_to": "none",
+    "use_cpu": True,
+    "bf16": False,
+    "gradient_checkpointing": False,
+    "disable_tqdm": True,
+}
+KEPT = ("step", "prompt_id", "asked", "index", "round", "correct", "reward", "completion", "advantage")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A working directory with questions and a reward function."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    make_files(tmp_path)
+    return tmp_path
+
+
+def make_files(folder):
+    write_jsonl(folder / "questions.jsonl", [{"prompt": row["prompt"], "answer": row["k"]} for row in make_questions()])
+    (folder / "small_rewards.py").write_text(REWARDS)
+
+
+def job(folder, policy, **settings):
+    """Write the file of a job that takes a second, and return the words that name it. None leaves a setting out."""
+    given = JOB | {"model_name_or_path": policy} | settings
+    given = {key: value for key, value in given.items() if value is not None}
+    (folder / "job.yaml").write_text(yaml.safe_dump(given, sort_keys=False))
+    return ["--config", "job.yaml"]
+
+
+def dry_run(algorithm, words, capsys):
+    """Return what a dry run prints."""
+    with pytest.raises(SystemExit) as ended:
+        run(algorithm, [*words, "--dry-run"])
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+def rollouts(folder):
+    return read_log(folder / "rollouts").select(KEPT).to_pylist()
+
+
+def history(folder, step):
+    return json.loads((folder / f"checkpoint-{step}/trainer_state.json").read_text())["log_history"]
+
+
+def test_ours_are_the_settings_of_the_trainer_and_three_more():
+    names = JobArguments.__dataclass_fields__.keys()
+    assert names == {"template", "evaluation", "dry_run"} | TRLAllocation.__dataclass_fields__.keys()
+
+
+def test_a_dry_run_prints_the_plan_and_needs_no_weights(folder, policy, capsys):
+    shutil.copytree(policy, folder / "empty")
+    (folder / "empty" / "model.safetensors").unlink()
+    words = job(folder, "empty", eval_strategy="steps", evaluation={"easy": FILE, "hard": FILE}, allocator="hora")
+    lines = dry_run("grpo", words, capsys).splitlines()
+    assert lines[:3] == [
+        "model      empty",
+        "rows       48 to train on; to evaluate: easy 48, hard 48",
+        "rewards    right",
+    ]
+    assert lines[3].startswith("allocator  HORA(rollouts_per_prompt=8")
+    assert lines[4:] == [
+        "estimator  TRL's",
+        "batch      a batch of 4 prompts samples 32 rollouts in at most 2 rounds, and trains on at most 32 "
+        "(without it: 32)",
+        "steps      4 of the optimizer, 1 processes, results in out",
+    ]
+    assert not (folder / "out").exists()
+
+
+def test_a_name_on_the_command_line_takes_the_place_of_the_file_s(folder, policy, capsys):
+    said = dry_run("rloo", [*job(folder, policy), "--allocator", "uniform", "--num_generations", "4"], capsys)
+    assert "allocator  Uniform(rollouts_per_prompt=4)" in said and "8 prompts samples 32 rollouts" in said
+
+
+REFUSED = {
+    "an argument must be TRL's or the allocation's, got '--lerning_rate'; did you mean 'learning_rate'?": {
+        "lerning_rate": 1e-3
+    },
+    "argument --learning_rate/--learning-rate: invalid float value: 'fast'; see --help": {"learning_rate": "fast"},
+    "allocator (allocator) must have a known name, got 'horra'; did you mean 'hora'?": {"allocator": "horra"},
+    "allocator (hora) has no key 'hihg'; did you mean 'high'?": {"allocator": {"name": "hora", "hihg": 3}},
+    "allocator must be left out beside a preset whose own is vip": {"preset": "vip_as_printed"},
+    "generation_batch_size (32) must be divisible by num_generations (7)": {"num_generations": 7},
+    "hora must train on no more than TRL's batches hold, 32 rollouts of 8 prompts, got 64": {"num_generations": 4},
+    "the data must have the 64 prompts of a generation batch, got 48": {"per_device_train_batch_size": 256},
+    "verdict must be one of the reward functions, right, got 'left'": {"verdict": "left"},
+    "reward_funcs must be given with hora, got none": {"reward_funcs": None},
+    "No module named 'no_such_module'": {"reward_funcs": ["no_such_module.right"]},
+    "template must contain {question}, got 'Q:'": {"template": "Q:"},
+    "the data must have a column prompt or question or problem, got ['text']": {
+        "template": "{question}",
+        "datasets": [{"path": "json", "data_files": "texts.jsonl"}],
+    },
+    "Unable to find": {"datasets": [{"path": "json", "data_files": "nothing.jsonl"}]},
+    "evaluation.test (DatasetConfig) has no key 'pth'; did you mean 'path'?": {"evaluation": {"test": {"pth": "x"}}},
+    "eval_strategy must be steps or epoch with an evaluation, got no": {"evaluation": {"test": FILE}},
+    "the data must have the split 'test'": {"eval_strategy": "steps"},
+    "model_name_or_path must be a folder, or an id of the hub that can be loaded, got 'no/such-model' (": {
+        "model_name_or_path": "no/such-model"
+    },
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_a_wrong_job_is_refused_in_one_line_before_weights_are_loaded(folder, policy, capsys, message):
+    (folder / "texts.jsonl").write_text('{"text": "1"}\n')
+    assert run("grpo", [*job(folder, policy, **REFUSED[message]), "--dry-run"]) == 2
+    ended = capsys.readouterr()
+    assert message in ended.err and ended.err.splitlines()[-1].startswith("error: ") and not (folder / "out").exists()
+
+
+def test_of_several_processes_the_first_of_a_machine_says_what_is_wrong(folder, policy, monkeypatch, capsys):
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert run("grpo", [*job(folder, policy), "--allocator", "horra"]) == 2
+    assert "error" not in capsys.readouterr().err
+
+
+def test_a_run_has_two_evaluation_sets_and_leaves_its_log_and_its_model(folder, policy, capsys):
+    sets = {"all": FILE, "few": FILE | {"split": "train[:8]"}}
+    settings = {"eval_strategy": "steps", "eval_steps": 2, "num_generations_eval": 4, "evaluation": sets}
+    assert run("grpo", job(folder, policy, per_device_eval_batch_size=8, **settings)) == 0
+    log = rollouts(folder / "out")
+    assert len(log) == 4 * 32 and {row["round"] for row in log} == {0, 1}
+    gold = {row["prompt"]: row["k"] for row in make_questions()}
+    prompts = read_log(folder / "out/rollouts").to_pylist()
+    assert all(row["correct"] == (row["reward"] == 1) for row in prompts) and {row["prompt"] for row in prompts} <= {
+        *gold
+    }
+    logged = history(folder / "out", 4)
+    for name in sets:
+        scores = [entry[f"eval_{name}_mean_at_4"] for entry in logged if f"eval_{name}_mean_at_4" in entry]
+        assert len(scores) == 2 and all(0 < score < 1 for score in scores)
+        assert sum(f"eval_{name}_maj_at_4" in entry for entry in logged) == 2
+    assert (folder / "out/model.safetensors").exists()
+    assert run("grpo", job(folder, policy, **settings)) == 1
+    assert "a new run needs a rollout log without steps" in capsys.readouterr().err
+
+
+def test_a_template_makes_messages_for_a_model_with_a_chat_template(folder, policy):
+    shutil.copytree(policy, folder / "chat")
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}="
+    tokenizer.save_pretrained(folder / "chat")
+    for model in (policy, "chat"):
+        settings = {"template": "{question}+", "output_dir": model, "rollout_log": f"{Path(model).name}-log"}
+        assert run("rloo", job(folder, model, max_steps=1, save_strategy="no", **settings | {"output_dir": "out"})) == 0
+        asked = {row["prompt"] for row in read_log(folder / f"{Path(model).name}-log").to_pylist()}
+        assert all("+" in text for text in asked) and asked
+
+
+def test_rewards_from_votes_need_no_reward_function(folder, policy):
+    voting = {"name": "ttrl", "max_samples": 12, "min_samples": 8}
+    assert run("grpo", job(folder, policy, allocator=voting, reward_funcs=None, max_steps=1, save_strategy="no")) == 0
+    log = read_log(folder / "out/rollouts").to_pylist()
+    assert len(log) == 4 * 12 and {row["asked"] for row in log} == {12}
+
+
+def test_a_job_with_lora_trains_an_adapter_alone(folder, policy):
+    lora = {"use_peft": True, "lora_r": 4, "lora_target_modules": ["q_proj", "v_proj"]}
+    assert run("grpo", job(folder, policy, max_steps=1, save_strategy="no", **lora)) == 0
+    assert json.loads((folder / "out/adapter_config.json").read_text())["r"] == 4
+    assert not (folder / "out/model.safetensors").exists()
+
+
+def test_a_dead_reward_function_ends_a_run_with_one_line(folder, policy, capsys):
+    assert run("grpo", job(folder, policy, reward_funcs=["small_rewards.silent"])) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("error: completions must have rewards") and "--resume_from_checkpoint true" in last
+
+
+EXAMPLES = [*sorted((ROOT / "examples/papers").glob("*.yaml")), ROOT / "examples/trl.yaml"]
+ALGORITHMS = {"vip": "rloo"}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_has_a_plan_with_another_model_and_other_data(path, folder, policy, capsys):
+    """With smaller batches. The sets of its evaluation are on the hub, so they are replaced too."""
+    given = yaml.safe_load(path.read_text())
+    assert given.get("preset", "fixed_baseline") in PRESETS
+    sets = {name: FILE | {"split": "train[:8]"} for name in given.pop("evaluation", {})}
+    for key in ("dataset_name", "dataset_config"):
+        given.pop(key, None)
+    small = {key: JOB[key] for key in ("datasets", "reward_funcs", "use_cpu", "bf16", "disable_tqdm", "report_to")}
+    rows = given["num_generations"] * 2
+    small |= {"per_device_train_batch_size": rows, "gradient_accumulation_steps": 1, "steps_per_generation": 1}
+    small |= {"max_steps": 1, "max_completion_length": 5, "output_dir": "out", "rollout_log": "out/rollouts"}
+    small |= {"gradient_checkpointing": False}
+    given |= small | {"evaluation": sets, "model_name_or_path": policy}
+    words, algorithm = job(folder, policy, **dict.fromkeys(JOB) | given), ALGORITHMS.get(path.stem, "grpo")
+    said = dry_run(algorithm, words, capsys)
+    assert f"rows       48 to train on; to evaluate: {', '.join(f'{name} 8' for name in sets)}" in said
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("commands")
+def test_a_killed_and_a_stopped_job_go_on_to_the_same_results(policy, tmp_path):
+    folders = {name: tmp_path / name for name in ("whole", "killed", "stopped")}
+    for name, folder in folders.items():
+        folder.mkdir()
+        make_files(folder)
+        words = job(folder, policy)
+        program = ("-m", "apportion.trl")
+        given = {"python": program, "HF_HUB_OFFLINE": "1"}
+        if name != "whole":
+            (folder / "stop").write_text("90 SIGKILL" if name == "killed" else "90 SIGTERM")
+            with Command(folder, "grpo", *words, **given) as command:
+                code, _, errors = command.ended()
+                assert command.nothing_left()
+            assert code == (-signal.SIGKILL if name == "killed" else 143)
+            if name == "stopped":
+                assert (
+                    "Stopped in step 3. To continue from the last checkpoint: --resume_from_checkpoint true" in errors
+                )
+                assert "Traceback" not in errors
+            (folder / "stop").unlink()
+        with Command(folder, "grpo", *words, "--resume_from_checkpoint", "true", **given) as command:
+            code, _, errors = command.ended()
+        assert code == 0, errors[-2000:]
+    whole = folders["whole"] / "out"
+    for name in ("killed", "stopped"):
+        assert rollouts(folders[name] / "out") == rollouts(whole)
+        one, other = (load_file(each / "model.safetensors") for each in (folders[name] / "out", whole))
+        assert all(torch.equal(one[key], other[key]) for key in other)
