@@ -7,10 +7,14 @@ and whether the policy left its start.
 from __future__ import annotations
 
 import json
+import math
+import re
 import struct
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -26,22 +30,45 @@ from apportion.types import Counts, Floats
 from apportion.untrusted import TABLE_BYTES, check_file, parse_number
 
 SERIES = {
-    "reward": (
-        *("reward", "critic/score/mean", "critic/rewards/mean", "reward/mean", "rewards/mean"),
-        "env/all/reward/total",
-    ),
-    "dead": ("frac_reward_zero_std", "env/all/by_group/frac_all_bad"),
-    "cut": ("completions/clipped_ratio", "response_length/clip_ratio"),
-    "length": ("completions/mean_length", "response_length/mean", "env/all/ac_tokens_per_turn"),
-    "kl": ("kl", "actor/kl_loss", "critic/kl", "optim/kl_sample_train_v1"),
-    "entropy": ("entropy", "actor/entropy", "actor/entropy_loss", "optim/entropy"),
-    "gradient": ("grad_norm", "actor/grad_norm"),
+    "reward": ("reward", "score", "raw_reward", "task_reward", "rewards", "scores", "reward/total"),
+    "dead": ("frac_reward_zero_std",),
+    "all right": ("by_group/frac_all_good", "solve_all"),
+    "all wrong": ("by_group/frac_all_bad", "solve_none"),
+    "mixed": ("by_group/frac_mixed",),
+    "spread": ("reward_std",),
+    "cut": ("clipped_ratio", "response_length/clip_ratio", "is_truncated", "truncated_ratio"),
+    "length": ("length", "completion_length", "response_length", "response_len", "num_tokens", "ac_tokens_per_turn"),
+    "longest": ("max_length", "response_length/max", "response_len/max"),
+    "kl": ("kl", "kl_loss", "policy_kl", "reward_kl_penalty", "kl_policy_base"),
+    "entropy": ("entropy", "entropy_loss", "policy_entropy"),
+    "gradient": ("grad_norm", "raw_grad_norm"),
+    "loss": ("loss", "pg_loss", "policy_loss", "final_loss"),
 }
-"""Names under which frameworks log a series, the likeliest first."""
+"""Plain names of the series, the likeliest first. ``plain_name`` makes them of what a framework logs.
+
+The KL divergence is that from the reference policy. That between the sampler and the trainer is another quantity.
+"""
+
+_SECTIONS = re.compile(
+    r"^(?:(?:train|rollout|critic|actor|ppo_actor|policy|env|all|objective|optim|update|completions|generate)/)+"
+)
+_MEAN = re.compile(r"(?:^|/)(?:mean|avg|all)(?=/|$)|(?<![a-z])(?:mean|avg)_|_(?:mean|avg)(?=/|$)")
+"""Sections under which frameworks log, and how they call a mean."""
+
+VERDICTS = {"correct", *USUAL["correct"], *USUAL["share"]}
+PART = re.compile(r"rewards?/(?!total$|std$|min$|max$)([^/]+)")
+HELD_OUT = re.compile(r"(?:^|/)acc/mean@[0-9]+$")
+"""Names of verdicts, of the parts of a reward, and of verl's accuracy on held-out problems."""
+
+NOT_FINITE = {"NaN": math.nan, "nan": math.nan, "Infinity": math.inf, "inf": math.inf, "-Infinity": -math.inf}
+"""How W&B writes numbers that are not finite."""
 
 PROMPTS = {name for role in ("prompt", "id") for name in (role, *USUAL[role])}
-TABLES, LEAST_OF_A_TABLE = (".jsonl", ".ndjson", ".csv"), 2
-"""Files that may be something else, and the series that one must have to be a log of steps."""
+TABLES, LEAST_OF_A_TABLE, MOST_AGAIN = (".jsonl", ".ndjson", ".csv"), 2, 2
+"""Files that may be something else; the series that one must have to be a log of steps, and how often a step
+comes again."""
+CHART = "W&B export"
+"""What wrote a table with ``run - name`` above its columns. It may have one series."""
 
 STEPS = ("step", "_step", "global_step", "training/global_step", "Step", "progress/batch")
 LOG_ROLLOUTS = (
@@ -60,6 +87,15 @@ BLOCK = 2**15
 """Bytes of a block of a W&B file."""
 
 
+def plain_name(name: str) -> str:
+    """Return the name of a series without the section that it was logged under, and without the word for a mean.
+
+    >>> [plain_name(name) for name in ("train/critic/score/mean", "completions/mean_length", "reward/all/mean")]
+    ['score', 'length', 'reward']
+    """
+    return _MEAN.sub("", _SECTIONS.sub("", name.lower())).strip("/")
+
+
 @dataclass(frozen=True, eq=False)
 class Scalars:
     """Series of a run: the steps [S] and the values [S] of each, by the framework's name.
@@ -67,26 +103,56 @@ class Scalars:
     Args:
         name: what the run is called.
         source: what wrote it.
-        found: name -> steps and values, in the order of steps, finite values only.
+        found: name -> steps and values, in the order of steps. Values may be nan or infinite.
     """
 
     name: str
     source: str
     found: Mapping[str, tuple[Counts, Floats]]
 
-    def series(self, name: str) -> tuple[Counts, Floats] | None:
-        """Return the steps and values of a key of ``SERIES``; None if it was not logged."""
-        return next((self.found[each] for each in SERIES[name] if each in self.found), None)
+    @cached_property
+    def _plain(self) -> dict[str, str]:
+        """The framework's name of each plain name, the first if there are several."""
+        found: dict[str, str] = {}
+        for name in self.found:
+            found.setdefault(plain_name(name), name)
+        return found
 
-    @property
+    def logged(self, name: str) -> tuple[Counts, Floats] | None:
+        """Return the steps and values of a key of ``SERIES`` as they were logged; None if it was not."""
+        return next((self.found[self._plain[each]] for each in SERIES[name] if each in self._plain), None)
+
+    def series(self, name: str) -> tuple[Counts, Floats] | None:
+        """Return the steps and the finite values of a key of ``SERIES``; None if there are none.
+
+        Dead groups are those that are all right and those that are all wrong, or all that are not mixed.
+        """
+        found = self.logged(name)
+        if name == "dead" and found is None:
+            right, wrong, mixed = (self.series(each) for each in ("all right", "all wrong", "mixed"))
+            if right and wrong and np.array_equal(right[0], wrong[0]):
+                found = right[0], right[1] + wrong[1]
+            elif mixed:
+                found = mixed[0], 1 - mixed[1]
+        if name == "reward" and found is None and len(self.components) == 1:
+            found = next(iter(self.components.values()))
+        return None if found is None else _finite(*found)
+
+    @cached_property
     def components(self) -> dict[str, tuple[Counts, Floats]]:
-        """The mean of each reward function, if there are several."""
-        found = {
-            name.removeprefix("rewards/").removesuffix("/mean"): series
-            for name, series in self.found.items()
-            if name.startswith("rewards/") and name.count("/") == 2 and name.endswith("/mean")
-        }
-        return found if len(found) > 1 else {}
+        """The mean of each reward function, and of each verdict."""
+        found: dict[str, tuple[Counts, Floats]] = {}
+        for plain, name in self._plain.items():
+            part, last = PART.fullmatch(plain), plain.rpartition("/")[2].removeprefix("eval_")
+            if part or last in VERDICTS or HELD_OUT.search(name):
+                known = _finite(*self.found[name])
+                found |= {part[1] if part else plain: known} if known else {}
+        return found
+
+
+def _finite(steps: Counts, values: Floats) -> tuple[Counts, Floats] | None:
+    known = np.isfinite(values)
+    return (steps[known], values[known]) if known.any() else None
 
 
 class ScalarsOnlyError(RecordError):
@@ -115,23 +181,33 @@ def scalars_at(path: str | Path) -> Scalars | None:
         found = scalars_of(path.resolve().name.partition(".")[0] or "run", said, chain(*rows))
     if found is None:
         return None
-    known = {name for names in SERIES.values() for name in names} & found.found.keys()
-    return None if len(known) < (LEAST_OF_A_TABLE if files[0].suffix in TABLES else 1) else found
+    known = len(found.components) + sum(found.logged(each) is not None for each in SERIES)
+    is_table = files[0].suffix in TABLES and not source[0].startswith(CHART)
+    return None if known < (LEAST_OF_A_TABLE if is_table else 1) else found
 
 
 def scalars_of(name: str, source: str, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> Scalars | None:
-    """Return the series of a run in ``rows``, each a step and its values; None if a row is a rollout."""
-    found: dict[str, list[tuple[int, float]]] = {}
+    """Return the series of a run in ``rows``, each a step and its values; None if rows are rollouts."""
+    found: dict[str, dict[int, float]] = {}
+    again: Counter[str] = Counter()
     for step, row in rows:
         if PROMPTS & row.keys():  # rollouts, which may be many
             return None
+        if abs(step) > LARGEST_INTEGER:
+            continue
         for key, value in row.items():
-            if type(value) in (int, float) and abs(value) <= LARGEST_VALUE and abs(step) <= LARGEST_INTEGER:
-                found.setdefault(key.removeprefix("train/"), []).append((step, float(value)))
+            value = NOT_FINITE.get(value, value) if isinstance(value, str) else value
+            if type(value) in (int, float):
+                own = found.setdefault(key.removeprefix("train/"), {})
+                known = abs(value) <= LARGEST_VALUE
+                again[key] += step in own
+                if known or step not in own:  # another row of the step may lack it
+                    own[step] = float(value) if known else math.nan if value != value else math.inf
+    if any(again[key] > MOST_AGAIN * len(own) for key, own in found.items()):
+        return None  # rollouts without prompts
     series = {
-        key: (np.array([step for step, _ in own], np.int64), np.array([value for _, value in own]))
-        for key, values in found.items()
-        if (own := sorted(dict(values).items()))
+        key: (np.array(sorted(own), np.int64), np.array([own[step] for step in sorted(own)]))
+        for key, own in found.items()
     }
     return Scalars(name, source, series)
 
@@ -165,8 +241,8 @@ def _rows_of(path: Path) -> tuple[str, Iterable[tuple[int, Mapping[str, Any]]]]:
     if name.endswith(".csv"):
         names = next((row for _, row in rows_of(path)), {})
         runs = list(dict.fromkeys(name.rpartition(" - ")[0] for name in names if " - " in name))
-        said = f" of {runs[0]}, the first of {len(runs)} runs" if len(runs) > 1 else ""
-        return f"exported history{said}", _exported(path, runs[:1])
+        said = f"{CHART} of {runs[0]}, the first of {len(runs)} runs" if len(runs) > 1 else CHART
+        return said if runs else "exported history", _exported(path, runs[:1])
     document = document_of(path) if name.endswith(".json") else None
     history = document.get("log_history") if isinstance(document, dict) else None
     if not isinstance(history, list) or not all(isinstance(row, dict) for row in history):
@@ -190,7 +266,7 @@ def _exported(path: Path, run: Sequence[str]) -> Iterator[tuple[int, dict[str, A
         for name, cell in row.items():
             own, separator, series = name.rpartition(" - ")
             with suppress(ValueError):  # a text, which is no series
-                if not separator or own in run:
+                if (not separator or own in run) and not name.endswith(("__MIN", "__MAX")):
                     made[series] = parse_number(cell)
         step = next((made[key] for key in STEPS if key in made), number)
         if abs(step) <= LARGEST_INTEGER:

@@ -93,9 +93,9 @@ def test_an_exported_history_and_metrics_as_json_lines_are_read(tmp_path):
     rows = [
         {"Step": step, **{f"run-7 - train/{k}": v for k, v in values(step).items()}} for step in range(1, STEPS + 1)
     ]
-    check(scalars_at(comma_separated(tmp_path / "wandb_export.csv", rows)), "exported history")
+    check(scalars_at(comma_separated(tmp_path / "wandb_export.csv", rows)), "W&B export")
     both = [row | {"run-8 - train/reward": 9.0} for row in rows]
-    check(scalars_at(comma_separated(tmp_path / "both.csv", both)), "exported history of run-7, the first of 2 runs")
+    check(scalars_at(comma_separated(tmp_path / "both.csv", both)), "W&B export of run-7, the first of 2 runs")
     verl = [{"step": step, "data": {"critic/score/mean": 0.01 * step, "actor/entropy": 0.3}} for step in range(1, 9)]
     found = scalars_at(jsonl(tmp_path / "metrics.jsonl", verl))
     assert found.series("reward")[0].tolist() == list(range(1, 9)) and found.series("entropy") is not None
@@ -114,6 +114,58 @@ def test_the_components_of_a_reward_are_known(tmp_path):
     (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": rows}))
     found = scalars_at(tmp_path)
     assert list(found.components) == ["a", "b"] and np.allclose(found.components["a"][1], np.arange(9) / 10)
+
+
+def metrics(tmp_path, **series):
+    """Return what is read of these series, whose names have / for each double underscore."""
+    rows = [{"step": s, **{name.replace("__", "/"): f(s) for name, f in series.items()}} for s in range(10)]
+    return scalars_at(jsonl(tmp_path / "metrics.jsonl", rows))
+
+
+def test_parts_of_a_reward_and_verdicts_are_known_under_the_names_of_other_tools(tmp_path):
+    found = metrics(
+        tmp_path,
+        **{"reward": float, "rewards__format": float, "reward_std": float, "train__accuracy": float},
+        **{"val-core__gsm8k__acc__mean@1": float, "rewards__format__std": float, "eval__accuracy": float},
+        **{"completion_length": float, "critic__score__max": float},
+    )
+    assert list(found.components) == ["format", "accuracy", "val-core/gsm8k/acc/mean@1", "eval/accuracy"]
+    assert found.series("length")[1].max() == 9 and found.series("spread") is not None
+
+
+def test_the_dead_groups_of_tinker_cookbook_are_those_all_good_and_those_all_bad(tmp_path):
+    share = "env__all__by_group__frac_"
+    both = {f"{share}all_good": lambda s: 0.1 * s, f"{share}all_bad": lambda s: 0.1, "env__all__reward__total": float}
+    assert metrics(tmp_path, **both).series("dead")[1].tolist() == pytest.approx([0.1 * s + 0.1 for s in range(10)])
+    mixed = {f"{share}mixed": lambda s: 0.3, "env__all__reward__total": float}
+    assert metrics(tmp_path, **mixed).series("dead")[1].tolist() == pytest.approx([0.7] * 10)
+
+
+def test_the_divergence_between_sampler_and_trainer_is_not_that_from_the_reference(tmp_path):
+    other = {"optim__kl_sample_train_v1": float, "actor__ppo_kl": float, "mismatch_kl__mean": float, "reward": float}
+    assert metrics(tmp_path, **other, entropy=float).series("kl") is None
+    assert metrics(tmp_path, **other, kl_policy_base=float).series("kl") is not None
+
+
+def test_one_chart_exported_by_wandb_is_a_series(tmp_path):
+    name = "run-a - train/reward"
+    rows = [{"Step": s, name: 0.8, f"{name}__MIN": 0, f"{name}__MAX": 1} for s in range(10)]
+    with pytest.raises(ScalarsOnlyError):
+        open_run(comma_separated(tmp_path / "chart.csv", rows))
+    found = scalars_at(tmp_path / "chart.csv")
+    assert found.source == "W&B export" and list(found.found) == ["Step", "reward"]
+    assert found.series("reward")[1].tolist() == [0.8] * 10
+
+
+def test_values_that_are_not_finite_stay_in_what_was_logged(tmp_path):
+    found = metrics(tmp_path, reward=float, kl=lambda s: float("nan") if s > 6 else 0.1, entropy=lambda s: "Infinity")
+    assert np.isnan(found.logged("kl")[1]).sum() == 3 and len(found.series("kl")[0]) == 7
+    assert np.isinf(found.logged("entropy")[1]).all() and found.series("entropy") is None
+
+
+def test_rollouts_without_prompts_are_no_means_of_steps(tmp_path):
+    rows = [{"step": s // 8, "reward": 1.0, "response_length": 9} for s in range(80)]
+    assert scalars_at(jsonl(tmp_path / "run.jsonl", rows)) is None
 
 
 def test_numbers_and_steps_of_any_size_are_left_out(tmp_path):
