@@ -50,13 +50,13 @@ def short(step, rng):
 
 HEALTHY: dict[str, Draw] = {
     "learns": made(learning, lambda step: 200 + 0 * step),
-    "saturates within 30 steps": made(lambda step: np.minimum(1, 0.5 + step / 60), lambda step: 200 + 0 * step),
+    "saturates at .95": made(lambda step: np.minimum(0.95, 0.5 + step / 60), lambda step: 200 + 0 * step),
     "three times as long, and better": made(learning, lambda step: 150 + 4 * step, 4000),
     "answers of two or three tokens": short,
     "a quarter cut throughout": made(learning, lambda step: 780 + 0 * step),
     "hard: a rate of .03": made(lambda step: 0.03 + 0 * step, lambda step: 200 + 0 * step),
     "dips for six steps": made(lambda step: np.where((step > 30) & (step < 37), 0.0, 0.6)),
-    "falls slowly by half": made(lambda step: 0.8 - 0.4 * step / STEPS),
+    "falls slowly by a fifth": made(lambda step: 0.8 - 0.15 * step / STEPS),
 }
 SICK: dict[str, tuple[str, int, Draw]] = {
     "cut from step 40 on": ("truncation", 40, made(learning, lambda step: np.where(step < 40, 200, 3000))),
@@ -64,6 +64,9 @@ SICK: dict[str, tuple[str, int, Draw]] = {
     "length is paid for from step 20 on": ("length", 27, paid_for_length),
     "collapses in step 2": ("collapse", 2, made(lambda step: np.where(step < 2, 0.6, 0.01))),
     "collapses in step 40": ("collapse", 40, made(lambda step: np.where(step < 40, 0.6, 0.01))),
+    "falls slowly by half": ("decline", 0, made(lambda step: 0.8 - 0.4 * step / STEPS)),
+    "nothing is right": ("all wrong", 0, made(lambda step: 0 * step)),
+    "all are right from step 30 on": ("all right", 30, made(lambda step: np.minimum(1, 0.5 + step / 60))),
     "loses three quarters in step 60": ("collapse", 60, made(lambda step: np.where(step < 60, 0.8, 0.2))),
 }
 

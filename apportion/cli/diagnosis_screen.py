@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from apportion.cli.diagnosis_text import span, told_head
+from apportion.cli.diagnosis_text import told_head
 from apportion.cli.lines import WIDTH, doubt_lines, wrapped
 from apportion.diagnosis import Diagnosis
 from apportion.diagnosis.advice import Advice
 from apportion.diagnosis.health import RunHealth
-from apportion.diagnosis.statements import ORDER, advice_statements, health_statements
+from apportion.diagnosis.series import Series
+from apportion.diagnosis.statements import COURSE, ORDER, advice_statements, as_read, health_statements, waste_statement
 from apportion.records.scalars import LOG_ROLLOUTS, Scalars
 
 LINES = 20
@@ -21,19 +22,13 @@ def screen(found: Diagnosis, texts: bool = False) -> str:
     """
     waste, changes = found.waste, advice_statements(found.advice)
     lines = [*wrapped(told_head(found)), *doubt_lines(found.doubts, MOST_DOUBT_LINES), *_health(found.health, False)]
-    if waste.compared:
-        lines += wrapped(
-            f"Wasted: {span(waste.dead)} of the groups were dead (equal rewards). They took {span(waste.rollouts)} of "
-            "the rollouts."
-        )
-    else:
-        lines += wrapped("Wasted: no group has two rewards or more, so nothing can be compared.")
+    lines += wrapped(waste_statement(waste, found.doubts))
     last = ["More: --full for all tables, --json for all numbers, docs/diagnose.md."]
     if texts:
         last.append("--embeddings minilm (the extra embed) shows whether the prompts' texts help.")
     if not found.advice.recommended:
         return "\n".join([*lines, *wrapped(changes[0]), *last])
-    code, told, hidden = _code(found.advice.recommended[0]), [ORDER], 0
+    code, told, hidden = _code(found.advice.recommended[0]), wrapped(ORDER.format(as_read(found.doubts))), 0
     for number, each in enumerate(changes):
         own = wrapped(each, "   ")
         if number and len(lines) + len(told) + len(own) + len(code) + len(last) > LINES:
@@ -54,14 +49,34 @@ def scalars_text(found: Scalars, health: RunHealth) -> str:
     """Return what the means of steps say of a run without rollouts."""
     steps = max(len(own[0]) for own in found.found.values())
     lines = [f"{found.name} ({found.source}): means of {steps:,} steps, no rollouts", *_health(health, True)]
-    dead, reward, cut = (found.series(name) for name in ("dead", "reward", "cut"))
-    if dead is not None:
-        lines += wrapped(f"Wasted: {dead[1].mean():.2%} of the groups were dead, the mean over {len(dead[1]):,} steps.")
+    reward, cut = (found.series(name) for name in ("reward", "cut"))
+    lines += wrapped(_wasted(found))
     if reward is not None:
         lines.append(f"The mean reward went from {reward[1][0]:.3g} to {reward[1][-1]:.3g}.")
     if cut is not None:
         lines.append(f"Completions cut at the limit: {cut[1][0]:.1%} at first, {cut[1][-1]:.1%} at last.")
     return "\n".join([*lines, *wrapped(f"No advice: {LOG_ROLLOUTS}.")])
+
+
+def _wasted(found: Scalars) -> str:
+    """Return the share of dead groups, and of which kinds they are: as recorded, or the least and the most.
+
+    With rewards of 0 and 1 the mean reward bounds the share of groups that are all right.
+    """
+    known = {name: Series(*own) for name in ("dead", "all right", "all wrong") if (own := found.series(name))}
+    dead, reward = known.pop("dead", None), found.series("reward")
+    if dead is None:
+        return "Wasted: the share of dead groups (zero variance) is not recorded."
+    start, end = dead.start, dead.end
+    moved = abs(end - start) >= COURSE
+    told = f"{start:.0%} at first and {end:.0%} at last" if moved else f"{dead.values.mean():.2%}"
+    kinds = [f"{own.end if moved else own.values.mean():.0%} {name}" for name, own in known.items()]
+    if not kinds and reward is not None and reward[1].min() >= 0 and reward[1].max() <= 1:
+        share, mean = (end, Series(*reward).end) if moved else (dead.values.mean(), reward[1].mean())
+        low, high = max(0.0, mean + share - 1), min(share, mean)
+        kinds = [f"if rewards are 0 or 1, {low:.0%} to {high:.0%} are all right, the others all wrong"]
+    said = f" ({'at the end ' * (moved and bool(known))}{', '.join(kinds)})" if kinds else ""
+    return f"Wasted: {told} of the groups were dead: zero variance{said}. Means over {len(dead.steps):,} steps."
 
 
 def _code(first: Advice) -> list[str]:

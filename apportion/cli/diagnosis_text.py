@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 from apportion.cli.lines import doubt_lines, wrapped
@@ -11,11 +10,11 @@ from apportion.diagnosis.advice import LEAST_SAVING, AdviceList
 from apportion.diagnosis.beliefs import VISITS, Foresight, ForesightCell
 from apportion.diagnosis.bias import RuleBias
 from apportion.diagnosis.drift import RateDrift
-from apportion.diagnosis.statements import health_statements
-from apportion.diagnosis.waste import DEAD, KINDS, UNREWARDED, GroupTally, Waste
+from apportion.diagnosis.statements import health_statements, span, waste_statement
+from apportion.diagnosis.waste import DEAD, KINDS, UNREWARDED, GroupTally
 from apportion.presets import ADVICE
 from apportion.records.importing import NO_STEP
-from apportion.replay.intervals import Spanned, share
+from apportion.replay.intervals import share
 from apportion.runs.text_table import text_table
 
 JOINED = "Steps were joined to 8 groups each, because a step has fewer. "
@@ -34,7 +33,7 @@ def diagnosis_text(found: Diagnosis) -> str:
         doubt_lines(found.doubts),
         [_wrapped(each, "   ") for each in health_statements(found.health)],
         ["Advice", *_advice(found.advice)],
-        ["Dead groups", *_waste(found.waste, found.visits)],
+        ["Dead groups", *_waste(found)],
         ["Coverage", _wrapped(_coverage(found))],
         ["Drift", _wrapped(_drift(found.drift))],
         ["Foresight", *_foresight(found.foresight)],
@@ -78,15 +77,12 @@ def _advice(found: AdviceList) -> Iterator[str]:
     yield _wrapped(ADVICE)
 
 
-def _waste(found: Waste, visits: bool) -> Iterator[str]:
+def _waste(diagnosis: Diagnosis) -> Iterator[str]:
+    found, visits = diagnosis.waste, diagnosis.visits
+    yield _wrapped(waste_statement(found, diagnosis.doubts))
     if found.compared:
-        tokens = "their tokens are unknown" if found.tokens is None else f"{span(found.tokens)} of the known tokens"
-        yield _wrapped(
-            f"{span(found.dead)} of the groups with two rewards or more had equal rewards. They took "
-            f"{span(found.rollouts)} of the rollouts; {tokens}."
-        )
-    else:
-        yield "No group has two rewards or more, so none can be said to be dead."
+        tokens = "unknown" if found.tokens is None else f"{span(found.tokens)} of the known tokens"
+        yield f"Tokens of dead groups: {tokens}."
     yield _tallies(found.over_time, "visits" if visits else "steps")
     if found.by_difficulty:
         yield _tallies(found.by_difficulty, "mean reward of the prompt")
@@ -216,12 +212,6 @@ def _changes(found: AdviceList) -> Iterator[str]:
         yield f"   verl: {each.code.command}"
         if each.code.note:
             yield _wrapped(f"   {each.code.note}", "   ")
-
-
-def span(found: Spanned) -> str:
-    """Return a share with its interval."""
-    interval = "" if math.isnan(found.low) else f" [{share(found.low)}, {share(found.high)}]"
-    return f"{share(found.value)}{interval}"
 
 
 def _sentence(problem: str) -> str:

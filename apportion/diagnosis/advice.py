@@ -10,7 +10,7 @@ import numpy as np
 
 from apportion.diagnosis import code_change
 from apportion.diagnosis.code_change import CodeChange, choose_change
-from apportion.diagnosis.health import RunHealth
+from apportion.diagnosis.health import UNLEARNABLE, RunHealth
 from apportion.diagnosis.walks import (
     LEAST_CANDIDATES,
     choose_mixed,
@@ -202,6 +202,8 @@ def _sick(health: RunHealth | None) -> str:
     if health is None or not health.signs:
         return ""
     kinds = ", ".join(sign.kind for sign in health.signs)
+    if all(sign.kind in UNLEARNABLE for sign in health.signs):
+        return f"nothing is left to learn here ({kinds}): other counts, choices and baselines do not change that"
     return f"the run is sick ({kinds}), and what samples better would deepen it; treat that first"
 
 

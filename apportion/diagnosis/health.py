@@ -1,54 +1,56 @@
-"""Signs that a run is sick. They come before any advice, because better sampling deepens what is wrong.
+"""Signs that a run is sick, or that nothing can be learned from it. They come before any advice.
 
-Each sign needs a large and lasting change, so that noise, a run that saturates honestly, and data that get harder raise
-none. The last quarter of a run is compared with its start. See docs/diagnose.md for what the thresholds cost on real
-logs.
+Better sampling deepens what is wrong. Each sign needs a large and lasting change, so that noise, outliers, an honest
+rise and data that get harder raise none. docs/diagnose.md has the thresholds, and what they cost on real logs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
+from apportion.diagnosis.series import BLOCKS, LASTING, NAMES, RunSeries, Series
 from apportion.records.run_record import RunRecord
 from apportion.records.scalars import Scalars
 from apportion.replay.intervals import per_unit
-from apportion.types import Counts, Floats
+from apportion.types import Counts, Floats, Mask
 
-NAMES = ("reward", "cut", "length", "kl", "entropy")
-"""The series that are looked at; ``cut`` is the share of completions at the limit."""
-LEAST_STEPS = 8
-"""Steps that a statement about a change needs."""
-WINDOWS = 40
-"""Windows into which a run is cut, at most."""
-CUT, CUT_AT_START, LONG = 0.5, 0.1, 16
-"""The share of completions at the limit; that at the start of a run; tokens of a limit that is no short answer."""
+LEAST_GROUPS = 8
+"""Groups that a statement about all groups needs."""
+WRONG, RIGHT, DEAD = 0.005, 0.985, 0.98
+"""The success rate up to which nothing is rewarded, and from which on everything is; and the share of zero-variance
+groups. One success in 200 still teaches: a sparse reward of .01 in groups of 8 has 8% mixed groups."""
+RARE = 0.1
+"""The share of values that are not finite, at most, if finite ones come after. Above, they stand for nothing."""
+CUT = 0.5
+"""The share of completions at the limit."""
 GROWTH, TOGETHER = 1.5, 0.5
 """By which the length grows, and its correlation with the reward within groups."""
-FALL, STILL, SUDDEN, NOISES = 0.5, 0.75, 0.1, 6.0
-"""The share of a reward that is lost; the share of its range at which one is high; the share of the run on each side of
-a fall; and how many standard errors a fall must be."""
+FALL, DECLINE, LOST = 0.5, 0.3, 0.25
+"""The share of a reward that is lost: suddenly, slowly, and while another one rises."""
+NOISES = 6.0
+"""How many standard errors a sudden fall must be, because all splits of a run are tried."""
+LEFT = 0.1
+"""The share that is left, at most, if a sudden fall on prompts of which none came before is a sign."""
+BEST, LOW = 0.85, 0.5
+"""The shares of its range from which on a reward is at its best, and below which it started."""
 KL = 1.0
 """Nats a token from the reference policy."""
-ENTROPY_GROWTH, ENTROPY_LEAST, ENTROPY_LEFT = 3.0, 0.5, 0.02
-FARMED = 0.95
+ENTROPY_GROWTH, ENTROPY_LEAST, ENTROPY_LEFT, STILL = 3.0, 0.5, 0.02, 0.75
+"""By which the entropy grows, at least how much, what is left of one that freezes, and of the reward then."""
 REPEATED = 0.2
 LEAST_PROMPTS = 10
 """Prompts seen before and after a fall that tell a sick policy from harder data."""
 
-REMEDIES = {
-    "truncation": "Raise the limit of completion tokens, mask cut completions, or stop rewarding length.",
-    "length": "Read long completions: take length out of the reward, or penalise it (Dr. GRPO, overlong shaping).",
-    "collapse": "Go back to the checkpoint before it; lower the learning rate, or raise the KL coefficient.",
-    "farming": "Go back; weigh the rewards again, or make the one that fell a condition of the other.",
-    "kl": "Go back; lower the learning rate, or raise the KL coefficient.",
-    "entropy": "Go back; lower the learning rate, or the temperature that you train with.",
-    "frozen": "Lower the learning rate, or add an entropy bonus, before the policy gives one answer only.",
-    "repeats": "Remove duplicates from the data, or let the sampler draw without replacement.",
-}
+SHAPING = re.compile(r"len|format|penal|brev|concis|short|tag|style|repet|cost", re.IGNORECASE)
+"""Parts of a reward that may fall when answers get better: they are no verdicts."""
+REGROUPED = re.compile(r"\b(?:group|run)=|runs in one|copies")
+"""What a doubt says if groups that repeat a prompt may be of several runs, or one group."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Sign:
     """One sign.
 
     Args:
-        kind: a key of ``REMEDIES``.
+        kind: a key of ``SIGNS``.
         onset: the step from which on it holds.
         evidence: what was measured.
         remedy: what to do.
@@ -70,244 +72,314 @@ class Sign:
 
 @dataclass(frozen=True)
 class RunHealth:
-    """The signs of a run, the earliest first, what was looked at, and what was not recorded, or at too few steps."""
+    """The signs of a run, the earliest first, what was looked at, and what was not recorded, or at too few steps.
+
+    ``unclear`` are changes that are signs if the data are not the cause, which the log cannot tell.
+    """
 
     signs: tuple[Sign, ...]
     looked_at: tuple[str, ...]
     unknown: tuple[str, ...]
     short: tuple[str, ...]
+    unclear: tuple[Sign, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
-class Series:
-    """Values [S] at rising steps [S]."""
+class Found(NamedTuple):
+    """What is seen of a sign: its onset, the evidence, and whether it is one or may be the data."""
 
-    steps: Counts
-    values: Floats
-
-    @property
-    def usable(self) -> bool:
-        return len(self.steps) >= LEAST_STEPS
-
-    @property
-    def smooth(self) -> Floats:
-        """The mean of the window before and at each step, [S]."""
-        ends = np.arange(1, len(self.values) + 1)
-        return self.mean(np.maximum(0, ends - max(1, math.ceil(len(self.values) / WINDOWS))), ends)
-
-    @property
-    def start(self) -> float:
-        """The mean of the first eighth."""
-        return float(self.values[: max(1, len(self.values) // 8)].mean())
-
-    @property
-    def end(self) -> float:
-        """The mean of the last quarter."""
-        return float(self.values[-max(1, len(self.values) // 4) :].mean())
-
-    @property
-    def noise(self) -> float:
-        """The standard error of one step, from differences of neighbours."""
-        return float(np.sqrt((np.diff(self.values) ** 2).mean() / 2)) if len(self.values) > 1 else 0.0
-
-    def mean(self, first: Counts, last: Counts) -> Floats:
-        """Return the means of the values from each ``first`` to before each ``last``."""
-        total = np.r_[0.0, np.cumsum(self.values)]
-        return np.asarray((total[last] - total[first]) / (last - first))
-
-    def onset(self, above: float) -> int:
-        """Return the first step at which the smooth values reach ``above``."""
-        return int(self.steps[int((self.smooth >= above).argmax())])
+    onset: int
+    evidence: str
+    sure: bool = True
 
 
 def health_of(record: RunRecord | None, scalars: Scalars | None = None) -> RunHealth:
     """Return the signs in the rollouts of a run, in what its framework logged of each step, or in both."""
-    found: dict[str, Series] = {}
-    components: dict[str, Series] = {}
-    signs: list[Sign] = []
-    if record is not None and len(record.step):
-        found, components = _series_of(record)
-        signs += [sign for sign in (_length(record, found.get("length")), _repeats(record)) if sign]
-    if scalars is not None:
-        logged = {name: Series(*own) for name in NAMES if (own := scalars.series(name)) is not None}
-        found = logged | found | {name: each for name, each in logged.items() if name == "cut"}  # which knows the limit
-        components = components or {name: Series(*own) for name, own in scalars.components.items()}
-    usable = {name: each for name, each in found.items() if each.usable}
-    reward = usable.get("reward")
-    signs += [
-        sign
-        for sign in (
-            _truncation(usable.get("cut"), record, scalars),
-            _collapse(reward, record),
-            _farming({name: each for name, each in components.items() if each.usable}),
-            _kl(usable.get("kl")),
-            *_entropy(usable.get("entropy"), reward),
-        )
-        if sign
-    ]
-    names = [*usable, *(["components"] if len(components) > 1 else []), *(["repeats"] if record is not None else [])]
+    run = RunSeries.of(record, scalars)
+    signs: dict[bool, list[Sign]] = {True: [], False: []}
+    for kind, (look, remedy) in SIGNS.items():
+        if (seen := look(run)) is not None:
+            back = "Start again" if seen.onset <= run.first else f"Go back to a checkpoint before step {seen.onset}"
+            signs[seen.sure].append(Sign(kind, seen.onset, seen.evidence, remedy.format(back=back)))
+    usable = [name for name in NAMES if name in run.found and run.found[name].usable]
+    names = [*usable, *(["components"] if len(run.rewards) > 1 else []), *(["repeats"] if record is not None else [])]
     unknown, short = (
-        tuple(name for name in NAMES if name not in usable and (name in found) == there) for there in (False, True)
+        tuple(name for name in NAMES if name not in usable and (name in run.found) == there) for there in (False, True)
     )
-    return RunHealth(tuple(sorted(signs, key=lambda sign: sign.onset)), tuple(names), unknown, short)
+    begins = min((sign.onset for sign in signs[True] if sign.kind not in UNLEARNABLE), default=math.inf)
+    signs[True] = [each for each in signs[True] if each.kind not in UNLEARNABLE[1:] or each.onset <= begins]
+    sure, unclear = (tuple(sorted(signs[each], key=lambda sign: sign.onset)) for each in (True, False))
+    return RunHealth(sure, tuple(names), unknown, short, unclear)
 
 
-def _series_of(record: RunRecord) -> tuple[dict[str, Series], dict[str, Series]]:
-    """Return the means of steps, and those of each component of the reward."""
-    steps, of_group = np.unique(record.step, return_inverse=True)
-    of_rollout = np.repeat(of_group, np.diff(record.first))
+def _not_finite(run: RunSeries) -> Found | None:
+    """Return a sign if values are nan or infinite for long until the end, or at a few steps.
 
-    def means(values: Floats) -> Series | None:
-        known = ~np.isnan(values)
-        counts = np.bincount(of_rollout[known], minlength=len(steps))
-        sums = np.bincount(of_rollout[known], values[known], len(steps))
-        there = counts > 0
-        return Series(steps[there], sums[there] / counts[there]) if there.any() else None
-
-    tokens = record.tokens
-    found = {"reward": means(record.reward), "length": means(tokens)}
-    known = tokens[~np.isnan(tokens)]
-    if len(known) and known.min() < known.max():
-        found["cut"] = means(np.where(np.isnan(tokens), np.nan, tokens == known.max()))
-    components = {name: each for name, values in record.components.items() if (each := means(values)) is not None}
-    return {name: each for name, each in found.items() if each is not None}, components
-
-
-def _truncation(cut: Series | None, record: RunRecord | None, scalars: Scalars | None) -> Sign | None:
-    if cut is None or cut.end < CUT:
+    One infinite norm of a gradient is the overflow that mixed precision skips. Rollouts of a few steps may fail.
+    """
+    found: dict[str, Series] = {}
+    for name, each in run.logged.items():
+        broken = ~np.isfinite(each.values)
+        at_end = len(broken) if broken.all() else int(broken[::-1].argmin())
+        may_be_few = name != "gradient" and (name != "reward" or run.record is None)
+        if at_end >= max(2, LASTING * len(broken)) or (may_be_few and 0 < broken.mean() <= RARE):
+            found[name] = Series(each.steps[broken], each.values[broken])
+    if not found:
         return None
-    logged = scalars is not None and scalars.series("cut") is not None
-    limit = "the limit"
-    if record is not None and not np.isnan(record.tokens).all():
-        longest = float(np.nanmax(record.tokens))
-        if longest < LONG and cut.start > CUT_AT_START and not logged:
-            return None  # short answers have few lengths
-        limit = f"the largest length, {longest:,.0f} tokens"
-    evidence = f"{cut.end:.0%} of the completions are cut at {limit}; {cut.start:.0%} at the start"
-    return _sign("truncation", cut.onset(CUT), evidence)
+    told = ", ".join(
+        f"{name} at {len(own.steps)} of {len(run.logged[name].steps)} steps" for name, own in found.items()
+    )
+    said = "missing" if run.record is not None and list(found) == ["reward"] else "NaN or infinite"
+    return Found(min(int(own.steps[0]) for own in found.values()), f"{said}: {told}")
 
 
-def _length(record: RunRecord, lengths: Series | None) -> Sign | None:
+def _success(run: RunSeries) -> Series | None:
+    """Return the success rate of each step: binary rewards, or means from 0, or -1, to 1. None if too few are known."""
+    reward, dead = run.found.get("reward"), run.found.get("dead")
+    if reward is None or not run.suffices(reward, LEAST_GROUPS) or (dead is not None and dead.end < 1 / 2):
+        return None
+    values = reward.values if run.record is None else run.record.reward[~np.isnan(run.record.reward)]
+    low = -1 if values.min() < 0 else 0
+    if values.min() < -1 or values.max() > 1 or (run.record is not None and not np.isin(values, (low, 1)).all()):
+        return None
+    return Series(reward.steps, (reward.values - low) / (1 - low))
+
+
+def _all_wrong(run: RunSeries) -> Found | None:
+    success = _success(run)
+    if success is None or max(float(success.values.mean()), success.end) > WRONG:
+        return None
+    return Found(run.first, f"nothing is rewarded: {run.dead_groups(run.first)}, so every advantage is 0")
+
+
+def _all_right(run: RunSeries) -> Found | None:
+    success = _success(run)
+    if success is None or success.end < RIGHT:
+        return None
+    onset = success.onset(RIGHT)
+    return Found(onset, f"everything is rewarded: {success.end:.1%} at the end, {run.dead_groups(onset)}")
+
+
+def _zero_variance(run: RunSeries) -> Found | None:
+    dead = run.found.get("dead")
+    if dead is None or not run.suffices(dead, LEAST_GROUPS) or dead.end < DEAD or _all_wrong(run) or _all_right(run):
+        return None
+    onset = dead.onset(DEAD)
+    return Found(onset, f"rewards are equal within groups: {run.dead_groups(onset)}")
+
+
+def _truncation(run: RunSeries) -> Found | None:
+    cut = run.found.get("cut")
+    if cut is None or not run.suffices(cut, LEAST_GROUPS) or cut.end < CUT:
+        return None
+    said = f"{cut.end:.0%} of the completions are cut at {run.limit}; {cut.start:.0%} at the start"
+    return Found(cut.onset(CUT), said)
+
+
+def _length(run: RunSeries) -> Found | None:
     """Return a sign if completions grow while the longer ones of each group earn more."""
-    tokens, sizes = record.tokens, np.diff(record.first)
-    known = ~np.isnan(tokens) & ~np.isnan(record.reward)
-    if lengths is None or not known.any() or not lengths.usable or lengths.smooth.max() < GROWTH * lengths.start:
+    record, lengths = run.record, run.usable("length")
+    if record is None or lengths is None or lengths.lasting.max() < GROWTH * lengths.start:
         return None
+    sizes, known = np.diff(record.first), ~np.isnan(record.tokens) & ~np.isnan(record.reward)
     groups = np.repeat(np.arange(len(sizes)), sizes)[known]
-    both = np.stack([tokens[known], record.reward[known]], axis=1)
+    both = np.stack([record.tokens[known], record.reward[known]], axis=1)
     counts = np.maximum(1, np.bincount(groups, minlength=len(sizes)))
     centred = both - (per_unit(groups, both, len(sizes)) / counts[:, None])[groups]
-    growing = lengths.steps[(lengths.smooth >= 1.1 * lengths.start)]
-    peak = lengths.steps[int(lengths.smooth.argmax())]
-    some = np.isin(record.step[groups], growing[growing <= peak])
+    peak = int(lengths.lasting.argmax())
+    growing = lengths.steps[: peak + 1][lengths.lasting[: peak + 1] >= 1.1 * lengths.start]
+    some = np.isin(record.step[groups], growing)
     products = centred[some].T @ centred[some]
     if min(products[0, 0], products[1, 1]) <= 0:
         return None
     together = float(products[0, 1] / math.sqrt(products[0, 0] * products[1, 1]))
     if together < TOGETHER:
         return None
-    evidence = (
-        f"completions grew from {lengths.start:,.0f} to {lengths.smooth.max():,.0f} tokens, and within a group the "
-        f"longer ones earn more (correlation {together:.2f})"
+    return Found(
+        lengths.onset(GROWTH * lengths.start),
+        f"completions grew from {lengths.start:,.0f} to {lengths.lasting.max():,.0f} tokens, and within a group the "
+        f"longer ones earn more (correlation {together:.2f})",
     )
-    return _sign("length", lengths.onset(GROWTH * lengths.start), evidence)
 
 
-def _collapse(reward: Series | None, record: RunRecord | None) -> Sign | None:
+def _collapse(run: RunSeries) -> Found | None:
     """Return a sign if the reward falls suddenly and stays down, and not because the data got harder."""
+    reward = run.usable("reward")
     if reward is None:
         return None
     size = len(reward.values)
-    width, split = max(2, math.ceil(SUDDEN * size)), np.arange(1, size - max(2, size // 8) + 1)
+    width, split = max(2, math.ceil(LASTING * size)), np.arange(1, size - max(2, size // BLOCKS) + 1)
     before, after, soon = (
         reward.mean(np.maximum(0, split - width), split),
         reward.mean(split, np.full(len(split), size)),
         reward.mean(split, np.minimum(size, split + width)),
     )
-    low, drop = float(reward.smooth.min()), before - after
+    drop, height = before - after, np.maximum(np.abs(before), before - reward.lasting.min())
     error = reward.noise * np.sqrt(1 / np.minimum(split, width) + 1 / (size - split))
-    least = FALL * np.maximum(np.abs(before), before - low)
-    falls = (drop > 0) & (drop >= least) & (before - soon >= least) & (drop >= NOISES * error)
+    falls = (drop > 0) & (np.minimum(drop, before - soon) >= FALL * height) & (drop >= NOISES * error)
+    falls &= ~_came_back(reward, split, after + drop / 4, before - drop / 4)
     if not falls.any():
         return None
     # of all splits that show a fall, the one at which the steps on both sides differ most
     place = int(np.argmax(np.where(falls, drop * np.sqrt(split * (size - split)), -np.inf)))
-    onset, said = int(reward.steps[split[place]]), ""
-    if record is not None:
-        fall = _fall_of_prompts(record, onset)
-        if fall is not None and fall < FALL * drop[place]:
-            return None
-        said = "" if fall is not None else "; other prompts came at that time, and harder ones would look alike"
-    evidence = f"the mean reward fell from {before[place]:.3g} to {after[place]:.3g} and stayed there{said}"
-    return _sign("collapse", onset, evidence)
+    onset = int(reward.steps[split[place]])
+    said = f"the mean reward fell from {before[place]:.3g} to {after[place]:.3g} and stayed there"
+    sides = (run.steps < onset, run.steps >= onset)
+    return _fall(run, sides, onset, float(drop[place]), said, drop[place] >= (1 - LEFT) * height[place])
 
 
-def _fall_of_prompts(record: RunRecord, onset: int) -> float | None:
-    """Return how far the mean reward of prompts fell that were seen on both sides of ``onset``; None for too few."""
-    sides = []
-    for side in (record.step < onset, record.step >= onset):
+def _came_back(reward: Series, split: Counts, low: Floats, high: Floats) -> Mask:
+    """Return before which splits the reward fell from ``high`` to ``low`` already, so that it comes and goes."""
+    level, width = reward.lasting, len(reward.values) - len(reward.lasting)
+    fell = (np.maximum.accumulate(level) >= high[:, None]) & (level <= low[:, None])
+    return np.asarray((fell & (np.arange(len(level)) < split[:, None] - width)).any(axis=1))
+
+
+def _decline(run: RunSeries) -> Found | None:
+    """Return a sign if the reward falls from its best to the end without coming back, and not suddenly."""
+    reward = run.usable("reward")
+    if reward is None or _collapse(run):
+        return None
+    blocks, size = reward.blocks, len(reward.values)
+    best = int(blocks[: BLOCKS - 2].argmax())
+    top, drop = float(blocks[best]), float(blocks[best]) - reward.end
+    comes_back = np.diff(blocks[best:]).max() > drop / 2
+    if drop < max(DECLINE * max(abs(top), top - blocks.min()), reward.error) or drop <= 0 or comes_back:
+        return None
+    begin = best * size // BLOCKS
+    at, until = (int(reward.steps[place]) for place in (begin, min(begin + 2 * size // BLOCKS, reward.last)))
+    said = f"the mean reward fell from {top:.3g} to {reward.end:.3g}, its end, without coming back"
+    sides = ((run.steps >= at) & (run.steps < until), run.steps >= reward.steps[reward.last])
+    return _fall(run, sides, at, drop, said, False)
+
+
+def _fall(run: RunSeries, sides: tuple[Mask, Mask], onset: int, drop: float, said: str, is_all: bool) -> Found | None:
+    """Return what is found of a fall: no sign if the prompts on both sides do not share it.
+
+    Without such prompts harder data look alike. A fall that leaves next to nothing, ``is_all``, is a sign then.
+    """
+    if run.record is None:
+        return Found(onset, f"{said}; if the prompts got harder, that looks alike")
+    fall = _fall_of_prompts(run.record, sides)
+    if fall is None:
+        return Found(onset, f"{said}; other prompts came at that time, and harder ones would look alike", is_all)
+    return Found(onset, f"{said}, on the same prompts") if fall >= FALL * drop else None
+
+
+def _fall_of_prompts(record: RunRecord, sides: tuple[Mask, Mask]) -> float | None:
+    """Return how far the mean reward fell of prompts that have groups [N] on both sides; None for too few."""
+    means: list[Floats] = []
+    for side in sides:
         some = side & (record.trials > 0)
         counts = np.bincount(record.prompt[some], minlength=len(record.ids))
         sums = np.bincount(record.prompt[some], record.shares[some], len(record.ids))
-        sides.append(np.divide(sums, counts, out=np.full(len(counts), np.nan), where=counts > 0))
-    changes = sides[0] - sides[1]
+        means.append(np.divide(sums, counts, out=np.full(len(counts), np.nan), where=counts > 0))
+    changes = means[0] - means[1]
     known = changes[~np.isnan(changes)]
     return float(known.mean()) if len(known) >= LEAST_PROMPTS else None
 
 
-def _farming(components: Mapping[str, Series]) -> Sign | None:
-    """Return a sign if one reward is at its best while another has fallen."""
-    for name, own in components.items():
-        best, low = float(own.values.max()), float(own.values.min())
-        if best <= low or own.end < low + FARMED * (best - low) or own.start > low + STILL * (best - low):
-            continue
-        for other, each in components.items():
-            top = max(each.start, float(each.smooth.max()))
-            drop = top - each.end
-            if other != name and drop >= FALL * abs(top) > 0 and drop >= NOISES * each.noise:
-                evidence = (
-                    f"the reward {name} rose from {own.start:.3g} to {own.end:.3g}, its best, while {other} fell from "
-                    f"{top:.3g} to {each.end:.3g}"
-                )
-                return _sign("farming", own.onset(low + STILL * (best - low)), evidence)
-    return None
-
-
-def _kl(kl: Series | None) -> Sign | None:
-    if kl is None or kl.smooth.max() < KL:
+def _hacking(run: RunSeries) -> Found | None:
+    """Return a sign if one reward rises to its best while another, which is no shaping term, falls."""
+    usable = {name: each for name, each in run.rewards.items() if each.usable}
+    rising = [name for name, each in usable.items() if _rises(each)]
+    tops = {name: float(each.blocks.max()) for name, each in usable.items() if not SHAPING.search(name)}
+    lost = {name: max(LOST * abs(top), usable[name].error) for name, top in tops.items()}
+    falling = [name for name, top in tops.items() if top - usable[name].end >= lost[name] > 0]
+    if not (rising and falling):
         return None
-    evidence = (
-        f"the KL divergence from the reference reached {kl.smooth.max():.2g} nats a token, {kl.end:.2g} at the end"
+    own, other, top = usable[rising[0]], usable[falling[0]], tops[falling[0]]
+    return Found(
+        own.onset((float(own.blocks.min()) + own.end) / 2),
+        f"reward hacking: {rising[0]} rose from {own.start:.3g} to {own.end:.3g}, its best, while {falling[0]} fell "
+        f"from {top:.3g} to {other.end:.3g}",
     )
-    return _sign("kl", kl.onset(KL), evidence)
 
 
-def _entropy(entropy: Series | None, reward: Series | None) -> list[Sign]:
+def _rises(each: Series) -> bool:
+    low, height = each.blocks.min(), np.ptp(each.blocks)
+    return bool(
+        each.end - each.start >= each.error and each.end >= low + BEST * height and each.start <= low + LOW * height
+    )
+
+
+def _kl(run: RunSeries) -> Found | None:
+    kl = run.usable("kl")
+    if kl is None or kl.lasting.max() < KL:
+        return None
+    said = f"the KL divergence from the reference reached {kl.lasting.max():.2g} nats a token"
+    return Found(kl.onset(KL), f"{said}, {kl.end:.2g} at the end")
+
+
+def _entropy(run: RunSeries) -> Found | None:
+    entropy = run.usable("entropy")
     if entropy is None:
-        return []
-    top = float(entropy.smooth.max())
-    if top >= max(ENTROPY_GROWTH * entropy.start, entropy.start + ENTROPY_LEAST):
-        evidence = f"the entropy rose from {entropy.start:.2g} to {top:.2g} nats a token: answers become noise"
-        return [_sign("entropy", entropy.onset(ENTROPY_GROWTH * entropy.start), evidence)]
-    stuck = reward is not None and reward.end < STILL * float(reward.smooth.max())
-    if entropy.start > 0 and entropy.end < ENTROPY_LEFT * entropy.start and stuck:
-        fallen = np.flatnonzero(entropy.smooth <= ENTROPY_LEFT * entropy.start)
-        evidence = f"the entropy fell from {entropy.start:.2g} to {entropy.end:.2g} while the reward fell"
-        return [_sign("frozen", int(entropy.steps[fallen[0]]) if len(fallen) else int(entropy.steps[-1]), evidence)]
-    return []
+        return None
+    later = entropy.lasting[len(entropy.values) // BLOCKS :]
+    top, least = float(later.max(initial=0)), max(ENTROPY_GROWTH * entropy.start, entropy.start + ENTROPY_LEAST)
+    if top < least:
+        return None
+    said = f"the entropy rose from {entropy.start:.2g} to {top:.2g} nats a token: answers become noise"
+    return Found(entropy.onset(least), said)
 
 
-def _repeats(record: RunRecord) -> Sign | None:
-    """Return a sign if many groups of a step have the same prompt."""
-    if record.visits:
+def _frozen(run: RunSeries) -> Found | None:
+    entropy, reward = run.usable("entropy"), run.usable("reward")
+    if entropy is None or reward is None or reward.end >= STILL * float(reward.lasting.max()):
+        return None
+    left = ENTROPY_LEFT * entropy.start
+    if entropy.start <= 0 or entropy.end >= left:
+        return None
+    said = f"the entropy fell from {entropy.start:.2g} to {entropy.end:.2g} while the reward fell"
+    return Found(Series(entropy.steps, -entropy.values).onset(-left), said)
+
+
+def _repeats(run: RunSeries) -> Found | None:
+    """Return a sign if many groups of a step have the same prompt, unless a doubt says that they may be one group."""
+    record = run.record
+    if record is None or record.visits or any(REGROUPED.search(doubt) for doubt in record.doubts):
         return None
     pairs, counts = np.unique(np.stack([record.step, record.prompt], axis=1), axis=0, return_counts=True)
     repeated = int((counts - 1).sum())
     if not repeated or repeated < REPEATED * len(record.step):
         return None
-    evidence = f"{repeated:,} of {len(record.step):,} groups have a prompt that another group of their step has"
-    return _sign("repeats", int(pairs[counts > 1][0][0]), evidence)
+    said = f"{repeated:,} of {len(record.step):,} groups have a prompt that another group of their step has"
+    return Found(int(pairs[counts > 1][0][0]), said)
 
 
-def _sign(kind: str, onset: int, evidence: str) -> Sign:
-    return Sign(kind, onset, evidence, REMEDIES[kind])
+SIGNS: dict[str, tuple[Callable[[RunSeries], Found | None], str]] = {
+    "not finite": (_not_finite, "{back}; look at that batch, clip the gradient, lower the learning rate, or use bf16."),
+    "all wrong": (
+        _all_wrong,
+        "Check the verifier, the reward function and the answer format on some completions; then take easier prompts.",
+    ),
+    "all right": (_all_right, "Take harder prompts first: these have next to nothing left to teach."),
+    "zero variance": (
+        _zero_variance,
+        "Take prompts that are solved now and then, or graded rewards.",
+    ),
+    "truncation": (
+        _truncation,
+        "Raise the limit of completion tokens, mask cut completions, or stop rewarding length.",
+    ),
+    "length": (
+        _length,
+        "Read long completions: take length out of the reward, or penalise it (Dr. GRPO, overlong shaping).",
+    ),
+    "collapse": (_collapse, "{back}; lower the learning rate, or raise the KL coefficient."),
+    "decline": (_decline, "{back}; lower the learning rate, or raise the KL coefficient."),
+    "farming": (
+        _hacking,
+        "{back}; read completions, and train on what fell, or make it a condition of what rose.",
+    ),
+    "kl": (_kl, "{back}; lower the learning rate, or raise the KL coefficient."),
+    "entropy": (_entropy, "{back}; lower the learning rate, or the temperature that you train with."),
+    "frozen": (
+        _frozen,
+        "Lower the learning rate, or add an entropy bonus, before the policy gives one answer only.",
+    ),
+    "repeats": (_repeats, "Remove duplicates from the data, or let the sampler draw without replacement."),
+}
+"""What looks for each kind of sign, and what to do about it; ``back`` says where to go on from."""
+
+UNLEARNABLE = ("all wrong", "all right", "zero variance")
+"""Kinds of which nothing can be learned. The latter two are no news after another sign, which causes them."""

@@ -2,34 +2,74 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from apportion.diagnosis.advice import Advice, AdviceList
-from apportion.diagnosis.health import LEAST_STEPS, RunHealth
-from apportion.replay.intervals import share
+from apportion.diagnosis.health import UNLEARNABLE, RunHealth
+from apportion.diagnosis.series import LEAST_STEPS
+from apportion.diagnosis.waste import DEAD, KINDS, Waste
+from apportion.replay.intervals import Spanned, share
 
 SERIES_NAMES = {"cut": "truncation", "kl": "KL", "components": "single rewards", "repeats": "repeated prompts"}
-ORDER = "What would help, by its effect on learning, then on variance, then on rollouts:"
+ORDER = "What would help{}, by its effect on learning, then on variance, then on rollouts:"
 MOST_REMEDIES = 3
 """Signs that are told with what to do."""
+HARMLESS = ("read as:", "columns not read:")
+"""How doubts begin that change no figure."""
+AS_READ = ", as read (see ?)"
+"""What is said of figures beside another doubt."""
+COURSE = 0.2
+"""The change of the share of dead groups from which on it is told as a course and not as a mean."""
 
 
 def health_statements(found: RunHealth, full: bool = True) -> list[str]:
     """Return the signs, each with its onset and what to do; or what was looked at if there is none.
 
-    Without ``full`` many signs are told without what to do.
+    Without ``full`` many signs are told without what to do. Changes that may be the data's are told last.
     """
     looked, unknown, short = (
         ", ".join(SERIES_NAMES.get(name, name) for name in names)
         for names in (found.looked_at, found.unknown, found.short)
     )
+    told = full or len(found.signs) <= MOST_REMEDIES
+    lines = [
+        f"{'NOTHING TO LEARN' if sign.kind in UNLEARNABLE else 'SICK'} from step {sign.onset} ({sign.kind}): "
+        f"{sign.evidence}.{f' {sign.remedy}' if told else ''}"
+        for sign in found.signs
+    ]
     if not found.signs:
         more = f"; at fewer than {LEAST_STEPS} steps: {short}" if short else ""
         more += f"; not recorded: {unknown}" if unknown else ""
-        return [f"Health: no sign of sickness in {looked or 'anything'}{more}."]
-    told = full or len(found.signs) <= MOST_REMEDIES
-    return [
-        f"SICK from step {sign.onset} ({sign.kind}): {sign.evidence}.{f' {sign.remedy}' if told else ''}"
-        for sign in found.signs
-    ]
+        lines = [f"Health: no sign of sickness in {looked or 'anything'}{more}."]
+    return lines + [f"UNCLEAR from step {each.onset} ({each.kind}): {each.evidence}." for each in found.unclear]
+
+
+def as_read(doubts: Sequence[str]) -> str:
+    """Return what is said of each figure if one of ``doubts`` may change it."""
+    return AS_READ if any(not doubt.startswith(HARMLESS) for doubt in doubts) else ""
+
+
+def waste_statement(found: Waste, doubts: Sequence[str] = ()) -> str:
+    """Return the share of dead groups, of which kinds they are, and how it moved over the run."""
+    if not found.compared:
+        return "Wasted: no group has two rewards or more, so nothing can be compared."
+    whole, first, last = found.whole, found.over_time[0], found.over_time[-1]
+    kinds = [f"{share(whole.groups[kind] / whole.compared)} {KINDS[kind]}" for kind in DEAD if whole.groups[kind]]
+    noise = 3 * math.sqrt(sum(1 / (4 * max(1, each.compared)) for each in (first, last)))
+    moved = ""
+    if abs(last.dead_share - first.dead_share) >= max(COURSE, noise):
+        moved = f"{share(first.dead_share)} at first and {share(last.dead_share)} at last, "
+    return (
+        f"Wasted{as_read(doubts)}: {moved}{span(found.dead)} of {'all' if moved else 'the'} groups were dead (zero "
+        f"variance{': ' * bool(kinds)}{', '.join(kinds)}). They took {span(found.rollouts)} of the rollouts."
+    )
+
+
+def span(found: Spanned) -> str:
+    """Return a share with its interval."""
+    interval = "" if math.isnan(found.low) else f" [{share(found.low)}, {share(found.high)}]"
+    return f"{share(found.value)}{interval}"
 
 
 def advice_statements(found: AdviceList) -> list[str]:

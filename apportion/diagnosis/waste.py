@@ -35,10 +35,14 @@ class GroupTally:
     lengths_unknown: int
 
     @property
+    def compared(self) -> int:
+        """Groups with two rewards or more."""
+        return sum(self.groups[kind] for kind in (*DEAD, MIXED))
+
+    @property
     def dead_share(self) -> float:
         """Share of dead groups among those with two rewards or more, nan if there are none."""
-        dead = sum(self.groups[kind] for kind in DEAD)
-        return dead / (dead + self.groups[MIXED]) if dead + self.groups[MIXED] else float("nan")
+        return 1 - self.groups[MIXED] / self.compared if self.compared else float("nan")
 
 
 @dataclass(frozen=True)

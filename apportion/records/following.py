@@ -9,9 +9,10 @@ from pathlib import Path
 
 from apportion.records.log_folder import LogFile, files_of
 from apportion.records.reading import record_of_files
-from apportion.records.record_writing import About
+from apportion.records.record_writing import ABOUT, About
 from apportion.records.rollout_log import RecordError
 from apportion.records.run_record import RunRecord
+from apportion.rows import kind_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +46,11 @@ class Follower:
         """Return what changed since the last call. Raises RecordError for a damaged step, or if no log can be there."""
         if self.folder.exists() and not self.folder.is_dir():
             raise RecordError(f"a rollout log is a folder, got the file {self.folder}; pass the folder")
+        if not self._read and (other := _foreign(self.folder)) is not None:
+            raise RecordError(
+                f"a folder that is followed must be a rollout log of apportion, got one with {other}; pass the log's "
+                "own folder, such as rollouts in it, or read this one by apportion diagnose"
+            )
         for _ in range(2):  # a run that resumes at this moment may remove a file that was just listed
             try:
                 return self._look()
@@ -72,8 +78,9 @@ def follow(
 ) -> Iterator[LogNews]:
     """Look into the log in ``folder`` every ``every_seconds``, and yield what changed, which may be nothing.
 
-    The first look is at once. It ends after ``timeout_seconds``, or when there is a step of at least ``until_step``;
-    without both it never ends. Errors are those of ``Follower.look``.
+    The first look is at once, and refuses a folder with another tool's log. The iterator ends after
+    ``timeout_seconds``, or when there is a step of at least ``until_step``; without both it never ends. Errors are
+    those of ``Follower.look``.
     """
     follower, started = Follower(Path(folder)), time.monotonic()
     while True:
@@ -85,6 +92,14 @@ def follow(
         if left <= 0:
             return
         time.sleep(min(every_seconds, left))
+
+
+def _foreign(folder: Path) -> Path | None:
+    """Return a log of another tool in or below a folder without a step of a rollout log; None without one."""
+    if files_of(folder):
+        return None
+    found = (each for pattern in ("*", "*/*") for each in sorted(folder.glob(pattern)) if each.name != ABOUT)
+    return next((each for each in found if each.is_file() and (kind_of(each) or "tfevents" in each.name)), None)
 
 
 def _identity(path: Path) -> tuple[int, int, int]:

@@ -15,11 +15,11 @@ import numpy as np
 from apportion.types import TIE, Counts, Floats, Mask, Prompt
 
 PER_GROUP = ("step", "prompt", "asked", "predicted", "written")
-PER_ROLLOUT = ("reward", "tokens", "score_norm", "answer", "kept")
+PER_ROLLOUT = ("reward", "tokens", "score_norm", "truncated", "answer", "kept")
 """Columns with a value for each group, and for each rollout."""
 
 UNKNOWN = {
-    **dict.fromkeys(("predicted", "written", "tokens", "score_norm"), np.nan),
+    **dict.fromkeys(("predicted", "written", "tokens", "score_norm", "truncated"), np.nan),
     "answer": -1,
     "kept": True,
 }
@@ -47,6 +47,7 @@ class RunRecord:
         reward: [R], nan for a rollout without one.
         tokens: completion tokens, [R], nan if unknown.
         score_norm: squared norm of the score function, [R], up to a common factor, nan if unknown.
+        truncated: [R], 1 for a completion that was cut at a limit of tokens and 0 for others, nan if unknown.
         answer: [R], equal numbers for equal answers to the same prompt, -1 if unknown.
         kept: whether a rollout entered the loss, [R].
         ordered: whether the rollouts of a group are in the order in which they were drawn.
@@ -70,6 +71,7 @@ class RunRecord:
     reward: Floats
     tokens: Floats = NOT_GIVEN
     score_norm: Floats = NOT_GIVEN
+    truncated: Floats = NOT_GIVEN
     answer: Counts = NOT_GIVEN
     kept: Mask = NOT_GIVEN
     ordered: bool = True

@@ -95,7 +95,7 @@ def test_the_text_says_what_would_help_and_what_is_missing():
     for words in (
         "Advice",
         "Dead groups",
-        "tokens are unknown",
+        "Tokens of dead groups: unknown",
         "Drift",
         "Foresight",
         "Bias of the rule",
@@ -210,7 +210,7 @@ def test_rates_come_from_an_object_or_from_lines(tmp_path):
 
 def test_groups_of_one_reward_are_not_said_to_waste_nothing():
     text = diagnosis_text(diagnose(record_of([[1], [0], [1]])))
-    assert "No group has two rewards or more" in text and "0 of 0" not in text and "0%" not in text
+    assert "no group has two rewards or more" in text and "0 of 0" not in text and "0%" not in text
 
 
 def test_a_file_of_embeddings_that_claims_more_than_it_has_is_refused(tmp_path, monkeypatch):

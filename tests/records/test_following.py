@@ -184,3 +184,11 @@ def test_watch_sees_a_run_resume_and_ends_by_ctrl_c_with_130(tmp_path):
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.mark.parametrize("name", ["1.jsonl", "completions/completions_00001.parquet", "events.out.tfevents.1.host"])
+def test_a_folder_with_the_log_of_another_tool_is_refused_at_once(tmp_path, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("")
+    with pytest.raises(RecordError, match=r"must be a rollout log of apportion, got one with .*; pass the log's own"):
+        Follower(tmp_path).look()

@@ -30,7 +30,7 @@ ROWS = 20_000
 """Rows that become columns together."""
 
 NAMING = ("id", "prompt", "gold", "run", "group", "rollout")
-KEPT = {"step", "turn", "trials", "tokens", "score_norm", "predicted", "asked", "time", "advantage"}
+KEPT = {"step", "turn", "trials", "tokens", "score_norm", "truncated", "predicted", "asked", "time", "advantage"}
 """Texts that are held as codes, and numbers that are held as they are."""
 
 _WHOLE = re.compile(r"(-?[0-9]+)\.0+")
@@ -128,7 +128,7 @@ class RunAssembly:
         sizes = np.diff(np.r_[starts, len(order)])
         trials = self._taken("trials")[order]
         columns = {
-            each: self._taken(each)[order].astype(np.float64, copy=False) for each in PER_ROLLOUT[:3] if each in given
+            each: self._taken(each)[order].astype(np.float64, copy=False) for each in PER_ROLLOUT[:4] if each in given
         }
         if "answer" in given:
             columns["answer"] = self._taken("answer", 0)[order]

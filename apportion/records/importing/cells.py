@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from apportion.records.importing.layout import Layout
-from apportion.records.importing.names import OPTIONAL, STEP, number_in
+from apportion.records.importing.names import OPTIONAL, STEP, number_in, truncation_in
 from apportion.records.rollout_log import RecordError
 from apportion.rows import kind_of, row_location
 from apportion.types import Floats, Mask
@@ -34,6 +34,8 @@ def numbers_of(path: Path, layout: Layout, role: str, rows: Rows) -> Floats:
         cells = [None if cell != cell else cell for cell in cells]
     if role == "step":
         cells = [_step(cell) if isinstance(cell, str) else cell for cell in cells]
+    if role == "truncated":
+        return np.array([truncation_in(cell) for cell in cells])
     words = layout.may_hold_words(role)
     numbers = np.array([number_in(cell, words) for cell in cells])
     wrong = layout.out_of_limits(role, numbers)

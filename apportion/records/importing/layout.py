@@ -139,7 +139,7 @@ def layout_of(
     counts, named = format == "counts", {"reward", "correct"} & renamed.keys()
     if counts and (counted := counted_in(found, renamed)):
         columns["correct"] = counted
-    unread = set() if counts else {"trials", "share"}
+    unread = {"truncated"} if counts else {"trials", "share"}
     if counts and "correct" in columns:
         unread.add("share")
     if format != "trl":

@@ -29,6 +29,7 @@ NUMBERS = {
     "share": (0, 1, False),
     "tokens": (0, 1e12, True),
     "score_norm": (0, 1e100, False),
+    "truncated": (0, 1, True),
     "predicted": (-1e12, 1e12, False),
     "asked": (0, 1e9, True),
     "time": (0, 1e12, False),
@@ -36,7 +37,7 @@ NUMBERS = {
 }
 """Columns of numbers: the least and the greatest value, and whether only whole numbers are right."""
 
-OPTIONAL = ("tokens", "score_norm", "predicted", "asked", "time", "advantage")
+OPTIONAL = ("tokens", "score_norm", "truncated", "predicted", "asked", "time", "advantage")
 """Columns of numbers without which a run can be read."""
 
 TEXTS = ("prompt", "id", "answer", "group", "gold", "split", "run", "rollout")
@@ -61,6 +62,8 @@ USUAL = {
         "share": "pass_rate solve_rate success_rate accuracy pass@1 pass_rates solve_rates success_rates",
         "tokens": "completion_tokens generated_tokens output_tokens response_tokens num_tokens completion_length "
         "response_length",
+        "truncated": "is_truncated was_truncated truncation is_clipped clipped overlong finish_reason finish_reasons "
+        "stop_reason stop_condition",
         "prompt": "question problem input query instruction prompts input_prompt",
         "id": "prompt_id question_id problem_id task_id example_id doc_id qid idx instance_id prompt_index "
         "problem_index question_index prompt_idx",
@@ -118,6 +121,9 @@ TRUTHS = {"true": 1.0, "false": 0.0}
 WORDS = TRUTHS | dict.fromkeys(USUAL["right"], 1.0) | dict.fromkeys(USUAL["wrong"], 0.0)
 """Verdicts in words, of any case. C and I are those of inspect_ai."""
 
+AT_LIMIT = re.compile(r"length|max_?(?:new_?|output_?)?tokens|max_?len|trunc|overlong|too_long|context_window", re.I)
+"""What a reason to stop says if a completion was cut at a limit of tokens."""
+
 NO_NUMBER = -sys.float_info.max
 """Stands for a cell that holds something else than a number. It is outside the limits of every column."""
 
@@ -143,6 +149,16 @@ def number_in(cell: Any, words: bool = True) -> float:
     except (ValueError, OverflowError):
         return NO_NUMBER
     return NO_NUMBER if math.isnan(value) else value
+
+
+def truncation_in(cell: Any) -> float:
+    """Return whether a completion was cut, by a flag or a reason to stop, nan for nothing. A token's number is none."""
+    cell = cell.get("type") if isinstance(cell, dict) else cell
+    if cell is None or cell == "":
+        return math.nan
+    if isinstance(cell, str) and cell.strip().lower() not in TRUTHS:
+        return float(bool(AT_LIMIT.search(cell)))
+    return float(number_in(cell) == 1)
 
 
 def may_be_number(cell: Any) -> bool:

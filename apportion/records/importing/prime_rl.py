@@ -71,6 +71,7 @@ def _of_trace(trace: Mapping[str, Any], outer: Mapping[str, Any], at: str) -> di
         "prompt": prompt,
         "group": outer.get("group_id") or inside(outer, "group", "id"),
         "reward": sum(values) if values else None,
+        "truncated": trace.get("is_truncated", trace.get("stop_condition")),
         "tokens": sum(used) if used and all(type(count) is int for count in used) else None,
     }
 
@@ -85,6 +86,7 @@ def _of_row(row: Mapping[str, Any]) -> dict[str, Any]:
         "prompt": row.get("prompt"),
         "group": row.get("group_id"),
         "reward": row.get("reward") if row.get("error") is None else None,
+        "truncated": row.get("is_truncated"),
         "tokens": tokens if type(tokens) in (int, float) else None,
     }
 

@@ -173,7 +173,9 @@ def _inspect(row: Row, at: str) -> Iterator[Row]:
 def _inspect_sample(sample: Row, at: str) -> Iterator[Row]:
     """Yield the one rollout of a sample. The first scorer's value is the reward; others have columns of their names."""
     _check_object("a sample", sample, at)
+    choices = inside(sample, "output", "choices")
     made: Row = {
+        "truncated": inside(choices[0], "stop_reason") if isinstance(choices, list) and choices else None,
         "reward": None,
         "id": sample.get("id"),
         "prompt": sample.get("input"),

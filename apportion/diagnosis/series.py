@@ -1,0 +1,206 @@
+"""What is known of each step of a run: from its rollouts, from what its framework logged, or from both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from apportion.diagnosis.waste import DEAD, KINDS, MIXED, kinds_of
+from apportion.records.run_record import RunRecord
+from apportion.records.scalars import Scalars
+from apportion.types import Counts, Floats
+
+NAMES = ("reward", "cut", "length", "kl", "entropy")
+"""The series that are looked at; ``cut`` is the share of completions at the limit."""
+LEAST_STEPS = 8
+"""Steps that a statement about a change needs."""
+LASTING = 0.1
+"""The share of the run for which a level must hold: one or a few outliers are none."""
+BLOCKS = 8
+"""Parts of the run whose means are compared: the start is the first, the end the last two."""
+NOISES_OF_MEANS = 4.0
+"""How many standard errors a change between blocks must be."""
+LONG = 16
+"""Tokens from which on equal lengths are a limit, because short answers have few lengths."""
+CUT_AT_START = 0.1
+"""The share of completions at the largest length at the start, at most, if a limit below ``LONG`` counts."""
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """Values [S] at rising steps [S]."""
+
+    steps: Counts
+    values: Floats
+
+    @property
+    def usable(self) -> bool:
+        return len(self.steps) >= LEAST_STEPS
+
+    @property
+    def start(self) -> float:
+        """The mean of the first block."""
+        return float(self.values[: max(1, len(self.values) // BLOCKS)].mean())
+
+    @property
+    def end(self) -> float:
+        """The mean of the last two blocks."""
+        return float(self.values[self.last :].mean())
+
+    @property
+    def last(self) -> int:
+        """Where the last two blocks begin."""
+        return len(self.values) - max(1, 2 * len(self.values) // BLOCKS)
+
+    @cached_property
+    def blocks(self) -> Floats:
+        """The means of ``BLOCKS`` parts."""
+        return np.array([part.mean() for part in np.array_split(self.values, BLOCKS) if len(part)])
+
+    @cached_property
+    def lasting(self) -> Floats:
+        """The median from each step on, over ``LASTING`` of the run and at least three steps; shorter at the end."""
+        width = max(3, math.ceil(LASTING * len(self.values)))
+        starts = range(max(1, len(self.values) - width + 1))
+        return np.array([np.median(self.values[place : place + width]) for place in starts])
+
+    @property
+    def noise(self) -> float:
+        """The standard error of one step, from differences of neighbours."""
+        return float(np.sqrt((np.diff(self.values) ** 2).mean() / 2)) if len(self.values) > 1 else 0.0
+
+    @property
+    def error(self) -> float:
+        """What a change from one block to the end must be to be no noise."""
+        return NOISES_OF_MEANS * self.noise * math.sqrt((BLOCKS + BLOCKS / 2) / len(self.values))
+
+    def mean(self, first: Counts, last: Counts) -> Floats:
+        """Return the means of the values from each ``first`` to before each ``last``."""
+        total = np.r_[0.0, np.cumsum(self.values)]
+        return np.asarray((total[last] - total[first]) / (last - first))
+
+    def onset(self, above: float) -> int:
+        """Return the first step that reaches ``above`` lastingly; that of the last blocks if none does."""
+        found = np.flatnonzero((self.lasting >= above) & (self.values[: len(self.lasting)] >= above))
+        return int(self.steps[found[0] if len(found) else self.last])
+
+
+@dataclass(frozen=True, eq=False)
+class RunSeries:
+    """The series of a run.
+
+    Args:
+        record: its rollouts, or None.
+        found: ``NAMES``, and ``dead``, the share of dead groups: finite values only.
+        rewards: the trained reward, its parts and other verdicts, by their names.
+        logged: series as they were logged, with values that are not finite.
+        limit: what completions are cut at.
+    """
+
+    record: RunRecord | None
+    found: Mapping[str, Series]
+    rewards: Mapping[str, Series]
+    logged: Mapping[str, Series]
+    limit: str
+
+    @classmethod
+    def of(cls, record: RunRecord | None, scalars: Scalars | None) -> RunSeries:
+        found: dict[str, Series | None] = {}
+        rewards: dict[str, Series | None] = {}
+        logged: dict[str, Series] = {}
+        limit = "the limit"
+        if scalars is not None:
+            found = {name: _series(scalars.series(name)) for name in (*NAMES, "dead")}
+            found["cut"] = found["cut"] or _constant_length(scalars)
+            rewards = {name: Series(*own) for name, own in scalars.components.items()}
+            every = {name: scalars.logged(name) for name in ("reward", "kl", "entropy", "loss", "gradient")}
+            logged = {name: Series(*own) for name, own in every.items() if own is not None}
+        if record is not None and len(record.step):
+            dead = np.where(record.dead | record.mixed, record.dead, np.nan)
+            own = {"reward": _means(record, record.reward), "length": _means(record, record.tokens)}
+            own |= {"dead": _means(record, dead, of_groups=True), "cut": _means(record, record.truncated)}
+            found |= {name: known for name, each in own.items() if (known := _known(each)) is not None}
+            if found.get("cut") is None:
+                found["cut"], limit = _at_largest_length(record)
+            rewards = {name: _known(_means(record, each)) for name, each in record.components.items()} or rewards
+            logged["reward"] = own["reward"]
+        trained = found.get("reward")
+        if trained is not None and not any(
+            np.array_equal(each.values, trained.values) for each in rewards.values() if each
+        ):
+            rewards["reward"] = trained
+        whole, parts = ({name: each for name, each in own.items() if each is not None} for own in (found, rewards))
+        return cls(record, whole, parts, logged, limit)
+
+    @property
+    def first(self) -> int:
+        """The first step."""
+        return min((int(each.steps[0]) for each in (*self.found.values(), *self.logged.values())), default=0)
+
+    @property
+    def steps(self) -> Counts:
+        """The step of each group, [N]; none without rollouts."""
+        return np.zeros(0, np.int64) if self.record is None else self.record.step
+
+    def usable(self, name: str) -> Series | None:
+        """Return a series that has the steps which a statement about a change needs."""
+        found = self.found.get(name)
+        return found if found is not None and found.usable else None
+
+    def suffices(self, series: Series, groups: int) -> bool:
+        """Return whether a level can be stated: of enough steps, or of that many groups of rollouts."""
+        return series.usable or len(self.steps) >= groups
+
+    def dead_groups(self, onset: int) -> str:
+        """Return what the zero-variance groups from ``onset`` on are."""
+        if self.record is None:
+            dead = self.found.get("dead")
+            return "the mean reward says so" if dead is None else f"{dead.end:.0%} zero-variance groups"
+        kinds = kinds_of(self.record)[self.steps >= onset]
+        counted = np.isin(kinds, DEAD).sum() + (kinds == MIXED).sum()
+        parts = ((int((kinds == kind).sum()), KINDS[kind]) for kind in DEAD)
+        told = " and ".join(f"{number:,} of {counted:,} groups {name}" for number, name in parts if number)
+        return f"{told} (zero-variance groups)"
+
+
+def _series(own: tuple[Counts, Floats] | None) -> Series | None:
+    return None if own is None else Series(*own)
+
+
+def _constant_length(scalars: Scalars) -> Series | None:
+    """Return the steps at which the mean length is the largest one, if these are most, so that all are cut."""
+    mean, longest = scalars.series("length"), scalars.series("longest")
+    if mean is None or longest is None or not np.array_equal(mean[0], longest[0]):
+        return None
+    equal = (mean[1] >= LONG) & (mean[1] >= (1 - 1e-6) * longest[1])
+    return Series(mean[0], equal.astype(np.float64)) if equal.mean() >= 1 / 2 else None
+
+
+def _means(record: RunRecord, values: Floats, of_groups: bool = False) -> Series:
+    """Return the mean of ``values`` [R], or [N] if they are ``of_groups``, at each step; nan where none is known."""
+    steps, of = np.unique(record.step, return_inverse=True)
+    of, known = of if of_groups else np.repeat(of, np.diff(record.first)), ~np.isnan(values)
+    counts = np.bincount(of[known], minlength=len(steps))
+    sums = np.bincount(of[known], values[known], len(steps))
+    return Series(steps, np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0))
+
+
+def _known(series: Series) -> Series | None:
+    """Return the steps at which a value is known; None if there are none."""
+    known = ~np.isnan(series.values)
+    return Series(series.steps[known], series.values[known]) if known.any() else None
+
+
+def _at_largest_length(record: RunRecord) -> tuple[Series | None, str]:
+    """Return the share of completions at the largest length, and that length in words; None for short answers."""
+    tokens = record.tokens
+    cut = _known(_means(record, np.where(np.isnan(tokens), np.nan, tokens == np.fmax.reduce(tokens, initial=0))))
+    if cut is None:
+        return None, ""
+    longest = float(np.nanmax(tokens))
+    limit = f"the largest length, {longest:,.0f} tokens"
+    return (cut if longest >= LONG or cut.start <= CUT_AT_START else None), limit
