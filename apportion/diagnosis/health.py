@@ -20,8 +20,6 @@ from apportion.records.scalars import Scalars
 from apportion.replay.intervals import per_unit
 from apportion.types import Counts, Floats, Mask
 
-LEAST_GROUPS = 8
-"""Groups that a statement about all groups needs."""
 WRONG, RIGHT, DEAD = 0.005, 0.985, 0.98
 """The success rate up to which nothing is rewarded, and from which on everything is; and the share of zero-variance
 groups. One success in 200 still teaches: a sparse reward of .01 in groups of 8 has 8% mixed groups."""
@@ -116,26 +114,22 @@ def _not_finite(run: RunSeries) -> Found | None:
 
     One infinite norm of a gradient is the overflow that mixed precision skips. Rollouts of a few steps may fail.
     """
-    found: dict[str, Series] = {}
+    steps: list[int] = []
+    told: list[str] = []
     for name, each in run.logged.items():
         broken = ~np.isfinite(each.values)
         at_end = len(broken) if broken.all() else int(broken[::-1].argmin())
         may_be_few = name != "gradient" and (name != "reward" or run.record is None)
         if at_end >= max(2, LASTING * len(broken)) or (may_be_few and 0 < broken.mean() <= RARE):
-            found[name] = Series(each.steps[broken], each.values[broken])
-    if not found:
-        return None
-    told = ", ".join(
-        f"{name} at {len(own.steps)} of {len(run.logged[name].steps)} steps" for name, own in found.items()
-    )
-    said = "missing" if run.record is not None and list(found) == ["reward"] else "NaN or infinite"
-    return Found(min(int(own.steps[0]) for own in found.values()), f"{said}: {told}")
+            steps.append(int(each.steps[broken.argmax()]))
+            told.append(f"{name} at {broken.sum()} of {len(broken)} steps")
+    return Found(min(steps), f"NaN, infinite or missing: {', '.join(told)}") if steps else None
 
 
 def _success(run: RunSeries) -> Series | None:
     """Return the success rate of each step: binary rewards, or means from 0, or -1, to 1. None if too few are known."""
-    reward, dead = run.found.get("reward"), run.found.get("dead")
-    if reward is None or not run.suffices(reward, LEAST_GROUPS) or (dead is not None and dead.end < 1 / 2):
+    reward, dead = run.level("reward"), run.level("dead")
+    if reward is None or (dead and dead.end < 1 / 2):
         return None
     values = reward.values if run.record is None else run.record.reward[~np.isnan(run.record.reward)]
     low = -1 if values.min() < 0 else 0
@@ -144,32 +138,25 @@ def _success(run: RunSeries) -> Series | None:
     return Series(reward.steps, (reward.values - low) / (1 - low))
 
 
-def _all_wrong(run: RunSeries) -> Found | None:
-    success = _success(run)
-    if success is None or max(float(success.values.mean()), success.end) > WRONG:
-        return None
-    return Found(run.first, f"nothing is rewarded: {run.dead_groups(run.first)}, so every advantage is 0")
-
-
-def _all_right(run: RunSeries) -> Found | None:
-    success = _success(run)
-    if success is None or success.end < RIGHT:
-        return None
-    onset = success.onset(RIGHT)
-    return Found(onset, f"everything is rewarded: {success.end:.1%} at the end, {run.dead_groups(onset)}")
-
-
-def _zero_variance(run: RunSeries) -> Found | None:
-    dead = run.found.get("dead")
-    if dead is None or not run.suffices(dead, LEAST_GROUPS) or dead.end < DEAD or _all_wrong(run) or _all_right(run):
-        return None
-    onset = dead.onset(DEAD)
-    return Found(onset, f"rewards are equal within groups: {run.dead_groups(onset)}")
+def _unlearnable(run: RunSeries) -> dict[str, Found]:
+    """Return the one kind of which nothing can be learned; none of a run whose groups differ in their rewards."""
+    success, dead = _success(run), run.level("dead")
+    if success and max(float(success.values.mean()), success.end) <= WRONG:
+        said = f"nothing is rewarded: {run.dead_groups(run.first)}, so every advantage is 0"
+        return {"all wrong": Found(run.first, said)}
+    if success and success.end >= RIGHT:
+        onset = success.onset(RIGHT)
+        said = f"everything is rewarded: {success.end:.1%} at the end, {run.dead_groups(onset)}"
+        return {"all right": Found(onset, said)}
+    if dead and dead.end >= DEAD:
+        onset = dead.onset(DEAD)
+        return {"zero variance": Found(onset, f"rewards are equal within groups: {run.dead_groups(onset)}")}
+    return {}
 
 
 def _truncation(run: RunSeries) -> Found | None:
-    cut = run.found.get("cut")
-    if cut is None or not run.suffices(cut, LEAST_GROUPS) or cut.end < CUT:
+    cut = run.level("cut")
+    if cut is None or cut.end < CUT:
         return None
     said = f"{cut.end:.0%} of the completions are cut at {run.limit}; {cut.start:.0%} at the start"
     return Found(cut.onset(CUT), said)
@@ -349,12 +336,15 @@ def _repeats(run: RunSeries) -> Found | None:
 SIGNS: dict[str, tuple[Callable[[RunSeries], Found | None], str]] = {
     "not finite": (_not_finite, "{back}; look at that batch, clip the gradient, lower the learning rate, or use bf16."),
     "all wrong": (
-        _all_wrong,
+        lambda run: _unlearnable(run).get("all wrong"),
         "Check the verifier, the reward function and the answer format on some completions; then take easier prompts.",
     ),
-    "all right": (_all_right, "Take harder prompts first: these have next to nothing left to teach."),
+    "all right": (
+        lambda run: _unlearnable(run).get("all right"),
+        "Take harder prompts first: these have next to nothing left to teach.",
+    ),
     "zero variance": (
-        _zero_variance,
+        lambda run: _unlearnable(run).get("zero variance"),
         "Take prompts that are solved now and then, or graded rewards.",
     ),
     "truncation": (

@@ -18,6 +18,8 @@ NAMES = ("reward", "cut", "length", "kl", "entropy")
 """The series that are looked at; ``cut`` is the share of completions at the limit."""
 LEAST_STEPS = 8
 """Steps that a statement about a change needs."""
+LEAST_GROUPS = 8
+"""Groups that a statement about all groups needs."""
 LASTING = 0.1
 """The share of the run for which a level must hold: one or a few outliers are none."""
 BLOCKS = 8
@@ -109,32 +111,29 @@ class RunSeries:
 
     @classmethod
     def of(cls, record: RunRecord | None, scalars: Scalars | None) -> RunSeries:
-        found: dict[str, Series | None] = {}
-        rewards: dict[str, Series | None] = {}
+        found: dict[str, Series] = {}
+        rewards: dict[str, Series] = {}
         logged: dict[str, Series] = {}
         limit = "the limit"
         if scalars is not None:
-            found = {name: _series(scalars.series(name)) for name in (*NAMES, "dead")}
-            found["cut"] = found["cut"] or _constant_length(scalars)
-            rewards = {name: Series(*own) for name, own in scalars.components.items()}
+            found = _constant_length(scalars) | _known({name: scalars.series(name) for name in (*NAMES, "dead")})
+            rewards = _known(scalars.components)
             every = {name: scalars.logged(name) for name in ("reward", "kl", "entropy", "loss", "gradient")}
             logged = {name: Series(*own) for name, own in every.items() if own is not None}
         if record is not None and len(record.step):
             dead = np.where(record.dead | record.mixed, record.dead, np.nan)
-            own = {"reward": _means(record, record.reward), "length": _means(record, record.tokens)}
-            own |= {"dead": _means(record, dead, of_groups=True), "cut": _means(record, record.truncated)}
-            found |= {name: known for name, each in own.items() if (known := _known(each)) is not None}
-            if found.get("cut") is None:
-                found["cut"], limit = _at_largest_length(record)
-            rewards = {name: _known(_means(record, each)) for name, each in record.components.items()} or rewards
-            logged["reward"] = own["reward"]
+            own = {"reward": record.reward, "length": record.tokens, "cut": record.truncated}
+            means = {name: _means(record, values) for name, values in own.items()}
+            found |= _known({**means, "dead": _means(record, dead, of_groups=True)})
+            if "cut" not in found:
+                cut, limit = _at_largest_length(record)
+                found |= cut
+            rewards = _known({name: _means(record, each) for name, each in record.components.items()}) or rewards
+            logged["reward"] = Series(*means["reward"])
         trained = found.get("reward")
-        if trained is not None and not any(
-            np.array_equal(each.values, trained.values) for each in rewards.values() if each
-        ):
+        if trained and not any(np.array_equal(each.values, trained.values) for each in rewards.values()):
             rewards["reward"] = trained
-        whole, parts = ({name: each for name, each in own.items() if each is not None} for own in (found, rewards))
-        return cls(record, whole, parts, logged, limit)
+        return cls(record, found, rewards, logged, limit)
 
     @property
     def first(self) -> int:
@@ -151,9 +150,9 @@ class RunSeries:
         found = self.found.get(name)
         return found if found is not None and found.usable else None
 
-    def suffices(self, series: Series, groups: int) -> bool:
-        """Return whether a level can be stated: of enough steps, or of that many groups of rollouts."""
-        return series.usable or len(self.steps) >= groups
+    def level(self, name: str) -> Series | None:
+        """Return a series of which a level can be stated: of enough steps, or of enough groups of rollouts."""
+        return self.usable(name) or (self.found.get(name) if len(self.steps) >= LEAST_GROUPS else None)
 
     def dead_groups(self, onset: int) -> str:
         """Return what the zero-variance groups from ``onset`` on are."""
@@ -167,40 +166,38 @@ class RunSeries:
         return f"{told} (zero-variance groups)"
 
 
-def _series(own: tuple[Counts, Floats] | None) -> Series | None:
-    return None if own is None else Series(*own)
+Means = tuple[Counts, Floats]
+"""The steps [S] and the values [S] of a series."""
 
 
-def _constant_length(scalars: Scalars) -> Series | None:
-    """Return the steps at which the mean length is the largest one, if these are most, so that all are cut."""
+def _known(means: Mapping[str, Means | None]) -> dict[str, Series]:
+    """Return the series at the steps at which a value is known; none of a series without any."""
+    found = ((name, own[0], own[1], ~np.isnan(own[1])) for name, own in means.items() if own is not None)
+    return {name: Series(steps[known], values[known]) for name, steps, values, known in found if known.any()}
+
+
+def _constant_length(scalars: Scalars) -> dict[str, Series]:
+    """Return the steps at which the mean length is the largest one as ``cut``, if these are most: then all are cut."""
     mean, longest = scalars.series("length"), scalars.series("longest")
     if mean is None or longest is None or not np.array_equal(mean[0], longest[0]):
-        return None
+        return {}
     equal = (mean[1] >= LONG) & (mean[1] >= (1 - 1e-6) * longest[1])
-    return Series(mean[0], equal.astype(np.float64)) if equal.mean() >= 1 / 2 else None
+    return {"cut": Series(mean[0], equal.astype(np.float64))} if equal.mean() >= 1 / 2 else {}
 
 
-def _means(record: RunRecord, values: Floats, of_groups: bool = False) -> Series:
+def _means(record: RunRecord, values: Floats, of_groups: bool = False) -> Means:
     """Return the mean of ``values`` [R], or [N] if they are ``of_groups``, at each step; nan where none is known."""
     steps, of = np.unique(record.step, return_inverse=True)
     of, known = of if of_groups else np.repeat(of, np.diff(record.first)), ~np.isnan(values)
     counts = np.bincount(of[known], minlength=len(steps))
     sums = np.bincount(of[known], values[known], len(steps))
-    return Series(steps, np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0))
+    return steps, np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
 
 
-def _known(series: Series) -> Series | None:
-    """Return the steps at which a value is known; None if there are none."""
-    known = ~np.isnan(series.values)
-    return Series(series.steps[known], series.values[known]) if known.any() else None
-
-
-def _at_largest_length(record: RunRecord) -> tuple[Series | None, str]:
-    """Return the share of completions at the largest length, and that length in words; None for short answers."""
-    tokens = record.tokens
-    cut = _known(_means(record, np.where(np.isnan(tokens), np.nan, tokens == np.fmax.reduce(tokens, initial=0))))
-    if cut is None:
-        return None, ""
-    longest = float(np.nanmax(tokens))
-    limit = f"the largest length, {longest:,.0f} tokens"
-    return (cut if longest >= LONG or cut.start <= CUT_AT_START else None), limit
+def _at_largest_length(record: RunRecord) -> tuple[dict[str, Series], str]:
+    """Return the share of completions at the largest length as ``cut``, and that length; none of short answers."""
+    longest = np.fmax.reduce(record.tokens, initial=0)
+    cut = _known({"cut": _means(record, np.where(np.isnan(record.tokens), np.nan, record.tokens == longest))})
+    if cut and longest < LONG and cut["cut"].start > CUT_AT_START:
+        cut = {}
+    return cut, f"the largest length, {longest:,.0f} tokens"

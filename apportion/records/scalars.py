@@ -126,14 +126,17 @@ class Scalars:
         """Return the steps and the finite values of a key of ``SERIES``; None if there are none.
 
         Dead groups are those that are all right and those that are all wrong, or all that are not mixed.
+        All are dead if the standard deviation of the reward is 0 at every step.
         """
         found = self.logged(name)
         if name == "dead" and found is None:
-            right, wrong, mixed = (self.series(each) for each in ("all right", "all wrong", "mixed"))
+            right, wrong, mixed, spread = map(self.series, ("all right", "all wrong", "mixed", "spread"))
             if right and wrong and np.array_equal(right[0], wrong[0]):
                 found = right[0], right[1] + wrong[1]
             elif mixed:
                 found = mixed[0], 1 - mixed[1]
+            elif spread and not spread[1].any():
+                found = spread[0], np.ones(len(spread[0]))
         if name == "reward" and found is None and len(self.components) == 1:
             found = next(iter(self.components.values()))
         return None if found is None else _finite(*found)

@@ -115,6 +115,18 @@ SICK = {
         lambda: rollouts(lambda s, p: 0.3 + 0.5 * s / 20 if s < 20 else 0.8 - 0.5 * (s - 20) / 40),
     ),
     "the mean reward declines": ("decline", lambda: means(reward=noisy(line(0.7, 0.3)), entropy=noisy(HALF))),
+    "the reward rises and the accuracy of a part falls": (
+        "farming",
+        lambda: rollouts(
+            line(0.3, 0.95),
+            accuracy_reward=lambda s, r, rng: float(rng.random() < 0.7 - 0.6 * s / STEPS),
+            format_reward=constant(1.0),
+        ),
+    ),
+    "the standard deviation of an older TRL's reward is 0": (
+        "zero variance",
+        lambda: means(reward=constant(0.1), reward_std=constant(0.0)),
+    ),
     "the reward rises and the verdict falls in a table": (
         "farming",
         lambda: rollouts(line(0.3, 0.95), correct=lambda s, r, rng: bool(rng.random() < 0.6 - 0.55 * s / STEPS)),
@@ -222,6 +234,14 @@ def test_the_first_screen_says_what_a_run_is(rows, words, tmp_path):
     text = told(tmp_path, rows())
     for each in words:
         assert each in text
+
+
+def test_a_verdict_beside_the_reward_that_was_named_is_looked_at(tmp_path):
+    rows = rollouts(line(0.3, 0.95), correct=lambda s, r, rng: bool(rng.random() < 0.6 - 0.55 * s / STEPS))
+    for named in ({"rewards": ["reward"]}, {"columns": {"reward": "reward"}}):
+        record = open_run(jsonl(tmp_path / "run.jsonl", rows), **named)
+        assert [sign.kind for sign in health_of(record).signs] == ["farming"]
+        assert not any("the reward is" in doubt for doubt in record.doubts)
 
 
 def test_groups_that_a_doubt_may_join_are_not_called_duplicates():

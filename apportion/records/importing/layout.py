@@ -13,6 +13,7 @@ from apportion.records.importing.names import (
     MOST_OTHERS,
     NAMES,
     NUMBERS,
+    PART,
     RENAMED,
     TEXTS,
     UNDERSTOOD,
@@ -147,20 +148,23 @@ def layout_of(
     if "id" in columns and "gold" not in renamed:
         unread.add("gold")
     columns = {role: name for role, name in columns.items() if role not in unread}
-    others: list[str] = []
+    roles = ("reward", "correct") if (rewards or named) and not counts else ()
+    unnamed = [role for role in roles if role not in named]
+    known = {name for role, name in columns.items() if role not in unnamed} | {*rewards, *UNDERSTOOD}
+    further = [column for column in found if column in numeric and column not in known and not counts]
+    usual = verdict_names()
+    others = [column for column in further if format == "trl" or column.lower().partition(".")[0] in usual]
     if not (rewards or counts or named):  # of TRL all further columns of numbers may be the reward
-        usual, known = verdict_names(), {*columns.values(), *UNDERSTOOD}
-        further = [column for column in found if column in numeric and column not in known]
-        others = [column for column in further if format == "trl" or column.lower().partition(".")[0] in usual]
         if {"reward", "correct"} <= columns.keys():
             others.insert(0, columns.pop("correct"))
         if format == "trl" and "reward" not in found:  # a reward function may have any name
             others = [columns.pop(role) for role in ("reward", "correct") if role in columns] + others
         if {"reward", "correct"} & columns.keys():
             others = others[:MOST_OTHERS]
-    for role, other in (("reward", "correct"), ("correct", "reward")):
-        if rewards or (role in named and not counts):
-            columns.pop(other, None)
+    for role in unnamed:
+        columns.pop(role, None)
+    if rewards or {"reward", "correct"} & columns.keys():
+        others += [column for column in further if PART.search(column.lower())]
     layout = Layout(
         format,
         columns,

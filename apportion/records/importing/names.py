@@ -128,6 +128,12 @@ NO_NUMBER = -sys.float_info.max
 """Stands for a cell that holds something else than a number. It is outside the limits of every column."""
 
 
+PART = re.compile(
+    r"^(?!.*(?:mean|std|max|min|avg|group|base))(?:.*[_./])?(?:rewards?|accuracy|correct|score)(?:[_./].*)?$"
+)
+"""How a part of the reward, or a further verdict, is called in a table that has a reward."""
+
+
 def verdict_names(renamed: Mapping[str, str] = {}) -> set[str]:
     """Return the columns that may say how good a rollout was."""
     usual = {"correct", "reward", *USUAL["correct"], *USUAL["reward"]}

@@ -14,7 +14,7 @@ from apportion.records.importing.assembly import Assembled, RunAssembly
 from apportion.records.importing.files import evaluations_in_names, files_of, repeats, runs_in_names, steps_in_names
 from apportion.records.importing.formats import detect
 from apportion.records.importing.layout import Layout, layout_of, weights_of
-from apportion.records.importing.names import MOST_OTHERS, NAMES, TURNS, USUAL
+from apportion.records.importing.names import MOST_OTHERS, NAMES, TURNS, USUAL, verdict_names
 from apportion.records.importing.source import HEAD, LATER_HEAD, LateColumns, Source
 from apportion.records.importing.visits import read_visits
 from apportion.records.rollout_log import ALWAYS, RecordError
@@ -200,10 +200,16 @@ def _decided(
         )
     if no_step:
         doubts.insert(0, no_step)
+    usual = verdict_names()
+    rivals = {
+        name: values
+        for name, values in others.items()
+        if not explicit and (layout.format == "trl" or name.lower().partition(".")[0] in usual)
+    }
     doubts += (
         doubts_of(
             record,
-            other_rewards=dict(islice(others.items(), MOST_OTHERS)),
+            other_rewards=dict(islice(rivals.items(), MOST_OTHERS)),
             reward=called,
             lists=lists,
             piece=found.piece,

@@ -12,7 +12,7 @@ from tests.records.importing.tables import comma_separated, jsonl, rollouts
 def test_the_command_prints_one_json_object_and_takes_other_columns(tmp_path):
     path = comma_separated(tmp_path / "run.csv", [row | {"score": 0.5} for row in rollouts()])
     found = parsed("import", path, "--out", tmp_path / "log", "--column", "reward=score")
-    assert found["rows"] == found["rollouts"] == 36 and found["ignored"] == ["reward"] and found["files"] == 1
+    assert found["rows"] == found["rollouts"] == 36 and found["ignored"] == [] and found["files"] == 1
     assert set(open_run(tmp_path / "log").reward) == {0.5}
 
 
@@ -34,7 +34,7 @@ def test_wrong_options_end_with_one_line(tmp_path):
     ids=lambda command: command[0],
 )
 def test_every_command_takes_the_reward_and_the_columns_of_a_table(tmp_path, command):
-    rows = [{"epoch": row.pop("step"), "other": 1 - row["reward"], **row} for row in rollouts()]
+    rows = [{"epoch": row.pop("step"), "other": 1 - row["reward"], "spare": "x", **row} for row in rollouts()]
     renamed = jsonl(tmp_path / "renamed.jsonl", rows)
     plain = jsonl(tmp_path / "plain.jsonl", [row | {"step": row["epoch"], "reward": row["other"]} for row in rows])
     found = []
