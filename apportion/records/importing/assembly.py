@@ -57,6 +57,7 @@ class RunAssembly:
     def __init__(self) -> None:
         self._blocks: list[tuple[int, dict[str, Any]]] = []
         self._known: dict[str, dict[str, int]] = {name: {} for name in NAMING}
+        self._whole: dict[str, Any] = {}
         self._files: list[int] = []
         self._turn = ""
         self._named_by_files = False
@@ -114,11 +115,12 @@ class RunAssembly:
 
     def record(self, name: str, source: str, column: str | None = None) -> Assembled:
         """Return the run of all rows. The assembly is empty afterwards. ``column`` is that of ``keys_of``."""
+        self._join()
         doubts = self._without_evaluations() + self._without_turns()
         begins = np.array(self._files)
-        given = dict.fromkeys(column for _, columns in self._blocks for column in columns)
-        step, group = self._taken("step", 0).astype(np.int64), self._taken("group", 0)
-        named = {each: (self._taken(each, -1), list(self._known[each])) for each in NAMING[:4]}
+        given = dict.fromkeys(self._whole)
+        step, group = self._taken("step").astype(np.int64), self._taken("group")
+        named = {each: (self._taken(each), list(self._known[each])) for each in NAMING[:4]}
         named = {each: own for each, own in named.items() if own[0].max(initial=-1) >= 0}
         if not {"id", "prompt"} & named.keys():
             named["group"] = group, list(self._known["group"])
@@ -131,7 +133,7 @@ class RunAssembly:
             each: self._taken(each)[order].astype(np.float64, copy=False) for each in PER_ROLLOUT[:4] if each in given
         }
         if "answer" in given:
-            columns["answer"] = self._taken("answer", 0)[order]
+            columns["answer"] = self._taken("answer")[order]
         asked, written = (np.fmax.reduceat(self._taken(each)[order], starts) for each in ("asked", "time"))
         if counted := not np.isnan(trials).any():
             columns, sizes = _expanded(columns, trials.astype(np.int64), starts)
@@ -160,80 +162,66 @@ class RunAssembly:
         advantage = self._taken("advantage")[order].astype(np.float64)
         return Assembled(record, others, advantage, doubts + keys.doubts, keys.piece)
 
+    def _join(self) -> None:
+        """Make one column of those of the blocks, which are forgotten."""
+        for name in dict.fromkeys(name for _, columns in self._blocks for name in columns):
+            parts = [columns.pop(name) if name in columns else _none(name, rows) for rows, columns in self._blocks]
+            self._whole[name] = np.concatenate(parts)
+        self._blocks = []
+
+    def _taken(self, name: str) -> Any:
+        """Return a column of all rows, which is then forgotten; what stands for nothing if there is none."""
+        return self._whole.pop(name) if name in self._whole else _none(name, self.rows)
+
+    def _keep(self, kept: Mask) -> None:
+        """Leave out the rows that are not ``kept`` [R]."""
+        self._files = [int(kept[:begin].sum()) for begin in self._files]
+        self._whole = {name: values[kept] for name, values in self._whole.items()}
+        self.rows = int(kept.sum())
+
     def _without_evaluations(self) -> list[str]:
         """Leave out rows of evaluations, unless all are, and return what to say of that."""
-        rows = self.rows
-        mark = self._taken("split", 0).astype(bool)
-        if not 0 < (left := int(mark.sum())) < rows:
+        rows, mark = self.rows, self._taken("split").astype(bool)
+        if mark.all() or not mark.any():
             return []
         self._keep(~mark)
-        return [f"{left:,} of {rows:,} rows are of evaluations and left out; --column split= reads them"]
+        return [f"{rows - self.rows:,} of {rows:,} rows are of evaluations and left out; --column split= reads them"]
 
     def _without_turns(self) -> list[str]:
         """Make one row of the turns of each rollout, and return what to say of that.
 
         The turns count up by 1 in the rows of a rollout, which its column names; else its rows follow each other.
         """
-        if not self._turn or not self.rows:
+        if "turn" not in self._whole:
             return []
-        turn, of = self._all("turn"), np.nan_to_num(self._all("step")).astype(np.int64)
-        roles = [role for role in ("rollout", "id") if self._known[role]] or ["prompt"]
+        rows, roles = self.rows, {"rollout", "id"} & self._whole.keys() or {"prompt"}
+        of = np.nan_to_num(self._whole.get("step", np.zeros(rows))).astype(np.int64)
         for role in roles:
-            of = numbered_pairs(of, self._all(role, -1))[0]
-        order = np.argsort(of, kind="stable") if "rollout" in roles else np.arange(self.rows)
-        begins = np.flatnonzero(np.r_[True, (np.diff(of[order]) != 0) | (np.diff(turn[order]) != 1)])
-        heads, ends = order[begins], order[np.r_[begins[1:], self.rows] - 1]
-        how = "that of each turn"
-        for name in dict.fromkeys(name for _, columns in self._blocks for name in columns):
-            if name in ("reward", "tokens") or name.startswith("other "):
-                values = self._all(name)[order].astype(np.float64)
-                least, made = (each.reduceat(values, begins) for each in (np.fmin, np.fmax))
-                if name == "tokens" or (least != made)[~np.isnan(least)].any():
-                    none, made = np.isnan(made), np.add.reduceat(np.nan_to_num(values), begins)
-                    made[none] = np.nan
-                    how = "the sum of those of its turns" if name == "reward" else how
-                self._set(name, heads, made)
-            elif name == "answer":
-                self._set(name, heads, self._all(name, 0)[ends])
-        rows, kept = self.rows, np.zeros(self.rows, bool)
-        kept[heads] = True
-        self._keep(kept)
+            of = numbered_pairs(of, self._whole[role])[0]
+        order = np.argsort(of, kind="stable") if "rollout" in roles else np.arange(rows)
+        begins = np.flatnonzero(np.r_[True, (np.diff(of[order]) != 0) | (np.diff(self._taken("turn")[order]) != 1)])
+        heads, how = order[begins], "that of each turn"
+        for name in [name for name in self._whole if name in ("reward", "tokens") or name.startswith("other ")]:
+            values = self._whole[name][order].astype(np.float64)
+            least, made = (each.reduceat(values, begins) for each in (np.fmin, np.fmax))
+            if name == "tokens" or (least != made)[~np.isnan(least)].any():
+                made = np.where(np.isnan(made), np.nan, np.add.reduceat(np.nan_to_num(values), begins))
+                how = "the sum of those of its turns" if name == "reward" else how
+            self._whole[name] = np.full(rows, np.nan)
+            self._whole[name][heads] = made
+        if "answer" in self._whole:
+            self._whole["answer"][heads] = self._whole["answer"][order[np.r_[begins[1:], rows] - 1]]
+        self._keep(np.isin(np.arange(rows), heads))
         return [
             f"{self._turn} is the turn of a rollout, because it begins again with each: {rows:,} rows are "
             f"{self.rows:,} rollouts, whose reward is {how}; --column turn= reads a rollout a row"
         ]
 
-    def _keep(self, kept: Mask) -> None:
-        """Leave out the rows that are not ``kept`` [R]."""
-        self._files = [int(kept[:begin].sum()) for begin in self._files]
-        for place, part in enumerate(self._parted(kept)):
-            columns = self._blocks[place][1]
-            self._blocks[place] = int(part.sum()), {name: values[part] for name, values in columns.items()}
-        self.rows = int(kept.sum())
 
-    def _set(self, name: str, places: Counts, values: Any) -> None:
-        """Set a column in the rows at ``places``."""
-        whole = self._all(name, 0 if name == "answer" else np.nan)
-        whole = whole.astype(values.dtype)
-        whole[places] = values
-        for (_, columns), part in zip(self._blocks, self._parted(whole), strict=True):
-            columns[name] = part
-
-    def _parted(self, values: Any) -> list[Any]:
-        """Return the part of each block of the values [R] of all rows."""
-        return np.split(values, np.cumsum([rows for rows, _ in self._blocks])[:-1])
-
-    def _all(self, name: str, none: float = np.nan) -> Any:
-        """Return a column of all rows; ``none`` where there is none."""
-        kind = np.float32 if np.isnan(none) else np.int8
-        return np.concatenate([columns.get(name, np.full(rows, none, kind)) for rows, columns in self._blocks])
-
-    def _taken(self, name: str, none: float = np.nan) -> Any:
-        """Return a column of all rows, which is then forgotten; ``none`` where there is none."""
-        whole = self._all(name, none)
-        for _, columns in self._blocks:
-            columns.pop(name, None)
-        return whole
+def _none(name: str, rows: int) -> Any:
+    """Return a column of what stands for nothing."""
+    none = 0 if name in ("step", "group", "answer", "split") else -1 if name in NAMING else np.nan
+    return np.full(rows, none, np.float32 if np.isnan(none) else np.int8)
 
 
 def _reward(layout: Layout, found: Mapping[str, Floats], rows: int) -> Floats:

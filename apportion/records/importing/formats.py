@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
@@ -107,21 +108,19 @@ def _begins_again(head: Head, turn: str, columns: Mapping[str, str], step: str |
     """
     rollout = columns.get("rollout")
     prompt = columns.get("id") or (None if rollout else columns.get("prompt"))
-    prompts = [str((row.get(prompt or ""), row.get(step or ""))) for row in head]
-    keys = [f"{key} {row.get(rollout or '')}" for key, row in zip(prompts, head, strict=True)]
-    counts = [number_in(row.get(turn)) for row in head]
-    order = list(range(len(head)))
-    if rollout:
-        first = {key: place for place, key in reversed(list(enumerate(keys)))}
-        order.sort(key=lambda place: first[keys[place]])
-    begins = [
-        place
-        for before, place in zip([-1, *order], order, strict=False)
-        if before < 0 or keys[before] != keys[place] or counts[place] != counts[before] + 1
-    ]
-    if {counts[place] for place in begins} != {min(counts)} or len(head) < LONG * len(begins):
-        return False
+    counts, prompts = [number_in(row.get(turn)) for row in head], set()
+    last: dict[tuple[str, str], float] = {}
+    begun = 0
+    for row, count in zip(head, counts, strict=True):
+        own = str([row.get(name or "") for name in (prompt, step)])
+        key = own, str(row.get(rollout or ""))
+        if count != last.get(key, math.inf) + 1:
+            if count != min(counts):
+                return False
+            begun += 1
+        last[key] = count
+        prompts.add(own)
     falls = sum(one > other for one, other in pairwise(counts))
-    own = {row.get(rollout or "") for row in head}
-    apart = len(own) == len({*keys}) and rollout is not None
-    return named or (len(begins) > len({*prompts}) and (apart or falls >= (len(begins) - 1) / 2))
+    apart = rollout is not None and len({key[1] for key in last}) == len(last)
+    several = begun > len(prompts) and (apart or falls >= (begun - 1) / 2)
+    return len(head) >= LONG * begun and (named or several)

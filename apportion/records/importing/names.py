@@ -49,7 +49,7 @@ rollout of a row that is a ``turn`` of one."""
 USUAL = {
     role: tuple(names.split())
     for role, names in {
-        "step": "global_step train_step training_step training_iteration iteration iter _step steps global_steps "
+        "step": "global_step train_step training_step training_iteration iteration iter _step global_steps "
         "rollout_step step_idx step_index step_id step_number",
         "turn": "turn_idx turn_index turn_id turn_number turn_num env_step agent_step episode_step sub_step step_idx "
         "step_index step_id step_number",

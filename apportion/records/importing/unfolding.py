@@ -53,8 +53,8 @@ SHARES = {"share", *USUAL["share"]}
 COUNTS = SHARES | {"correct", *COUNTED, *USUAL["correct"]}
 """Columns of shares, and of numbers of correct rollouts."""
 
-ABOUT = {name for role in ("step", "id", "split") for name in (role, *USUAL[role])} - {"id", "test", "eval", "val"}
-"""Columns that are looked for in objects of a row too."""
+ABOUT = {"step", "global_step", "train_step"}, {"split", "validate", "is_validation", "is_val", "is_eval"}
+"""Columns of steps and of splits that are looked for in objects of a row too, if it has none of them."""
 
 KEYS = {"id", "prompt", *USUAL["id"], *USUAL["prompt"]}
 """Columns that say which prompt a row is of."""
@@ -294,11 +294,9 @@ def _leaves(
 
 
 def _lifted(row: Mapping[str, Any]) -> Row:
-    """Return the step, the id and the split that lie in an object of a row, such as its attributes, and not in it."""
-    inner = (pair for cell in row.values() if isinstance(cell, dict) for pair in cell.items())
-    return {
-        name: cell for name, cell in inner if name in ABOUT and name not in row and not isinstance(cell, (dict, list))
-    }
+    """Return the step and the split that lie in an object of a row, such as its attributes, and not in it."""
+    inner = [pair for cell in row.values() if isinstance(cell, dict) for pair in cell.items()]
+    return {name: cell for names in ABOUT if names.isdisjoint(row) for name, cell in inner if name in names}
 
 
 def _counts_in(value: Mapping[str, Any]) -> list[str]:
