@@ -229,7 +229,8 @@ def _decided(
         doubts.append(f"columns not read: {', '.join(listed[:MOST_LISTED])}{more}")
     if "answer" not in layout.given and gold_answers(record):
         record = replace(record, answer=np.full(len(record.answer), -1))
-    return replace(record, components=found.others, doubts=tuple(doubts))
+    first = [said for said in doubts if "no figure" in said or "in place of" in said]  # which change the figures
+    return replace(record, components=found.others, doubts=tuple(dict.fromkeys(first + doubts)))
 
 
 def chosen_reward(record: RunRecord, candidates: Mapping[str, Floats], advantage: Floats) -> tuple[str, Floats, str]:
