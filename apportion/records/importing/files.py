@@ -51,8 +51,8 @@ def files_of(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
         chosen = tables or [each for each in chosen if kind_of(each) == ".eval"] or _below(folder)
         if not chosen:
             raise RecordError(
-                f"a folder must have files that end in {', '.join(SUFFIXES)}, got none in {path}; {_or_one(folder)}log "
-                "the next run: TRL by log_completions=True, verl by trainer.rollout_data_dir"
+                f"a folder must have files that end in {', '.join(SUFFIXES)}, got none in {path}; check the path, or "
+                "log the next run: TRL by log_completions=True, verl by trainer.rollout_data_dir"
             )
         found += sorted(chosen, key=natural)
         left += [each for each in files if each not in set(chosen)]
@@ -166,14 +166,6 @@ def runs_in_names(files: Sequence[Path]) -> list[str]:
     return runs if len(set(runs)) > 1 else [""] * len(files)
 
 
-def _or_one(folder: Path) -> str:
-    """Return the advice to name one of the folders that have tables."""
-    found = sorted(
-        {each.parent.name for each in folder.glob("*/*") if kind_of(each) and kind_of(each) not in DOCUMENTS}
-    )
-    return f"name one of its folders: {', '.join(found[:6])}; or " if found else "check the path, or "
-
-
 def _names(files: Sequence[Path]) -> tuple[list[str], list[str]]:
     """Return the names of the folders of files, of those with a step if there are any, and their own."""
     folders = ([part for part in path.parts[:-1] if STEP.search(part)] or [path.parent.name] for path in files)
@@ -187,12 +179,17 @@ def evaluations_in_names(files: Sequence[Path]) -> list[bool]:
 
 
 def _below(folder: Path) -> list[Path]:
-    """Return the tables in folders of ``folder`` that are named by steps; none if any other folder has tables."""
+    """Return the tables in folders of ``folder`` that are named by steps. Raise RecordError if any other has tables."""
     tables = [
         each for each in folder.glob("*/*") if each.is_file() and kind_of(each) and kind_of(each) not in DOCUMENTS
     ]
     named = zip(*_names(tables), strict=True)
-    return tables if all(STEP.search(folder) or STEP.search(name) for folder, name in named) else []
+    if not all(STEP.search(folder) or STEP.search(name) for folder, name in named):
+        found = ", ".join(sorted({each.parent.name for each in tables})[:6])
+        raise RecordError(
+            f"a folder must have the files of one run, got none in {folder}, but folders: {found}; name one"
+        )
+    return tables
 
 
 def natural(path: Path) -> list[Any]:

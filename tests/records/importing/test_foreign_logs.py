@@ -380,7 +380,7 @@ def test_runs_of_a_document_and_of_folders_are_told_apart_or_refused(tmp_path):
     assert len(run.step) == 18 and any("rows of 2 runs or models" in said for said in run.doubts)
     for name in ("grpo", "dapo"):
         jsonl(tmp_path / "logs" / name / "rollouts.jsonl", ROWS)
-    with pytest.raises(RecordError, match="name one of its folders: dapo, grpo; or log"):
+    with pytest.raises(RecordError, match="but folders: dapo, grpo; name one"):
         open_run(tmp_path / "logs")
 
 
