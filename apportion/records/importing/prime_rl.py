@@ -8,6 +8,7 @@ that of the folder. prime-rl's own evaluations, and traces of agents that are no
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import NoneType
 from typing import Any
 
 from apportion.records.importing.formats import resolved
@@ -20,8 +21,8 @@ def is_prime_rl(row: Mapping[str, Any]) -> bool:
     traces = row.get("traces")
     if isinstance(traces, list) and all(isinstance(trace, dict) for trace in traces):
         return True
-    if "rewards" in row and isinstance(row.get("task"), dict):
-        return True
+    if isinstance(row.get("rewards", 0), (dict, NoneType)) and isinstance(row.get("task"), dict):
+        return "traces" not in row
     flat = {"example_id", "reward"} <= row.keys() and not {"env_name", "task"}.isdisjoint(row)
     return flat and resolved("step", row, {}) is None
 
@@ -36,26 +37,22 @@ def prime_rollouts(row: Mapping[str, Any], at: str) -> Iterator[dict[str, Any]]:
 
 def _of_episode(row: Mapping[str, Any], at: str) -> Iterator[dict[str, Any]]:
     """Yield the trained traces of an episode; a rollout without a reward for an episode that has no trace."""
-    traces = row["traces"]
-    if not isinstance(traces, list) or not all(isinstance(trace, dict) for trace in traces):
-        raise RecordError(f"traces must be a list of objects, got {shown(traces)} in {at}; correct it")
-    trained = [trace for trace in traces if inside(trace, "agent", "trainable") is not False]
+    trained = [trace for trace in row["traces"] if inside(trace, "agent", "trainable") is not False]
     names = [str(inside(trace, "agent", "name")) for trace in trained]
     for trace, name in zip(trained, names, strict=True):
         made = _of_trace(trace, row, at)
         if len(set(names)) > 1:
             made |= {"id": f"{made['id']}/{name}", "group": f"{made['group']}/{name}"}
         yield made
-    if not traces:
+    if not row["traces"]:
         yield _of_trace(row, row, at)
 
 
 def _of_trace(trace: Mapping[str, Any], outer: Mapping[str, Any], at: str) -> dict[str, Any]:
     """Return the row of one trace. The reward is the weighted sum of its rewards, as verifiers defines it."""
-    rewards = trace.get("rewards") or {}
-    if not isinstance(rewards, dict):
-        raise RecordError(f"rewards must be an object, got {shown(rewards)} in {at}; correct it")
-    values = [_reward(name, cell, at) for name, cell in rewards.items() if cell is not None]
+    rewards = trace.get("rewards")
+    parts = rewards.items() if isinstance(rewards, dict) else ()
+    values = [_reward(name, cell, at) for name, cell in parts if cell is not None]
     calls = trace.get("calls")
     used = [inside(call, "usage", "completion_tokens") for call in (calls if isinstance(calls, list) else [])]
     task = trace.get("task") or outer.get("task")
@@ -64,8 +61,6 @@ def _of_trace(trace: Mapping[str, Any], outer: Mapping[str, Any], at: str) -> di
     key = inside(data, "idx") if key is None else key
     prompt = inside(data, "prompt") or inside(data, "question")
     environment = outer.get("env_name") or inside(outer, "env", "name")
-    if key is None and prompt is None:
-        raise RecordError(f"a task must have a key, hash, idx or prompt, got {shown(task)} in {at}; correct it")
     return {
         "id": prompt if key is None else f"{environment}/{key}" if environment else key,
         "prompt": prompt,
