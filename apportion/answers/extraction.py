@@ -28,13 +28,35 @@ MOST = 100
 TAIL = 200_000
 """Characters at the end of a text in which they are looked for."""
 
-_THOUGHT = r"(?:[a-z]+:)?(?:think(?:ing)?|thoughts?|reason(?:ing)?)"
-THINKS = re.compile(rf"[<\[◁]\|?(?:begin_of_)?{_THOUGHT}\|?[>\]▷]|<\|channel\|>(?:analysis|commentary)", re.IGNORECASE)
-THOUGHT = re.compile(rf"[<\[◁]\|?(?:/|end_of_){_THOUGHT}\|?[>\]▷]|<\|channel\|>final<\|message\|>", re.IGNORECASE)
-"""The tags that open and close reasoning, as in <think>, [THINK], ◁think▷, <seed:think>, <|begin_of_thought|>, and the
-channels of gpt-oss."""
+_BAR, _OF = "[|｜]?", "[_▁ ](?:of[_▁])?"
+TAG = re.compile(
+    rf"[<\[◁]{_BAR}(?P<close>/|end{_OF})?(?:(?:begin|start){_OF})?(?:[a-z]+:)?"
+    rf"(?P<name>think(?:ing)?|thoughts?|reason(?:ing)?){_BAR}[>\]▷]"
+    r"|<(?P<shut>/)?(?:\w{1,16}_)?(?P<kind>reflection|scratchpad|analysis|monologue|thoughts)>"
+    r"|(?P<open><\|channel\|>\s?(?:analysis|commentary)|<\|channel>|<unused94>|<\|inner_prefix\|>"
+    r"|\Aanalysis(?=[A-Z])|\Ahere(?:'s| is) my thought process:)"
+    r"|(?P<final><\|channel\|>\s?final[^<]{0,20}(?:<\|constrain\|>\w{1,9})?<\|message\|>|<channel\|>|<unused95>"
+    r"|<\|inner_suffix\|>|assistantfinal|^here(?:'s| is) my response:)",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""What opens and closes reasoning: tags as in <think>, [THINK], ◁think▷, <seed:think>, <|START_THINKING|>, the channels
+of gpt-oss, also without their tokens, and of Gemma, and the phrases of Granite."""
+END = re.compile(
+    r"<[|｜](?:im_end|end_?of_?text|eot_id|eom_id|end[_▁]of[_▁](?:turn|sentence)|return|call)[|｜]>"
+    r"|</s>|<eos>|<end_of_turn>|<turn\|>|\[/INST\]",
+    re.IGNORECASE,
+)
+"""Tokens that end a completion. What follows them is of another turn."""
+TOKEN = re.compile(
+    r"<[|｜](?!(?:begin|end)_of_box)\w[\w▁/]+[|｜]>|<s>|<start_of_turn>|\[INST\]|</?(?:final|output|response)>"
+)
+"""Other tokens of a chat template, and tags around a whole answer."""
 
-BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s?")
+BOX = re.compile(
+    r"(?:\\(?:[bB]oxed|fbox|framebox|ovalbox|tcbox|bbox|f?colorbox\{[^{}\n]{1,40}\}(?:\{[^{}\n]{1,40}\}(?=\s?\{))?)"
+    r"(?![A-Za-z])(?:\[[^\]\n]{0,40}\](?=[\[{]))*|\x08oxed(?=\{)|(?<![A-Za-z\\])boxed(?=\{))\s?"
+)
+"""A box by any of its names, also where JSON has read its backslash as a control character, or dropped it."""
 BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped brace belongs to the answer
 BETWEEN_BOXES = re.compile(r"[\s$,;&]*(?:\\text\{)?\s*(?:and|or)?\s*\}?[\s$]*(?:\\(?:q?quad|[,;])\s*)*")
 
@@ -46,7 +68,7 @@ STATEMENT = re.compile(
     r"(?:\s(?:therefore|simply|then|thus|indeed|hence|just|exactly)\b)?"
     rf"|(?<!\w)(?:{_TONGUES})\s(?:est|es|è|é|ist|lautet)(?!\w))"
     rf"|(?P<label>(?:\banswers?\b|(?<!\w)(?:{_TONGUES}))[*_]{{0,3}}\s?[:=：]"
-    r"|(?:答案|答え|정답|답)[*_]{0,3}\s?[:：是为は은]\s?)"
+    r"|(?:答案|答え|정답|답)[*_]{0,3}\s?(?:(?:应该|应当|应)?[是为]|[:：は은])\s?)"
     r"|(?P<heading>^[#*_>\ ]{0,8}(?:the\ )?(?:final\ )?answer[*_\ ]{0,4}$)"
     r"|(?P<hashes>^\#{4}(?!\#)(?!\ *(?:\d+[.)]\ |[^\n]*:)))"  # other lines with #### are headings
     r"|(?P<tag><(?:final_)?answer>|<\|begin_of_box\|>)"
@@ -57,11 +79,21 @@ QUOTES = ('"', "“", "”", "'", "`")
 TALK = re.compile(r"(?:this|that|these|an?|any|no|your|each|whose|if|whether|other|and the)\s+$", re.IGNORECASE)
 """What stands before "answer is" in talk about an answer."""
 REPEATED = re.compile(r"\W*(?:the )?(?:final |correct )?answers? (?:is|are)\b", re.IGNORECASE)
-LABEL_BEFORE = re.compile(r"answer[*_]*\s?[:=]\W*(?:the )?(?:final |correct )?$", re.IGNORECASE)
-SENTENCE_END = re.compile(
-    r"(?<!\bSt)(?<!\bDr)(?<!\bMr)(?<!\bMt)(?<!\bMrs)(?<!\bapprox)(?<![A-Z]\. [A-Z])[.](?=[\s*]|$)(?! [A-Z]\. )"
-    r"|(?<!\\)[。！!?](?=[\s*\"'”]|$)"
+PLAN = re.compile(
+    r"\W*(?:let(?:'s|’s| us| me)\s"
+    r"(?:think|solve|start|begin|first|break|work|see|consider|analy|find|calc|comp|go|denote|look)"
+    r"|(?:we|i)\s(?:need|can|have to|know|must|will|should|are (?:given|told))\b|first,?\s(?:we|i|let)\b"
+    r"|to (?:find|solve|determine|calculate|answer)\b)",
+    re.IGNORECASE,
 )
+"""How reasoning begins after a label that the prompt has asked for, as in "Answer: Let's think step by step."."""
+LABEL_BEFORE = re.compile(r"answer[*_]*\s?[:=]\W*(?:the )?(?:final |correct )?$", re.IGNORECASE)
+SENTENCE_END = re.compile(r"(?<![A-Z]\. [A-Z])[.](?=[\s*]|$)(?! [A-Z]\. )|(?<!\\)[!?](?=[\s*\"'”]|$)|[。！]")
+ABBREVIATED = re.compile(r"(?:(?<![^\W\d_])[^\W\d_]{2,4}|\bapprox|\.[A-Za-z])$")
+"""A short word, which may be an abbreviation: then a number or a small letter follows its point."""
+GOES_ON = re.compile(r"[.]\s+[(]?(?:\d|[a-z](?!\w*(?:\s(?:is|are|was)|n't)\b))")
+TITLE = re.compile(r"\b(?:St|Dr|Mrs?|Ms|Mt|Ft|Prof|Sgt|Capt|Gen|Col|Lt|Rev|Sen|Rs|approx|vs)$")
+"""Abbreviations that never end a sentence."""
 CLAUSE = re.compile(
     r",?\s+(?:since|because|as|which|so|where|but|not|given|i\.e\.|that is|and (?:this|the|it|we|so|not)|if|when)\b",
     re.IGNORECASE,
@@ -81,16 +113,19 @@ ESCAPED = re.compile(r'\\(?:u([0-9A-Fa-f]{4})|([\\"/]))')
 INVISIBLE = re.compile("[\u200b-\u200f\u2060\ufeff\u00ad]")
 
 CHOICE_STATEMENT = re.compile(
-    rf"{STATEMENT.pattern}|(?P<option>\b(?:option|choice)\b[*_]{{0,3}}\s?(?:is\b|[:=]))", STATEMENT.flags
+    rf"{STATEMENT.pattern}|(?P<option>\b(?:option|choice)\b[*_]{{0,3}}\s?(?:is\b|[:=])"
+    r"|选(?:(?:(?<=[故应该案题确的以此]选)|(?<![一-鿿]选))(?:项|择)?"
+    r"|项(?=\s?[（(]?[A-J][）)]?\s?[是为]?(?:正确|对的|符合)))[是为：:\s]{0,3})",
+    STATEMENT.flags,
 )
 FONT = re.compile(r"\\(?:text|math|boldsymbol|bf|rm)[a-z]*|[{}*_`\"'“”<>]")
 LETTER = re.compile(
-    r"(?:option |choice |letter )?[(\[]?(?P<alone>[A-J])[)\]]?(?:[.:!]?$|(?P<labelled>"
-    r"[)\].:](?:[\s\\]|$)(?!\s*(?:and|or|&|/)\s)|\s*\(|\s+[-–—]\s|…|,\s+(?![(\[]?(?:[A-J]|and|or)\b)"
+    r"(?:option |choice |letter |选项)?[(\[（]?(?P<alone>[A-J])[)\]]?(?:[.:!]?$|(?P<labelled>"
+    r"[)\].:](?:[\s\\]|$)(?!\s*(?:and|or|&|/)\s)|[）。]|，(?!\s*[A-J])|\s?[是为]?(?:正确|对的|符合)|\s*\(|\s+[-–—]\s|…|,\s+(?![(\[]?(?:[A-J]|and|or)\b)"
     r"|,?\s+(?:because|since|which|as|(?:and |but )?not)\b))",
     re.IGNORECASE,
 )
-OPTION = re.compile(r"\(?(?P<letter>[A-J])[).]\s+\S.*")
+OPTION = re.compile(r"\(?(?P<letter>[A-Ja-j])(?:\)|(?<![Ii])[.]|(?<![AaIi]):)\s+(?![A-Za-z]\.)\S.*")
 """A reply that is only a letter with the text of its option."""
 BOLD_LETTER_AT_END = re.compile(r"(?:.*\s)?\*\*\(?(?P<letter>[A-J])\)?\.?\*\*\.?", re.IGNORECASE)
 
@@ -108,17 +143,20 @@ def after_reasoning(text: str) -> str | None:
     >>> after_reasoning("[THINK]Is it 3?[/THINK]It is 4."), after_reasoning("<think>Is it 3?")
     ('It is 4.', None)
     """
-    start = end = 0
-    for closed in THOUGHT.finditer(text):
-        end = closed.end()
-    for opened in THINKS.finditer(text):
-        start = opened.end()
-    return text[end:].rstrip() if start <= end else None
+    opened, end = list[str](), 0
+    for tag in TAG.finditer(text):
+        name = (tag["name"] or tag["kind"] or "").lower()
+        if tag["open"] or (name and not (tag["close"] or tag["shut"])):
+            opened.append(name)
+            continue
+        opened = opened[: opened.index(name)] if name in opened else []  # what was not opened here, the prompt opened
+        end = end if opened else tag.end()
+    return None if opened else text[end:].rstrip()
 
 
 def ends_reasoning(text: str) -> bool:
     """Return whether ``text`` closes its reasoning, and opens none after it."""
-    return THOUGHT.search(text) is not None and after_reasoning(text) is not None
+    return TAG.search(text) is not None and after_reasoning(text) is not None
 
 
 def _after_reasoning(extractor: Extractor) -> Extractor:
@@ -126,7 +164,8 @@ def _after_reasoning(extractor: Extractor) -> Extractor:
 
     def extract_after_reasoning(text: str) -> str | None:
         said = after_reasoning(INVISIBLE.sub("", text))
-        return None if said is None else extractor(said)
+        turns = [] if said is None else END.split(said)
+        return extractor(TOKEN.sub("\n", next(filter(str.strip, turns), "")).rstrip())
 
     return extract_after_reasoning
 
@@ -268,7 +307,9 @@ def _statements(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[str, bool
         if prose and TALK.search(before):
             continue
         said = _said(text, found.end(), found.lastgroup)
-        if said is None or (not prose and REPEATED.match(said)):  # "Final answer: The answer is X" states X once
+        if (
+            said is None or PLAN.match(said) or (not prose and REPEATED.match(said))
+        ):  # "Final answer: The answer is X" states X once
             continue
         definite = said.startswith("$") or DEFINITE.match(said) is not None
         clause = CLAUSE.search(said) if definite else None
@@ -291,12 +332,22 @@ def _said(text: str, start: int, kind: str | None) -> str | None:
         display = (line[:2], line[-2:]) in (("$$", "$$"), ("\\[", "\\]"))
         if goes_on or ("\n" in line and not display):
             return None
-    box, end = BOX.search(line), SENTENCE_END.search(line)
+    box, end = BOX.search(line), _sentence_end(line)
     if box and (end is None or box.start() < end.start()):
         return boxed(line)
     if end is None and goes_on and not newline:
         return None
     return BOLD.sub(r"\1", line[: end.start()] if end else line).strip()
+
+
+def _sentence_end(line: str) -> re.Match[str] | None:
+    """Return the first end of a sentence. The point of an abbreviation ends none, unless another sentence follows."""
+    for end in SENTENCE_END.finditer(line):
+        before = line[max(0, end.start() - 8) : end.start()]
+        goes_on = ABBREVIATED.search(before) and GOES_ON.match(line, end.start()) and not CLAUSE.match(line, end.end())
+        if end[0] != "." or not (goes_on or (TITLE.search(before) and line[end.end() :].strip())):
+            return end
+    return None
 
 
 def _tidy(answer: str) -> str | None:

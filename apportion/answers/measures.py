@@ -1,34 +1,39 @@
 r"""What stands around a number: its unit, its currency, its percent sign, its base.
 
 "18 dollars", "$18" and "18" are one answer, and 5 cm is 5, because a question usually asks for one unit. But 5 cm is
-not 5 m. Words that change the value, as in "18 or more" or "2 thirds", are no unit.
+not 5 m, and a unit is a product of powers: 5 m is neither 5 m/s nor 5 m^2. Words that change the value, as in "18 or
+more" or "2 thirds", are no unit.
 """
 
 import re
+from collections import Counter
 
-KNOWN = """
-mm;cm;m meter metre;km;in inch inches;ft foot feet
-yd yard;mi mile;mg;g gram;kg;oz ounce;lb pound £ gbp;t ton tonne;ml
-l liter litre;gal gallon;ms;s sec second;min minute;h hr hour;day;night;week;fortnight;month;yr year
+UNITS = """
+mm 毫米;cm 厘米;m meter metre 米;km 千米 公里;in inch inches;ft foot feet
+yd yard;mi mile;mg;g gram 克;kg 千克 公斤;oz ounce;lb pound £ gbp;t ton tonne;ml 毫升
+l liter litre 升;gal gallon;ms;s sec second 秒;min minute 分钟;h hr hour 小时;day 天;night
+week;fortnight;month;yr year 年 岁
 cup;pint;quart;tablespoon tbsp;teaspoon tsp;knot;psi;bar;parsec;nickel;dime
-dollar usd buck us$ $;cent ¢;euro eur €;pence penny pennie;¥ yen yuan cny jpy rmb;₹ rs rupee inr;₩ krw;₱ peso
-₽ ruble rouble;franc chf;cad;aud;nzd;hkd;sgd;btc;degree deg;radian rad
+dollar usd buck us$ $;cent ¢;euro eur €;pence penny pennie;¥ yen yuan 元 cny jpy rmb;₹ rs rupee inr;₩ krw;₱ peso
+₽ ruble rouble;franc chf;cad;aud;nzd;hkd;sgd;btc;degree deg 度;radian rad
 c celsius;f fahrenheit;k kelvin;Hz hz hertz;J j joule;W w watt;kW kw;V v volt;N n newton;A ampere amp;ohm;Pa pascal
-B byte;bit;cal calorie;mol mole;mi/h mph;km/h kph kmh;acre;hectare;boy male men;girl female women;odd;even
-full;empty;inside;outside;red;blue;green;black;white
-square sq ^2;cubic cu ^3;left;right;north;south;east;west;increase gain profit win;decrease loss
-clockwise;counterclockwise;up upward;down downward;above;below;forward;backward;before earlier early ago
-after late later;ahead;behind;older;younger;faster;slower;longer taller;shorter;rpm;ppm;pt point;pc piece;decade
-century centurie;january jan;february feb;march mar;april apr;may;june jun;july jul;august aug;september sept sep
-october oct;november nov;december dec
+B byte;bit;cal calorie;mol mole;mi/h mph;km/h kph kmh;acre;hectare;rpm;ppm;pt point;pc piece;decade;century centurie
 """
+KINDS = """
+boy male men;girl female women;odd;even;full;empty;inside;outside;red;blue;green;black;white
+left;right;north;south;east;west;increase gain profit win;decrease loss
+clockwise;counterclockwise;up upward;down downward;above;below;forward;backward;before earlier early ago
+after late later;ahead;behind;older;younger;faster;slower;longer taller;shorter
+"""
+"""Words that tell of what, or which way, a number is. An answer may leave them out."""
 PREFIXED = """
 meter metre gram liter litre second joule watt volt newton hertz pascal byte bit calorie mole ohm amp ampere
 """
 PREFIXES = {"nano": "n", "micro": "u", "milli": "m", "centi": "c", "kilo": "k", "mega": "M", "giga": "G", "tera": "T"}
-NAMES = {name: names.split()[0] for names in re.split(r"[;\n]", KNOWN) if names for name in names.split()}
+NAMES = {name: names.split()[0] for names in re.split(r"[;\n]", UNITS + KINDS) if names for name in names.split()}
 NAMES |= {f"{long}{name}": short + NAMES[name] for long, short in PREFIXES.items() for name in PREFIXED.split()}
 """The first name of every measure, by each of its names in the singular. Two answers with different ones differ."""
+OF_KIND = frozenset(NAMES[name] for name in re.findall(r"\w+", KINDS))
 SI = re.compile(r"[kMGTcmnpdh]?(?:mol|Hz|Pa|eV|Wh|cal|bit|bar|atm|[BJWVNAFTKLlgms])")
 """Measures whose case has a meaning, each by its own name: MW is not mW."""
 VARIABLES = re.compile(r"[aA]?[^aeiouAEIOU\W\d]+")
@@ -48,14 +53,23 @@ SCALES |= {"lakh": 10**5, "crore": 10**7, "dozen": 12}
 
 WORD = r"[A-Za-z]+(?:'[a-z]+)?"
 POWER = r"(?:\s?\^\s?\{?\s?-?[123]\s?\}?)?"
-PHRASE = rf"{WORD}{POWER}(?:(?:\s?/\s?|\s?\\cdot\s?|\s?-\s?|\s){WORD}{POWER})*\.?"
+PHRASE = rf"{WORD}\.?{POWER}(?:(?:\s?/\s?\(?|\s?\\cdot\s?|\s?-\s?|\s){WORD}\.?{POWER}\)?)*"
+FACTOR = re.compile(
+    rf"(?P<over>/|\bper\b)|\\cdot|\bdegrees?\s+(?=[CcFf])|(?P<power>\b(?:sq|square|cu|cubic)\b)"
+    rf"|(?P<word>{WORD})(?:[\s}}]*\^[\s{{]*(?P<to>-?\d))?|(?P<sign>\\?\$|[£€¥₹₩₱₽¢])"
+)
+CHINESE = re.compile(
+    r"(?<=[\d}])\s*(?:(?P<square>平方)|(?P<cubic>立方))?(?P<name>千米|公里|厘米|毫米|米|小时|分钟|秒|天|年|岁|千克|公斤|克|毫升|升|元|度"
+    r"|[个只人本块名条件次种])$"
+)
+"""A unit in Chinese, or a word that counts things."""
 TRAILING = re.compile(
     rf"(?P<number>.*[\d)}}\]!%])(?P<gap>\s*(?:/\s?(?=[A-Za-z]{{3}}))?)(?P<words>{PHRASE})"
     rf"|(?P<head>.*[\w)}}\]!%])\s*\\text\{{\s*(?P<text>{PHRASE})\s*\}}{POWER}",
     re.DOTALL,
 )
 CURRENCY = re.compile(
-    r"(?P<sign>[-+]?)\s*(?:US|USD|Rs\.?|EUR|GBP)?\s*(?P<name>\\?\$|[£€¥₹₩₱₽]|USD|US|Rs\.?|EUR|GBP)\s*(?=[-\d.])"
+    r"(?P<sign>[-+]?)\s*(?:US|USD|Rs\.?|EUR|GBP)?\s*(?P<name>\\?\$|[£€¥₹₩₱₽]|USD|US|Rs\.?|EUR|GBP|INR|CNY|RMB|JPY|CAD|AUD)\s*(?=[-\d.])"
 )
 SCALE = re.compile(
     rf"(?P<head>[-+]?\d[\d,]*(?:\.\d+)?)\s*(?:\\text\{{\s*)?(?P<scale>{'|'.join(SCALES)})s?\b\s*(?P<rest>[^}}]*)\}}?"
@@ -73,26 +87,31 @@ ABOUT = re.compile(
 )
 
 
-def without_unit(text: str) -> tuple[str, frozenset[str]]:
-    r"""Return ``text`` without the unit after or the currency before its number, and the known measures among them.
+Measures = frozenset[tuple[str, int]]
+"""The known units of an answer with their powers, and words of its kind with the power 0."""
 
-    >>> without_unit("18 dollars"), without_unit(r"\$18"), without_unit("5 km")
-    (('18', frozenset({'dollar'})), ('18', frozenset({'dollar'})), ('5', frozenset({'km'})))
-    >>> without_unit("18 or more"), without_unit("3 x")
-    (('18 or more', frozenset()), ('3 x', frozenset()))
+
+def without_unit(text: str) -> tuple[str, Measures]:
+    r"""Return ``text`` without the unit after or the currency before its number, and what is known of these.
+
+    >>> without_unit("18 dollars"), without_unit(r"\$18"), without_unit("5 m/s^2")[0]
+    (('18', frozenset({('dollar', 1)})), ('18', frozenset({('dollar', 1)})), '5')
+    >>> sorted(without_unit("5 m/s^2")[1]), without_unit("18 or more"), without_unit("3 x")
+    ([('m', 1), ('s', -2)], ('18 or more', frozenset()), ('3 x', frozenset()))
     """
-    text, names = ORDINAL.sub("", text[about.end() :] if (about := ABOUT.match(text)) else text).strip(), set()
+    text, unit = ORDINAL.sub("", text[about.end() :] if (about := ABOUT.match(text)) else text).strip(), ""
+    text = CHINESE.sub(_translated, text)
     if money := CURRENCY.match(text):
-        names.add(money["name"].strip("\\.").lower())
+        unit = money["name"].rstrip(".")
         text = money["sign"] + text[money.end() :]
     if money := MONEY.search(text):
-        names.add(money["name"].strip("\\"))
+        unit = money["name"]
         text = text[: money.start()]
     if based := BASED.fullmatch(text):
-        return based["head"], frozenset({f"base {based['base']}"})
+        return based["head"], frozenset({(f"base {based['base']}", 1)})
     if "^" in text and not re.search(r"\\(?:sin|cos|tan|cot|sec|csc)", text) and r"^\circ" in text:
         kind = re.fullmatch(r"(.*)\^\\circ\s*([CF]?)", text)
-        names.add(kind[2].lower() or "degree" if kind else "degree")
+        unit = f"{unit} {kind[2].lower() or 'degree' if kind else 'degree'}"
         text = kind[1] if kind else text.replace(r"^\circ", "")
     found = TRAILING.fullmatch(text)
     words = _words(found["text"] or found["words"]) if found else []
@@ -101,11 +120,32 @@ def without_unit(text: str) -> tuple[str, frozenset[str]]:
         and not any(NO_UNIT.fullmatch(word.lower()) for word in words)
         and (found["text"] or _is_unit(words, found["gap"]))
     ):
-        powers = {
-            f"^{power[1]}" for power in re.finditer(r"\^\s?\{?\s?([23])", text[len(found["head"] or found["number"]) :])
-        }
-        text, names = (found["head"] or found["number"]).strip(), names | set(words) | powers
-    return text, frozenset(part for name in filter(None, map(_measure, names)) for part in name.split("/"))
+        head = found["head"] or found["number"]
+        unit += " " + text[len(head) :].replace(r"\text", "")
+        text = head.strip()
+    return text, _powers(unit)
+
+
+def _translated(found: re.Match[str]) -> str:
+    """Return a Chinese unit in English; nothing for a word that counts things."""
+    power = "square " if found["square"] else "cubic " if found["cubic"] else ""
+    return f" {power}{NAMES.get(found['name'], '')}".rstrip()
+
+
+def _powers(unit: str) -> Measures:
+    """Return the power of each known measure in a product such as "kg m/s^2", in words or signs."""
+    powers, sign, next_power = Counter[str](), 1, 1
+    for part in FACTOR.finditer(unit):
+        if part["over"]:
+            sign = -1
+        elif part["power"]:
+            next_power = 2 if part["power"].startswith("s") else 3
+        elif name := _measure((part["word"] or part["sign"] or "").strip("\\")):
+            for place, each in enumerate(name.split("/")):
+                power = int(part["to"] or next_power) * (-sign if place else sign)
+                powers[each] += 0 if each in OF_KIND else power
+            next_power = 1
+    return frozenset(powers.items())
 
 
 def _words(phrase: str) -> list[str]:

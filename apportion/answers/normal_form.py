@@ -3,7 +3,8 @@ r"""What an answer says: a text in one spelling, and its value or its formula if
 Two answers are one only if all of both was read. So a formula holds only what the grammar of math-verify reads right.
 It takes words for products of letters ("no" would be "on") and two numbers side by side for a product. It drops the
 base of a number and the inner braces of a set. Answers with those are texts, which equal only the same text. It drops
-primes and takes dy/dx for 0, so derivatives become symbols.
+primes and takes dy/dx for 0, so derivatives become symbols. It takes ranges for differences, so "5-10" is a pair of
+numbers here; only 7-2 may be 5 too. Dates and formulas of chemistry are texts.
 """
 
 import re
@@ -12,7 +13,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from apportion.answers.magnitude import too_large
-from apportion.answers.measures import NAMES, PERCENT, SCALE, SCALES, VARIABLES, clock, without_unit
+from apportion.answers.measures import NAMES, PERCENT, SCALE, SCALES, VARIABLES, Measures, clock, without_unit
 from apportion.answers.spelling import latex
 
 LONGEST = 1000
@@ -30,7 +31,8 @@ WHOLE = re.compile(r"^([\"'`])(.*)\1$|^\\text\{([^{}]*\d[^{}]*)\}$", re.DOTALL)
 """An answer in quotes, or in words with a number."""
 CHOICE = re.compile(r"\(?([A-Za-z])\)?")
 NAME = re.compile(r"[A-Z]{2,}")
-THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:[, ]\d{3})+(?![\d,])(?:\.\d+)?")
+THOUSANDS = re.compile(r"(?<![\d.,])(?:\d{1,3}(?:[, ]\d{3})+|\d{1,2}(?:,\d\d)+,\d{3})(?![\d,])(?:\.\d+)?")
+"""A number with thousands, or with the lakhs of India."""
 GROUPED = re.compile(r"(?<![\w.,'])\d{1,3}(?:(?:\.\d{3}){2,}(?:,\d+)?|(?:['_]\d{3})+)(?![\w.,'])")
 """A number with the thousands of other languages, whose points or apostrophes can be nothing else."""
 MIXED = re.compile(r"(?<![\d.}])(\d+)\s*(?:\s(\d+)/(\d+)(?![\d.])|\\frac\{(\d+)\}\{(\d+)\})")
@@ -53,12 +55,33 @@ RAY = re.compile(r"(?P<name>[A-Za-z])\s*(?P<sign><|>|\\le(?![A-Za-z])|\\ge(?![A-
 BUILT = re.compile(r"\\\{\s*([A-Za-z])(?:\s*\\in\s*\\mathbb\{R\})?\s*(?::|\\mid|\|)(.*)\\\}")
 DERIVATIVE = re.compile(r"\\frac\{(?:d|\\partial) ?([A-Za-z])\}\{(?:d|\\partial) ?([A-Za-z])\}")
 PRIMES = re.compile(r"(?<=[A-Za-z])'+")
+SPAN = re.compile(
+    r"(?P<money>(?:\\?[$£€¥₹]|Rs\.?)\s?)?(?P<low>\d+(?:\.\d+)?)(?:\s?\\?%|\s?\^\\circ\s?[CF]?)?"
+    r"\s?(?:-|to|\\sim|\\text\{\s?to\s?\})\s?(?:\\?[$£€¥₹]|Rs\.?)?\s?(?P<high>\d+(?:\.\d+)?)(?P<unit>.*)"
+)
+"""A range, a score or a span of years."""
+MONTHS = "janfebmaraprmayjunjulaugsepoctnovdec"
+_MONTH = rf"(?:{'|'.join(re.findall('...', MONTHS))})[a-z]*"
+DATE = re.compile(
+    rf"(?:(?P<day>\d{{1,2}})(?:st|nd|rd|th)?\W?\s?(?:of\s)?(?P<month>{_MONTH})"
+    rf"|(?P<before>{_MONTH})\.?\s?(?P<after>\d{{1,2}})(?:st|nd|rd|th)?)(?:,?\s?(?P<year>\d{{4}}))?",
+    re.IGNORECASE,
+)
+ELEMENT = (
+    "A[cglmrstu]|B[aehikr]?|C[adeflmnorsu]?|D[by]|E[rsu]|F[elmr]?|G[ade]|H[efgos]?|I[nr]?|Kr?|L[airuv]|M[cdgnot]"
+    "|N[abdeiop]?|O[gs]?|P[abdmortu]?|R[abefghnu]|S[bcegimnr]?|T[abehilm]|[UVW]|Xe|Yb?|Z[nr]"
+)
+CHEMISTRY = re.compile(rf"(?=.*\d|(?:.*[A-Z]){{2}}.*[a-z])(?:\(?(?:{ELEMENT})\d*(?:\)\d*)?)+(?:\^?\d*[+-])?")
+LETTERS_ONLY = re.compile(r"[A-Za-z ]+")
+PRODUCT = re.compile(rf"{VARIABLES.pattern}|(?=\w{{2,3}}$)[^\W\daeiou_]*a[^\W\daeiou_]*")
+NEIGHBOURS = re.compile(r"[A-Za-z]|[abcd]{2}|[u-z]{2,4}|[kmn]{2,3}|[p-t]{2,4}")
+"""Letters that are a product also if nothing but letters is there. All other letters alone are words."""
 NOT_READ = re.compile(
-    r"\\(?:text|angle|triangle|overline|ldots|equiv)|\d{4}-\d\d-\d\d|(?<![\w.])0[xXbBoO]\w|\d\s+[\d.]"
+    r"\\(?:text|angle|triangle|overline|ldots|equiv)|\d{4}-\d\d-\d\d|\d/\d+/\d|(?<![\w.])0[xXbBoO]\w|\d\s+[\d.]"
     r"|\d\s+[A-Za-z]{2,}\s+\d|[\d)}]\s*_|\d:\d\d(?!\d)|:[^:]*:|\.\d+\.|\\\{(?:[^\\:]|\\[^{}])*(?::|\\\{)"
     r"|\\frac\{(?:d|\\partial)\}|[$\"'?@~`]|[^\x00-\x7f]"
 )
-LETTERS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
+LETTERS = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}\d*")
 ENVIRONMENT = re.compile(r"\\(?:begin|end)\{[a-zA-Z]*matrix\}")
 COMMAND = re.compile(r"\\(?:[A-Za-z]+|.)")
 
@@ -68,7 +91,7 @@ class Form:
     """An answer as it is compared: by its ``text``, else by its ``value``, else by its ``formula`` in LaTeX.
 
     ``value`` is None and ``formula`` is empty if there is none. ``decimal`` says that the value was written as a
-    decimal, so it may be rounded. ``measures`` are the known units.
+    decimal, so it may be rounded. ``measures`` are the known units. ``span`` are the ends of a range.
     """
 
     text: str
@@ -76,7 +99,8 @@ class Form:
     value: Fraction | None = None
     decimal: bool = False
     percent: bool = False
-    measures: frozenset[str] = frozenset()
+    measures: Measures = frozenset()
+    span: tuple[Fraction, Fraction] | None = None
 
 
 @lru_cache(REMEMBERED)
@@ -96,8 +120,13 @@ def normal_form(answer: str) -> Form:
         written = THOUSANDS.sub(lambda found: re.sub(r"[^\d.]", "", found[0]), written.replace("{,}", ","))
         written = GROUPED.sub(lambda found: re.sub(r"[.'_]", "", found[0]).replace(",", "."), written)
     text = _text(written)
-    if (time := clock(text)) is not None:
+    if (time := clock(text) or _date(text)) is not None:
         return Form(time)
+    formula = re.sub(r"\\text|[{}_\s]", "", written)
+    if CHEMISTRY.fullmatch(formula):
+        return Form(formula)
+    if (found := SPAN.fullmatch(written)) and (span := _span(found, "–" in answer)):
+        return span
     if letter := CHOICE.fullmatch(text):
         return Form(letter[1].casefold(), letter[1].casefold())
     if NAME.fullmatch(text):
@@ -109,7 +138,7 @@ def normal_form(answer: str) -> Form:
     if value is None and not is_formula(number):
         return Form(text.rstrip(".!?") or text)
     shown = _text(number) if value is None else str(value)
-    shown += ("%" if percent else "") + "".join(f" {name}" for name in sorted(measures))
+    shown += _unit_text(bool(percent), measures)
     return Form(shown, number, value, decimal, bool(percent), measures)
 
 
@@ -118,7 +147,37 @@ def is_formula(text: str) -> bool:
     if NOT_READ.search(text) or too_large(text):
         return False
     plain = COMMAND.sub(" ", ENVIRONMENT.sub(" ", text))
-    return all(VARIABLES.fullmatch(run[0]) and run[0] not in NAMES for run in LETTERS.finditer(plain))
+    product = NEIGHBOURS if LETTERS_ONLY.fullmatch(text) else PRODUCT
+    return all(product.fullmatch(run[0]) and run[0] not in NAMES for run in LETTERS.finditer(plain))
+
+
+def _span(found: re.Match[str], is_range: bool) -> Form | None:
+    """Return a range; None if what follows is no unit. One that falls may be a difference, unless it ``is_range``."""
+    number, measures = without_unit(f"{found['money'] or ''}{found['high']}{found['unit']}")
+    percent = PERCENT.fullmatch(number)
+    if (percent["head"] if percent else number).strip() != found["high"]:
+        return None
+    low, high = Fraction(found["low"]), Fraction(found["high"])
+    text = f"{low}-{high}{_unit_text(bool(percent), measures)}"
+    formula = "" if is_range or low < high else f"{found['low']}-{found['high']}"
+    return Form(text, formula, percent=bool(percent), measures=measures, span=(low, high))
+
+
+def _unit_text(percent: bool, measures: Measures) -> str:
+    powers = sorted(measures)
+    return ("%" if percent else "") + "".join(f" {name}{'' if 0 <= to <= 1 else to}" for name, to in powers)
+
+
+def _date(text: str) -> str | None:
+    """Return a date with a named month in one spelling; None if ``text`` is none.
+
+    >>> _date("14th of March"), _date("Mar.14"), _date("july 4,1776"), _date("march 2020")
+    ('3-14', '3-14', '1776-7-4', None)
+    """
+    if (found := DATE.fullmatch(text)) is None:
+        return None
+    month = MONTHS.index((found["month"] or found["before"])[:3].lower()) // 3 + 1
+    return f"{found['year']}-"[: 5 * bool(found["year"])] + f"{month}-{int(found['day'] or found['after'])}"
 
 
 def equal_by_text(first: Form, second: Form) -> bool | None:
@@ -131,6 +190,9 @@ def equal_by_text(first: Form, second: Form) -> bool | None:
     """
     if first.text == second.text:
         return bool(first.text)
+    if first.span and second.span:
+        alike = (first.span, first.percent) == (second.span, second.percent)
+        return alike and not _conflict(first.measures, second.measures)
     if not first.formula or not second.formula or _conflict(first.measures, second.measures):
         return False
     if first.value is None or second.value is None:
@@ -152,9 +214,11 @@ def _share(form: Form) -> Form:
     return Form(form.text, value=form.value / 100, decimal=form.decimal) if form.percent and form.value else form
 
 
-def _conflict(first: frozenset[str], second: frozenset[str]) -> bool:
-    """Return whether both name measures, and neither names all of the other's."""
-    return bool(first and second) and not (first <= second or second <= first)
+def _conflict(first: Measures, second: Measures) -> bool:
+    """Return whether both name units that differ, or both name kinds and neither names all of the other's."""
+    units, others = ({each for each in measures if each[1]} for measures in (first, second))
+    kinds, other_kinds = first - units, second - others
+    return bool(units and others and units != others) or not (kinds <= other_kinds or other_kinds <= kinds)
 
 
 def _without_dollars(answer: str) -> str:

@@ -75,7 +75,7 @@ SPACES = re.compile(
     r"(?<!\\)\\[,;:> ]|\\(?:q?quad|hspace\{[^{}]*\}|thinspace|enspace|hfill)(?![A-Za-z])|(?<=[\w}).,$%])~|\s+"
 )
 FONT = re.compile(
-    r"\\(?P<name>(?:text|math)(?:rm|bf|it|sf|tt|normal|up|cal)|text|mbox|hbox|boxed|fbox|boldsymbol|bm|operatorname\*?|emph|underline)"
+    r"\\(?P<name>(?:text|math)(?:rm|bf|it|sf|tt|normal|up|cal)|text|ce|mbox|hbox|boxed|fbox|boldsymbol|bm|operatorname\*?|emph|underline)"
     r"\s*(?=\{)"
 )
 COMMANDS = r"""
@@ -111,7 +111,7 @@ SYNONYMS = [
 ]
 NAMES = re.compile(
     r"(?<![\\A-Za-z])(?:(?P<infinity>inf(?:ini)?ty|inf)|"
-    r"(?P<name>sqrt|sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|log|ln|pi|alpha|beta|gamma|theta|lambda|phi|omega))"
+    r"(?P<name>sqrt|sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|log|ln|exp|pi|alpha|beta|gamma|theta|lambda|phi|omega))"
     r"(?![A-Za-z])"
 )
 WORDED = re.compile(r"[A-Za-z]{2}")
