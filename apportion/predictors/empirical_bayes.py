@@ -1,19 +1,27 @@
 """Empirical Bayes: a Beta prior for each prompt that is learned from all prompts, and the prompt's own recent rewards.
 
-The posterior of a prompt is Beta(k m + s, k (1 - m) + n - s). s of its own n rollouts were right, discounted at each
-visit. m is predicted from other prompts: by their mean, by a regression on embeddings, or by a known rate such as the
-pass rate of another model. k is how many rollouts m is worth. Everything about m and k is fitted to the rewards seen so
-far, by likelihood or by moments; see ``statistics/prior.py``.
+Prompt q has n_q own rewards, of which s_q were right; both are multiplied by ``discount`` at each later visit. Then
 
-References: H. Robbins, "An Empirical Bayes Approach to Statistics", 1956; J. G. Skellam, "A Probability Distribution
-Derived from the Binomial Distribution by Regarding the Probability of Success as Variable between the Sets of Trials",
-1948, for the Beta-binomial likelihood; R. W. M. Wedderburn, "Quasi-likelihood functions", 1974, for graded rewards.
-Note: training moves prompts that are not visited, too. A shift of the log-odds of all prompts is estimated from
-prompts that come again, each compared with its own earlier rewards, and applied to all; see ``statistics/drift.py``.
+    p_q ~ Beta(k m_q + s_q, k (1 - m_q) + n_q - s_q),    logit m_q = w . x_q,    k = 1 / rho - 1.
+
+x_q is a constant, the log-odds of the known rate, and the embedding, and rho the correlation of two rewards of one
+prompt. w and rho are fitted after each batch to the prompts seen, or to about 2,048 of them (``statistics/prior.py``).
+
+Training moves prompts that are not visited, too. Prompts that come again show a step of the log-odds of all. It is
+shrunk by its precision and added to an offset D. A prompt's own mean s_q / n_q takes what D has gained since its last
+visit when it is read, so an update costs nothing for the others (``statistics/drift.py``). In the same way a second
+offset, the level, follows prompts that are new: in a data set that is sorted, the next ones are like the latest.
+
+Graded rewards are taken as shares of their range. The variance of a mean of n of them is phi / n times that of one
+verdict, so they count as n / phi verdicts, a quasi-likelihood. phi is the sum of the squared deviations of rewards from
+their prompt's mean, over the same of verdicts with these means.
+
+References: H. Robbins, "An Empirical Bayes Approach to Statistics", 1956; C. N. Morris, "Parametric Empirical Bayes
+Inference: Theory and Applications", 1983; those of both files.
 Note: ``Belief.variance`` is the expectation of p (1 - p) under the posterior, which is below mean (1 - mean). VIP
 minimises an expected variance, in which p (1 - p) enters linearly, so this is what it needs.
-Note: the kernel is approximated by 384 landmarks, the dimensions of MiniLM: O(Q r) memory and O(Q r^2) time an update.
-With the median bandwidth the kernel is close to linear, so that few more directions matter.
+Note: embeddings enter by their projection on the 64 leading principal axes of at most 1,024 that are known first. Their
+mean square norm is 1, and each coordinate is clipped to [-10, 10].
 """
 
 import hashlib
@@ -25,26 +33,26 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from apportion.checks import check_numbers, check_positive
+from apportion.checks import LARGEST_INTEGER, check_numbers
 from apportion.predictors.base import Predictor, check_discount
 from apportion.predictors.embeddings import Embedder, embed
-from apportion.predictors.embeddings.table import EmbeddingTable, Rows
-from apportion.predictors.kernels.rbf import MEDIAN_SAMPLE, SMALLEST_BANDWIDTH, median_distance
-from apportion.predictors.kernels.regression import NystromFeatures
 from apportion.predictors.saved import LARGEST, SavedValues
-from apportion.predictors.statistics.drift import LARGEST_MOVE, LONGEST, Drift, Returns, moved
-from apportion.predictors.statistics.level import Level
+from apportion.predictors.statistics.beta_binomial import log_likelihood, logit
+from apportion.predictors.statistics.drift import Drift, moved
 from apportion.predictors.statistics.per_prompt import Range, rewards_by_prompt, saved_range, widened
-from apportion.predictors.statistics.prior import EDGE, History, Prior
-from apportion.types import Batch, Belief, Floats, Needs, Prompt
+from apportion.predictors.statistics.prior import EDGE, KNOWN, Prior
+from apportion.types import LARGEST_REWARD, Batch, Belief, Floats, Needs, Prompt
 
-LANDMARKS = 384
+AXES, LANDMARKS, SAMPLE = 64, 1024, 2048
+LARGEST_FEATURE = 10.0
+TRIALS, MEAN, SQUARES, OFFSET, FEATURES = range(5)
+"""What is known of a prompt: the discounted number, mean and squared deviations of its rewards, D when they came, x."""
 OWN_VARIANCE_STRENGTH = 2.0
-TRIALS, SQUARED_WEIGHTS, MEAN, SQUARES = range(4)
-NO_ROW = -1
-LEAST_TRIALS = 1e-9
-UNKNOWN = -1.0
-"""The rate in a saved state of a prompt without a known one."""
+IMPLAUSIBLE, OWN_STRENGTH, PATIENCE = -13.8, 8.0, 3
+"""A batch may be an outage if the log of its chance is below the first, and so many in a row are ignored."""
+SMALLEST_MEAN = 1e-6
+LOWEST = (-LARGEST, -LARGEST, 0, 0, -LARGEST, 0, 0, 0)
+"""Of the numbers of ``Drift``."""
 
 
 @dataclass
@@ -66,12 +74,11 @@ class EmpiricalBayes(Predictor):
         rates: known success rates by prompt id, within [0, 1]; by default those of the prompts, ``Prompt.rate``. The
             rate that a prompt has when it is first announced, predicted or learned from stays.
         discount: weight of a prompt's earlier rewards each time that it is seen again.
-        bandwidth: of the kernel; by default the median distance between the prompts known at ``prepare``, or at the
-            first update if nothing was prepared, and constant from then on.
 
-    One batch moves the log-odds of another prompt's own rewards by at most 2, or takes back an outage: see ``Drift``.
-    The first batch sets the range of rewards, without 5% of them at either end. A batch widens it by its width at most,
-    and by rewards farther out only if they are more than 5%. Rewards beyond are clipped.
+    One batch moves the log-odds of another prompt's own rewards by at most 2. If all rewards of a batch are the lowest
+    or all are the highest, and that had a chance below 1e-6, the verifier may be out: the first three such batches in a
+    row are ignored. The first batch sets the range of rewards, without 5% of them at either end. A batch widens it by
+    its width at most, and by rewards farther out only if they are more than 5%. Rewards beyond are clipped.
 
     >>> from apportion.types import Plan, Rollout
     >>> predictor, prompts = EmpiricalBayes(), [Prompt(f"{q} + {q} =") for q in range(20)]
@@ -79,13 +86,12 @@ class EmpiricalBayes(Predictor):
     >>> rollouts = [[Rollout(q % 4 == 0)] * 8 for q in range(16)]
     >>> predictor.update(batch.add(Plan([8] * 16), rollouts))
     >>> predictor.predict([prompts[0], prompts[1], prompts[19]]).mean.round(2).tolist()
-    [0.98, 0.01, 0.38]
+    [0.99, 0.0, 0.27]
     """
 
     embedder: Embedder | None = None
     rates: Mapping[str, float] | None = field(default=None, repr=False, compare=False)
     discount: float = 0.9
-    bandwidth: float | None = None
 
     name: ClassVar[str] = "empirical_bayes"
     needs: ClassVar[Needs] = Needs()
@@ -93,16 +99,15 @@ class EmpiricalBayes(Predictor):
     def __post_init__(self) -> None:
         check_numbers(self)
         check_discount(self.discount)
-        check_positive(self, "bandwidth")
         for id, rate in (self.rates or {}).items():
             if not 0 <= rate <= 1:
                 raise ValueError(f"rates must be between 0 and 1, got {rate} for prompt {id!r}; divide by the trials")
-        self._row: dict[str, int] = {}
-        self._sums, self._rates = np.zeros((0, 4)), np.zeros(0)
-        self._features: NDArray[np.float32] | None = None
-        self._map: NystromFeatures | None = None
-        self._drift, self._level, self._range, self._graded = Drift(), Level(), Range(), False
-        self._prior: Prior | None = None
+        self._own: dict[str, Floats] = {}
+        self._seen: list[str] = []
+        self._axes: Floats | None = None
+        self._drift, self._level, self._outage = Drift(), Drift(), 0
+        self._range, self._graded = Range(), False
+        self._fit()
 
     @property
     def reads_texts(self) -> bool:
@@ -113,128 +118,110 @@ class EmpiricalBayes(Predictor):
         return True
 
     def prepare(self, prompts: Sequence[Prompt]) -> None:
-        """Embed new ``prompts``; the first ones that are embedded set the landmarks and the bandwidth."""
+        """Read the rates of new ``prompts`` and embed them. The first ones that are embedded set the principal axes."""
         self._join(prompts)
 
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
-        if not prompts or (self._prior is None and not self._knows_a_rate(prompts)):
-            return Belief.uniform(len(prompts))
-        rows = self._join(prompts)
-        prior = self._prior or Prior.of(self._history(rows[:0]))
-        history, (low, high) = self._history(rows), self._range
-        means, strengths = prior.posterior(history)
-        fresh = (history.trials == 0) & np.isnan(history.rates)
-        if self._level.seen and fresh.any():
-            means[fresh] = np.clip(means[fresh] + self._level.at(prior.unrated) - prior.unrated, EDGE, 1 - EDGE)
-        variance = prior.dispersion * means * (1 - means) * strengths / (strengths + 1)
+        own, (low, high) = self._join(prompts), self._range
+        means, strengths = self._believe(own)
+        variance = self._dispersion * means * (1 - means) * strengths / (strengths + 1) * (high - low) ** 2
         if self._graded:  # their variance is no function of the mean alone
-            variance = (OWN_VARIANCE_STRENGTH * variance + history.squares) / (OWN_VARIANCE_STRENGTH + history.freedom)
-        return Belief(strengths * means, strengths * (1 - means), variance * (high - low) ** 2)
-
-    def update(self, batch: Batch) -> None:
-        if seen := rewards_by_prompt(batch):
-            rows = self._join([prompt for prompt, _ in seen.values()])
-            self._widen_range(np.concatenate([rewards for _, rewards in seen.values()]))
-            low, high = self._range
-            units = [np.clip((rewards - low) / (high - low), 0, 1) for _, rewards in seen.values()]
-            new = np.array(list(map(_summary, units)))
-            if self._follow_drift(rows, new):
-                self._follow_level(rows, new)
-                self._add(rows, new)
-            self._fit()
+            freedom = OWN_VARIANCE_STRENGTH + np.maximum(own[:, TRIALS] - 1, 0)
+            variance = (OWN_VARIANCE_STRENGTH * variance + own[:, SQUARES]) / freedom
+        return Belief(strengths * means, strengths * (1 - means), variance)
 
     def expected_rewards(self, prompts: Sequence[Prompt]) -> Floats:
         low, high = self._range
         return low + (high - low) * self.predict(prompts).mean
 
-    def _join(self, prompts: Sequence[Prompt]) -> Rows:
-        """Return the row of each prompt, [P]; new prompts get one, with their embedding's features and known rate."""
-        rows = [self._row.get(prompt.id, NO_ROW) for prompt in prompts]
-        if NO_ROW in rows:
-            new = list({prompt.id: prompt for prompt in prompts if prompt.id not in self._row}.values())
-            given = self.rates or {}
+    def update(self, batch: Batch) -> None:
+        if not (seen := rewards_by_prompt(batch)):
+            return
+        prompts, rewards = zip(*seen.values(), strict=True)
+        own, everything, before = self._join(prompts), np.concatenate(rewards), self._range
+        low, high = self._range = widened(before if self._seen else None, everything)
+        inside = (everything > low) & (everything < high)
+        self._graded |= bool(inside.any() or (self._seen and before != self._range))
+        clipped = [np.clip(each, low, high) for each in rewards]
+        trials, means, squares = np.array([(len(each), each.mean(), each.var() * len(each)) for each in clipped]).T
+        if not self._follow(own, trials, (means - low) / (high - low)):
+            return
+        self._seen += [prompt.id for prompt, n in zip(prompts, own[:, TRIALS], strict=True) if n == 0]
+        fresh = (own[:, TRIALS] == 0) & (own[:, FEATURES] == 1)
+        # discounted, then joined by the update of Chan, Golub and LeVeque, 1979
+        old, n = low + (high - low) * self._read(own)[1], self.discount * own[:, TRIALS]
+        total, apart = n + trials, means - old
+        own[:, MEAN] = np.clip(old + apart * trials / total, low, high)
+        own[:, SQUARES] = self.discount * own[:, SQUARES] + squares + apart**2 * n * trials / total
+        own[:, TRIALS], own[:, OFFSET] = total, self._drift.offset
+        self._own |= zip(seen, own, strict=True)
+        self._fit()
+        x, r, n = self._read(own[fresh])
+        m, _, u = self._prior.at(x, n)
+        m = moved(m, self._level.offset)
+        self._level = self._level.after(m, r - m, u)
+
+    def _join(self, prompts: Sequence[Prompt]) -> Floats:
+        """Return what is known of each prompt, [P, 7 + f]."""
+        if new := [prompt for prompt in prompts if prompt.id not in self._own]:
+            given, features = self.rates or {}, self._features_of(new)
             rates = np.array([given.get(prompt.id, prompt.rate) for prompt in new], np.float64)  # nan for None
-            features = np.concatenate([np.isnan(rates)[:, None], self._embed(new)], axis=1, dtype=np.float32)
-            self._row |= {prompt.id: row for row, prompt in enumerate(new, start=len(self._row))}
-            self._features = features if self._features is None else np.concatenate([self._features, features])
-            self._rates = np.append(self._rates, rates)
-            self._sums = np.concatenate([self._sums, np.zeros((len(new), 4))])
-            rows = [self._row[prompt.id] for prompt in prompts]
-        return np.array(rows, np.int64)
+            rows = np.column_stack([np.zeros((len(new), FEATURES)), *_known(rates), features])
+            self._own |= zip([prompt.id for prompt in new], rows, strict=True)
+        return self._rows([prompt.id for prompt in prompts])
 
-    def _knows_a_rate(self, prompts: Sequence[Prompt]) -> bool:
-        """Return whether a rate is known, of ``prompts`` or of another prompt."""
-        known = bool(self.rates) or not np.isnan(self._rates).all()
-        return known or any(prompt.rate is not None for prompt in prompts)
+    def _rows(self, ids: Sequence[str]) -> Floats:
+        width = FEATURES + KNOWN + (0 if self._axes is None else len(self._axes) - 1)
+        return np.array([self._own[id] for id in ids]).reshape(-1, width)
 
-    def _embed(self, prompts: Sequence[Prompt]) -> NDArray[Any]:
-        """Return the features [P, f] of ``prompts``, f = 0 without an embedder."""
+    def _features_of(self, prompts: Sequence[Prompt]) -> Floats:
+        """Return the features [P, f] of the embeddings of ``prompts``, f = 0 without an embedder."""
         if self.embedder is None:
-            return np.empty((len(prompts), 0))
-        x = embed(self.embedder, prompts)
-        if self._map is None:
-            table = EmbeddingTable()
-            table.add([prompt.id for prompt in prompts], x)
-            bandwidth = self.bandwidth or median_distance(table.embeddings[table.sample(MEDIAN_SAMPLE)])
-            self._map = NystromFeatures.of(table.embeddings[table.sample(LANDMARKS)], bandwidth)
-        return self._map(x)
+            return np.zeros((len(prompts), 0))
+        x = embed(self.embedder, prompts).astype(np.float64)
+        if self._axes is None:
+            centre = x[:LANDMARKS].mean(axis=0)
+            _, sizes, axes = np.linalg.svd(x[:LANDMARKS] - centre, full_matrices=False)
+            self._axes = np.vstack([centre, axes[:AXES] / (np.linalg.norm(sizes) / len(sizes) ** 0.5 or 1.0)])
+            self._fit()
+        return ((x - self._axes[0]) @ self._axes[1:].T).clip(-LARGEST_FEATURE, LARGEST_FEATURE)
 
-    def _history(self, rows: Rows) -> History:
-        features = np.ones((0, 1)) if self._features is None else self._features[rows]
-        trials, squared, means, squares = self._sums[rows].T
-        spreads = np.divide(squared, trials**2, out=np.full(len(rows), np.inf), where=trials > 0)
-        freedom = trials - np.divide(squared, trials, out=np.zeros(len(rows)), where=trials > 0)
-        return History(trials, means, spreads, squares, freedom, self._rates[rows], features)
+    def _read(self, own: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return x, the mean rewards r in units of the range and at the current offset, and n / phi."""
+        low, high = self._range
+        r = moved(((own[:, MEAN] - low) / (high - low)).clip(0, 1), self._drift.offset - own[:, OFFSET])
+        return own[:, FEATURES:], r, own[:, TRIALS] / self._dispersion
 
-    def _widen_range(self, rewards: Floats) -> None:
-        """Make the range contain ``rewards``, as far as it may grow; what was seen so far is put into the new units."""
-        old_low, old_high = self._range
-        seen = self._sums[:, TRIALS] > 0
-        low, high = new = widened(self._range if seen.any() else None, rewards)
-        if new != self._range:
-            ratio = (old_high - old_low) / (high - low)
-            self._sums[seen, MEAN] = np.clip((old_low - low) / (high - low) + ratio * self._sums[seen, MEAN], 0, 1)
-            self._sums[:, SQUARES] *= ratio**2
-            self._level.rescale((old_low - low) / (high - low), ratio)
-            self._range = new
-            self._graded |= bool(seen.any())
-        self._graded |= bool(((rewards > low) & (rewards < high)).any())
+    def _believe(self, own: Floats) -> tuple[Floats, Floats]:
+        """Return the mean and the strength of each posterior, [P]; the level moves prompts that nothing is known of."""
+        x, r, n = self._read(own)
+        means, strengths = self._prior.posterior(x, r, n)
+        return moved(means, self._level.offset * x[:, 0] * (n == 0)).clip(SMALLEST_MEAN, 1 - SMALLEST_MEAN), strengths
 
-    def _follow_drift(self, rows: Rows, new: Floats) -> bool:
+    def _follow(self, own: Floats, trials: Floats, shares: Floats) -> bool:
         """Shift all prompts as those that come again have moved. Return whether the batch's rewards count."""
-        again = self._sums[rows, TRIALS] > 0
-        if self._prior is None or not (again.any() or self._drift.outage):
-            return True
-        history, dispersion = self._history(rows[again]), self._prior.dispersion
-        means, trials = new[again, MEAN], new[again, TRIALS] / dispersion
-        seen = Returns(*self._prior.posterior(history), history.means, history.spreads * dispersion, means, trials)
-        dead = int((new[:, MEAN] == 1).all()) - int((new[:, MEAN] == 0).all())
-        shift, counts = self._drift.observe(seen, dead)
-        self._sums[:, MEAN] = moved(self._sums[:, MEAN], shift)
-        self._level.mean = float(moved(np.array(self._level.mean), shift))
-        return counts
-
-    def _follow_level(self, rows: Rows, new: Floats) -> None:
-        """Let the level follow the prompts of a batch that are fresh and have no known rate."""
-        fresh = new[(self._sums[rows, TRIALS] == 0) & np.isnan(self._rates[rows])]
-        prior = self._prior or Prior.of(self._history(rows[:0]))
-        if len(fresh):
-            spread = float((fresh[:, SQUARED_WEIGHTS] / fresh[:, TRIALS] ** 2).mean())
-            self._level.observe(fresh[:, MEAN], float(prior.left[0]) + prior.within * spread)
-
-    def _add(self, rows: Rows, new: Floats) -> None:
-        """Discount the sums of ``rows`` and add ``new`` ones, by the update of Chan, Golub and LeVeque (1979)."""
-        old = self._sums[rows] * [self.discount, self.discount**2, 1.0, self.discount]
-        trials = old[:, TRIALS] + new[:, TRIALS]
-        apart = new[:, MEAN] - old[:, MEAN]
-        both = old + new
-        both[:, MEAN] = np.clip(old[:, MEAN] + apart * new[:, TRIALS] / trials, 0, 1)
-        both[:, SQUARES] += apart**2 * old[:, TRIALS] * new[:, TRIALS] / trials
-        self._sums[rows] = both
+        again = own[:, TRIALS] > 0
+        (means, strengths), (_, r, n), y = self._believe(own[again]), self._read(own[again]), shares[again]
+        trials = trials[again] / self._dispersion
+        if (shares == 0).all() or (shares == 1).all():
+            chance = log_likelihood(means, np.minimum(strengths, OWN_STRENGTH), y * trials, trials).sum()
+            if chance < IMPLAUSIBLE and self._outage < PATIENCE:
+                self._outage += 1
+                return False
+        else:
+            self._outage = 0
+        self._drift = self._drift.after(means, y - r, 1 / (1 / trials + 1 / n))
+        return True
 
     def _fit(self) -> None:
-        """Fit the prior to all prompts seen."""
-        self._prior = Prior.of(self._history(np.flatnonzero(self._sums[:, TRIALS] > 0)), self._graded)
+        """Fit phi and the prior to the prompts seen, or to every second, every third and so on of many."""
+        own, self._dispersion = self._rows(self._seen[:: -(-len(self._seen) // SAMPLE) or 1]), 1.0
+        x, r, n = self._read(own)
+        if self._graded:
+            (low, high), verdicts = self._range, n @ (r * (1 - r))
+            shares = own[:, SQUARES].sum() / (high - low) ** 2
+            self._dispersion = float(np.clip(shares / max(verdicts, EDGE), EDGE, 1.0))
+        self._prior = Prior.of(x, r, n / self._dispersion)
 
     def _settings(self) -> dict[str, Any]:
         """Return the settings, with a hash in place of the known rates."""
@@ -243,59 +230,62 @@ class EmpiricalBayes(Predictor):
 
     def _memory(self) -> dict[str, Any]:
         return {
-            "ids": list(self._row),
-            "sums": self._sums,
-            "rates": np.where(np.isnan(self._rates), UNKNOWN, self._rates),
-            "features": self._features,
-            **{key: getattr(self._map, key, None) for key in ("landmarks", "projection", "bandwidth")},
-            "drift": [self._drift.excess, self._drift.batches],
-            "outage": [self._drift.outage, self._drift.fallen],
-            "window": self._drift.window,
+            "sums": {id: own.tolist() for id, own in self._own.items()},
+            "seen": self._seen,
+            "axes": self._axes,
+            "drift": list(astuple(self._drift)),
             "level": list(astuple(self._level)),
+            "outage": self._outage,
             "range": list(self._range),
             "graded": int(self._graded),
         }
 
     def _completed(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Version 0.2.0 had no outage, no window and no level. Its prompts are taken for a batch each."""
-        seen = len(state["ids"]) if isinstance(state.get("ids"), list) else 0
-        return {"outage": [0.0, 0.0], "window": Drift().window, "level": list(astuple(Level(seen=seen)))} | state
+        """Version 0.3.0 kept arrays in units of the range, and other features of embeddings. The prior is refitted."""
+        if "landmarks" not in state:
+            return state
+        saved = SavedValues(state, self.name, state.keys())
+        if state["landmarks"] is not None:
+            raise ValueError(
+                f"a state of {self.name!r} of version 0.3.0 must have no embeddings, got some, whose features are no "
+                "longer used; start from an empty state"
+            )
+        ids, settings, (low, high) = saved.texts("ids"), saved.state("settings"), saved_range(saved) or Range()
+        n, _, r, squares = saved.array("sums", (len(ids), 4), low=0, high=LARGEST_INTEGER).T
+        rates = saved.array("rates", (len(ids),), low=-1, high=1)
+        rows = [
+            n,
+            low + (high - low) * r,
+            squares * (high - low) ** 2,
+            0 * n,
+            *_known(np.where(rates < 0, np.nan, rates)),
+        ]
+        return {
+            **EmpiricalBayes()._state(),
+            "settings": {key: value for key, value in settings.items() if key != "bandwidth"},
+            "sums": dict(zip(ids, np.column_stack(rows).tolist(), strict=True)),
+            "seen": [id for id, seen in zip(ids, n, strict=True) if seen],
+            "range": state["range"],
+            "graded": state["graded"],
+        }
 
     def _restore(self, saved: SavedValues) -> None:
-        ids = saved.texts("ids")
-        sums = saved.array("sums", (len(ids), 4), low=0)
-        rates = saved.array("rates", (len(ids),), low=UNKNOWN, high=1)
-        if ((rates < 0) & (rates != UNKNOWN)).any():
-            raise saved.refusal("rates", f"rates in [0, 1], or {UNKNOWN} if unknown")
-        if len(set(ids)) < len(ids) or (sums[:, MEAN] > 1).any():
-            raise saved.refusal("sums", "sums of rewards in [0, 1], one row for each prompt")
-        features_map, features = self._saved_map(saved), None
-        if ids:
-            columns = 1 + (0 if features_map is None else features_map.projection.shape[1])
-            features = saved.array("features", (len(ids), columns), dtype=np.float32)
+        axes = None if saved.values["axes"] is None else saved.array("axes", (None, None))
+        f = 0 if axes is None else len(axes) - 1
+        most = (LARGEST_INTEGER, LARGEST_REWARD, LARGEST, LARGEST, 1, 1, *(1 + f) * [LARGEST_FEATURE])
+        own = saved.by_prompt("sums", (0, -LARGEST_REWARD, 0, -LARGEST, 0, 0, *(1 + f) * [-LARGEST_FEATURE]), most)
         if (limits := saved_range(saved)) is None:
             raise saved.refusal("range", "a range that holds 0 and 1")
-        excess, batches = saved.row("drift", (-LARGEST, 0.0))
-        outage, fallen = saved.row("outage", (-LONGEST, -LARGEST_MOVE), (LONGEST, LARGEST_MOVE))
-        window = saved.array("window", (None, 6), low=[0] * 5 + [LEAST_TRIALS], high=[1, LARGEST] * 3)
-        self._drift = Drift(excess, batches, outage, fallen, window)
-        self._level = Level(*saved.row("level", (0, 0, -LARGEST, 0, 0, 0), (1, *[LARGEST] * 5)))
-        self._row = {id: row for row, id in enumerate(ids)}
-        self._rates = np.where(rates == UNKNOWN, np.nan, rates)
-        self._sums, self._features, self._map, self._range = sums, features, features_map, limits
-        self._graded, self._prior = saved.count("graded") > 0, None
-        if self._sums[:, TRIALS].any():
-            self._fit()
-
-    def _saved_map(self, saved: SavedValues) -> NystromFeatures | None:
-        if self.embedder is None or saved.values["landmarks"] is None:
-            return None
-        landmarks = saved.array("landmarks", (None, None), dtype=np.float32)
-        projection = saved.array("projection", (len(landmarks), None))
-        return NystromFeatures(landmarks, saved.number("bandwidth", low=SMALLEST_BANDWIDTH), projection)
+        seen, graded, outage = saved.texts("seen"), saved.count("graded") > 0, saved.count("outage")
+        if sorted(seen) != sorted(id for id, each in own.items() if each[TRIALS] >= 1):
+            raise saved.refusal("seen", "the prompts with rewards")
+        drift, level = (Drift(*saved.row(key, LOWEST)) for key in ("drift", "level"))
+        self._own, self._seen, self._axes, self._drift, self._level = own, seen, axes, drift, level
+        self._outage, self._range, self._graded = outage, limits, graded
+        self._fit()
 
 
-def _summary(rewards: Floats) -> tuple[float, float, float, float]:
-    """Return the number of rewards, the sum of their squared weights of 1, their mean, and their squared deviations."""
-    mean, count = rewards.mean(), float(len(rewards))
-    return count, count, float(mean), float(((rewards - mean) ** 2).sum())
+def _known(rates: Floats) -> tuple[NDArray[Any], ...]:
+    """Return the three features of known ``rates`` [P], nan for none."""
+    known = ~np.isnan(rates)
+    return ~known, known, logit(np.clip(np.where(known, rates, 0.5), EDGE, 1 - EDGE))

@@ -12,6 +12,7 @@ from apportion.untrusted import shown
 
 INFINITY = float("inf")
 LARGEST = float(np.finfo(np.float64).max)
+Bounds = tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -77,21 +78,18 @@ class SavedValues:
             raise self.refusal(key, "finite and within its bounds")
         return value
 
-    def by_prompt(self, key: str, low: tuple[float, ...]) -> dict[str, NDArray[np.float64]]:
-        """Return finite numbers by prompt id: as many for each as ``low`` has, each at least its entry there."""
+    def by_prompt(self, key: str, low: Bounds, high: Bounds | float = INFINITY) -> dict[str, NDArray[np.float64]]:
+        """Return finite numbers by prompt id: as many for each as ``low`` has, from its entry there to ``high``'s."""
         value = self.values[key]
         wanted = f"{len(low)} finite numbers by prompt id, at least {', '.join(f'{each:g}' for each in low)}"
         if not isinstance(value, Mapping) or not all(type(id) is str for id in value):
             raise self.refusal(key, wanted)
-        return dict(zip(value, _rows(list(value.values()), low, self.refusal(key, wanted)), strict=True))
+        return dict(zip(value, _rows(list(value.values()), low, high, self.refusal(key, wanted)), strict=True))
 
-    def row(self, key: str, low: tuple[float, ...], high: tuple[float, ...] | float = INFINITY) -> list[float]:
+    def row(self, key: str, low: Bounds, high: Bounds | float = INFINITY) -> list[float]:
         """Return as many finite numbers as ``low`` has, each from its entry there to that of ``high``."""
         refusal = self.refusal(key, f"{len(low)} finite numbers")
-        row = _rows([self.values[key]], low, refusal)[0]
-        if (row > high).any():
-            raise refusal
-        return row.tolist()
+        return _rows([self.values[key]], low, high, refusal)[0].tolist()
 
     def texts(self, key: str) -> list[str]:
         """Return a list of texts."""
@@ -189,13 +187,13 @@ class Learner:
         """Replace what was learned by what ``_memory`` returned. Raise ValueError for anything else."""
 
 
-def _rows(rows: list[Any], low: tuple[float, ...], refusal: ValueError) -> NDArray[np.float64]:
+def _rows(rows: list[Any], low: Bounds, high: Bounds | float, refusal: ValueError) -> NDArray[np.float64]:
     """Return ``rows`` as an array [P, columns]. Raise ``refusal`` for anything but numbers within bounds."""
     try:
         found = np.array(rows or np.zeros((0, len(low))))  # no dtype: with one, numpy would read numbers from text
     except ValueError as error:
         raise refusal from error
     shaped = found.dtype.kind in "fi" and found.shape == (len(rows), len(low))
-    if not shaped or not (np.isfinite(found) & (found >= np.array(low))).all():
+    if not shaped or not (np.isfinite(found) & (found >= np.array(low)) & (found <= np.array(high))).all():
         raise refusal
     return found.astype(np.float64)

@@ -62,13 +62,17 @@ def test_the_states_of_all_learners_go_on_as_if_never_saved():
         lived, loaded = learners
         for batch in batches:
             getattr(lived, "update" if hasattr(lived, "update") else "observe")(batch)
+        if title == "predictor empirical_bayes":
+            with pytest.raises(ValueError, match="must have no embeddings"):
+                loaded.load_state_dict(state)
+            continue
         loaded.load_state_dict(state)
         for learner in learners:
             getattr(learner, "update" if hasattr(learner, "update") else "observe")(batches[1])
         now, then = (plain(learner.state_dict()) for learner in (lived, loaded))
         if '"outage"' not in json.dumps(now):  # floats to a tolerance: another processor adds up in another order
             assert not list(differences(then, now, f"{kind}s / {name} / state")), title
-        else:  # the belief has learned since then to tell outages: what it keeps for them begins anew
+        else:  # the default belief was rewritten since then: the prior is refitted, and the drift begins anew
             beliefs = [each if kind == "predictor" else getattr(each, READERS[kind]) for each in learners]
             np.testing.assert_allclose(*[each.predict(list(pool())).mean for each in beliefs], atol=0.05, err_msg=title)
 
@@ -111,7 +115,7 @@ def test_a_checkpoint_of_verl_is_loaded(old, kind):
     coordinator = pool.make_coordinator(settings, pool.WorkerPool())
     checkpoints.load_into(coordinator, old / "verl" / kind / checkpoints.FILE)
     learned = coordinator.state()["allocator"]
-    assert len(learned["ids"] if kind == "vip" else learned["store"]["entries"]) == {"vip": 7, "ar3po": 18}[kind]
+    assert len(learned["sums"] if kind == "vip" else learned["store"]["entries"]) == {"vip": 7, "ar3po": 18}[kind]
 
 
 def test_a_run_of_the_lab_goes_on_to_its_end(old):
