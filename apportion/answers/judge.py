@@ -12,7 +12,7 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Protocol
 
 from apportion.answers.equivalence import Equivalence
@@ -82,6 +82,9 @@ class JudgeUsage:
     unclear: int = 0
     failed: int = 0
     beyond_bound: int = 0
+
+    def __add__(self, other: "JudgeUsage") -> "JudgeUsage":
+        return JudgeUsage(*map(int.__add__, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from apportion.answers import EXTRACTORS, NAMES, AnswerFunctionError, JudgeError
+from apportion.answers import EXTRACTORS, NAMES, AnswerFunctionError, JudgeError, JudgeUsage
 from apportion.cli.errors import usage_errors
 from apportion.cli.options import (
     AsJson,
@@ -83,6 +83,7 @@ def vote(
         golds = {} if labels is None else read_labels(labels)
         if golds:
             check_labels(golds, {question.id: prompt_hash(question.prompt) for question in asked})
+            golds |= {each.id: replace(golds[each.id], prompt=each.prompt) for each in asked if each.id in golds}
         check_run(asked, setup, deadline, max_unparsed)
         if dry_run:
             record = VoteRecord() if overwrite else read_finished(out, setup, resume)
@@ -96,7 +97,8 @@ def vote(
     summary = report.summary
     if any(ballot.id in golds for ballot in report.ballots):
         with usage_errors(AnswerFunctionError, JudgeError, ValueError):
-            summary = replace(summary, right=count_right(report.ballots, golds, setup))
+            right, cost = count_right(report.ballots, golds, setup)
+            summary = replace(summary, right=right, judge=cost and cost + (summary.judge or JudgeUsage()))
     typer.echo(summary_json(summary, prices) if as_json else summary_text(summary, prices))
     for state, ballots in (("has no answer", report.refused), ("is not finished", report.unfinished)):
         for ballot in ballots[:MAX_SHOWN]:

@@ -22,9 +22,9 @@ from pathlib import Path
 
 from scipy.stats import beta, hypergeom
 
-from apportion.answers import Equivalence, is_correct
+from apportion.answers import Equivalence, JudgeUsage, for_question, is_correct
 from apportion.answers.equivalence import run_coroutine
-from apportion.messages import prompt_hash
+from apportion.messages import prompt_hash, prompt_text
 from apportion.questions import Question, read_golds
 from apportion.rows import TableError
 from apportion.untrusted import shown
@@ -124,17 +124,26 @@ async def right_winners(
     """
     check_labels(labels, {ballot.id: ballot.question_hash for ballot in ballots})
     known = [ballot for ballot in ballots if ballot.id in labels]
-    right = sum([await is_correct(ballot.answer, labels[ballot.id].golds, equivalence) for ballot in known])
+    right = 0
+    for ballot in known:
+        label = labels[ballot.id]
+        right += await is_correct(ballot.answer, label.golds, for_question(equivalence, prompt_text(label.prompt)))
     return RightWinners(len(known), right, len(ballots), least_share(right, len(known), len(ballots)))
 
 
-def count_right(ballots: Sequence[Ballot], labels: Mapping[str, Question], setup: Setup) -> RightWinners:
-    """Run ``right_winners`` with the equivalence of ``setup``, for callers without an event loop."""
+def count_right(
+    ballots: Sequence[Ballot], labels: Mapping[str, Question], setup: Setup
+) -> tuple[RightWinners, JudgeUsage | None]:
+    """Run ``right_winners`` with the equivalence of ``setup``, for callers without an event loop.
+
+    Return also what its judge cost, if it is one.
+    """
 
     check_golds(labels.values(), setup)
 
-    async def count() -> RightWinners:
+    async def count() -> tuple[RightWinners, JudgeUsage | None]:
         async with setup.open_equivalence() as equivalence:
-            return await right_winners(ballots, labels, equivalence)
+            right = await right_winners(ballots, labels, equivalence)
+            return right, getattr(equivalence, "usage", None)
 
     return run_coroutine(count())

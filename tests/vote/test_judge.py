@@ -9,8 +9,11 @@ from apportion.endpoint import Endpoint, EndpointError
 from apportion.vote import Question
 from apportion.vote.judge import connect_judge, keep_verdicts
 from apportion.vote.lines import JournalError
+from apportion.vote.right import count_right
 from apportion.vote.run import vote_async
+from apportion.vote.setup import make_setup
 from tests.endpoint.fault_server import FaultServer, ok, refused
+from tests.vote.builders import make_ballot
 
 
 def verdict(request, place):
@@ -33,6 +36,18 @@ def test_the_judge_is_asked_on_the_server_at_temperature_zero_and_its_tokens_are
     assert [(body["model"], body["temperature"], len(body["messages"])) for body in bodies] == [("large", 0.0, 1)] * 2
     assert (usage.requests, usage.same, usage.failed) == (2, 1, 0) and usage.prompt_tokens and usage.completion_tokens
     assert isinstance(usage, JudgeUsage)
+
+
+def test_comparing_winners_with_labels_is_counted_as_the_cost_of_the_judge():
+    async def counted():
+        async with FaultServer(lambda request: ok(verdict)) as server:
+            setup = make_setup(server.url, "m", equivalence="judge")
+            ballot = make_ballot("a", answer="Paris", votes={"Paris": 4})
+            labels = {"a": Question("a", "a", "in Paris")}
+            return await asyncio.to_thread(count_right, [ballot], labels, setup)
+
+    right, cost = asyncio.run(asyncio.wait_for(counted(), 30))
+    assert right.right == 1 and cost.requests == 1 and (cost + cost).prompt_tokens == 2 * cost.prompt_tokens > 0
 
 
 def test_a_vote_with_a_judge_keeps_its_verdicts_and_does_not_pay_for_them_again(tmp_path):
