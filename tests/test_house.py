@@ -78,7 +78,7 @@ ALLOWED = {
     "pydantic": ("config", "trl"),  # axolotl reads a plugin's settings by a model of pydantic
     "tomli_w": ("toml",),
     "sentence_transformers": ("predictors",),
-    "pyarrow": ("rows", "records", "lab"),
+    "pyarrow": ("rows", "records", "lab", "verl"),
     "openai": ("endpoint",),
     "httpx": (),
     "starlette": ("gateway",),

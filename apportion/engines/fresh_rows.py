@@ -16,14 +16,16 @@ may have no end, and a few prompts only."""
 
 
 class FreshRows:
-    """An endless stream of rows of ``dataset``, shuffled by ``seed`` in each epoch.
+    """An endless stream of rows of ``dataset``, shuffled by ``seed`` in each epoch, or in its own order for ``None``.
 
     The trainer's own loader is independent of it. Both may deliver a prompt in one epoch, but never in one batch.
-    ``drawn`` counts rows, and ``restore`` continues from such a count.
+    ``drawn`` counts rows, and ``restore`` continues from such a count. Rows keep ``columns`` alone, by default all.
     """
 
-    def __init__(self, dataset: Dataset | IterableDataset, seed: int) -> None:
-        self.dataset, self.seed, self.drawn, self.epoch = dataset, seed, 0, 0
+    def __init__(
+        self, dataset: Dataset | IterableDataset, seed: int | None, columns: Collection[str] | None = None
+    ) -> None:
+        self.dataset, self.seed, self.columns, self.drawn, self.epoch = dataset, seed, columns, 0, 0
         self._stream: Iterator[Row] | None = None
 
     def rows(self) -> Iterator[Row]:
@@ -33,22 +35,24 @@ class FreshRows:
                 row = self._next_of_stream()
             else:
                 self.epoch, place = divmod(self.drawn, len(self.dataset))
-                row = self.dataset[int(order_of_epoch(self.seed, self.epoch, len(self.dataset))[place])]
+                if self.seed is not None:
+                    place = int(order_of_epoch(self.seed, self.epoch, len(self.dataset))[place])
+                row = self.dataset[place]
             self.drawn += 1
-            yield row
+            yield row if self.columns is None else {name: row[name] for name in row if name in self.columns}
 
     def restore(self, drawn: int) -> None:
         """Continue as if ``drawn`` rows had been drawn."""
         self.drawn, self._stream = drawn, None
 
     def _next_of_stream(self) -> Row:
-        """Return the next row of a buffered shuffle, which starts again whenever the stream ends."""
+        """Return the next row of the stream or of its buffered shuffle, which starts again whenever it ends."""
         if self._stream is None:
             self._stream = islice(self._epochs(), self.drawn, None)
         return next(self._stream)
 
     def _epochs(self) -> Iterator[Row]:
-        shuffled = self.dataset.shuffle(seed=self.seed)
+        shuffled = self.dataset if self.seed is None else self.dataset.shuffle(seed=self.seed)
         for self.epoch in range(2**31):
             shuffled.set_epoch(self.epoch)
             empty = True

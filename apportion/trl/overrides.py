@@ -14,6 +14,7 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
+from datasets import Dataset
 from torch import Tensor
 from transformers import Trainer, TrainerCallback
 
@@ -27,7 +28,7 @@ from apportion.records import prepare_log, write_step
 from apportion.trl.advantages import without_failures
 from apportion.trl.bases import check_trainer
 from apportion.trl.checkpoints import CheckpointedTrainer
-from apportion.trl.failures import FailedRewards, FailureCount
+from apportion.trl.failures import FailedRewards, FailureCount, failed_rows
 from apportion.trl.generation import SCALES, GenerationBatch, Response, TrainingBatch
 from apportion.trl.metrics import close_table, combined, open_table
 from apportion.trl.no_signal import NoSignal
@@ -66,9 +67,8 @@ class AllocatedTrainer(CheckpointedTrainer):
             self._check(self.args, given)
         self.num_generations = self.allocation.generations(self.args)
         check_verdict(self.allocation.verdict, self.reward_func_names)
-        self._reader = RewardReader()
-        known = self._reader.problems, self._reader.returned
-        self._failures = FailureCount(self.allocation.failures, self.reward_func_names, *known)
+        self._reader, self._failures = self._judges()
+        self._of_evaluation = self._judges()
         self._no_signal = NoSignal(self.allocation.extractor_name)
         self._part: dict[str, Any] | None = None
         self._padded = False
@@ -116,15 +116,32 @@ class AllocatedTrainer(CheckpointedTrainer):
             check_known("a selection", dataset)
         if dataset is not None and hasattr(dataset, "__len__"):
             self.allocation.check_prompts(len(dataset), args.generation_batch_size // self.allocation.generations(args))
-        columns = getattr(dataset, "column_names", None) or []
+        columns = _columns(dataset)
         functions = given.get("reward_funcs")
         count = len(functions) if isinstance(functions, (list, tuple)) else 1
         unknown = given.get("environment_factory") is not None
-        self.allocation.check(args, columns, None if unknown else count)
+        if unknown and dataset is None:
+            self.allocation.check_without_data()
+        self.allocation.check(args, columns, None if unknown else count, self._own_loss)
+
+    def _judges(self) -> tuple[RewardReader, FailureCount]:
+        """Return what reads rewards and what counts their failures: training and evaluation each have their own."""
+        reader = RewardReader()
+        allowed = FailedRewards() if self.allocation.label_free else self.allocation.failures
+        return reader, FailureCount(allowed, self.reward_func_names, reader.problems, reader.returned)
+
+    def _set_signature_columns_if_needed(self) -> None:
+        """Keep the columns of ids and rates under ``remove_unused_columns``, too."""
+        super()._set_signature_columns_if_needed()
+        own = (self.allocation.id_column, self.allocation.rate_column)
+        self._signature_columns += [each for each in own if each is not None and each not in self._signature_columns]
 
     def _take_dataset(self) -> None:
         """Give all rules the prompts of ``train_dataset``, unless it is a stream of them."""
-        self._fresh = FreshRows(self.train_dataset, self.args.seed)
+        self._set_signature_columns_if_needed()
+        columns = self._signature_columns if self.args.remove_unused_columns else None
+        seed = self.args.seed if getattr(self.args, "shuffle_dataset", True) else None
+        self._fresh = FreshRows(self.train_dataset, seed, columns)
         if hasattr(self.train_dataset, "__len__"):
             self.allocation.check_prompts(len(self.train_dataset), self._prompts_per_batch)
             self._ranks.run_on_main(self._prepare_prompts)
@@ -207,16 +224,26 @@ class AllocatedTrainer(CheckpointedTrainer):
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
         generation, allocation, names = self._generation, self.allocation, self.reward_func_names
-        columns = (inputs, prompts, completions, completion_ids_list)
-        called = allocation.functions_of_rounds(names) if generation is not None else range(len(names))
-        allowed = FailedRewards() if allocation.label_free else allocation.failures
-        watch = nullcontext() if generation is None else generation.stopwatch.part("reward")
-        with watch, called_functions(self, called):
-            verdict = allocation.verdict_column(names)
-            scores = score(self, super()._calculate_rewards, columns, allowed=allowed, verdict=verdict)
-        if generation is not None:
-            generation.scored = scores, completions, completion_ids_list
+        columns, verdict = (inputs, prompts, completions, completion_ids_list), allocation.verdict_column(names)
+        allowed, calculate = self._failures.allowed, super()._calculate_rewards
+        if generation is None:
+            reader, failures = self._of_evaluation
+            with replaced(self, _reader=reader, _failures=failures), called_functions(self, range(len(names))):
+                scores = score(self, calculate, columns, allowed=allowed, verdict=verdict)
+                self._count_evaluated(scores, verdict, prompts)
+            return without_failures(scores)
+        called = allocation.functions_of_rounds(names)
+        with generation.stopwatch.part("reward"), called_functions(self, called):
+            scores = score(self, calculate, columns, allowed=allowed, verdict=verdict)
+        generation.scored = scores, completions, completion_ids_list
         return without_failures(scores)
+
+    def _count_evaluated(self, scores: Tensor, verdict: int | None, prompts: list[Any]) -> None:
+        """Count the completions of an evaluation without a reward, on all ranks. Raises RewardsFailedError."""
+        failed = failed_rows(scores, self._failures.judged(scores, verdict))
+        if failed.any():
+            self._failures.add(failed.tolist(), scores, self._ranks.all_gather(list(map(text_of, prompts))))
+        self._metrics["eval"]["allocation/failed"].append(float(failed.sum()))
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -277,6 +304,13 @@ class AllocatedTrainer(CheckpointedTrainer):
             return text_of(response.content)
         tokenizer: Any = getattr(self.processing_class, "tokenizer", self.processing_class)
         return str(tokenizer.decode(response.tokens, skip_special_tokens=True))
+
+
+def _columns(dataset: Any) -> list[str]:
+    """Return the columns of the rows of ``dataset``, if they are known. A transform of the user's may make others."""
+    if isinstance(dataset, Dataset) and dataset.format["type"] == "custom" and len(dataset):
+        return list(dataset[0])
+    return getattr(dataset, "column_names", None) or []
 
 
 def _placeholder(name: str) -> Any:

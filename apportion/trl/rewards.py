@@ -4,6 +4,7 @@ A score is NaN where a function gave None, which is TRL's way to say that it doe
 where the function failed: it raised, or what it returned is no number.
 """
 
+import copy
 import inspect
 import logging
 import time
@@ -173,7 +174,7 @@ def score(
 
     def call(rows: Tensor | None) -> Tensor:
         if rows is None:
-            return _logged_once(trainer, calculate, columns)
+            return _logged_once(trainer, calculate, _copies(*columns))
         of_ranks = rows.view(ranks, -1).cpu()
         asked = torch.ones_like(of_ranks) if whole else of_ranks
         most = int(asked.sum(dim=1).max())
@@ -181,7 +182,7 @@ def score(
         places = [(own.nonzero().flatten().tolist() + [0] * most)[:most] for own in asked]
         own = places[trainer.accelerator.process_index]
         with _environments_of(trainer, own):
-            found = _logged_once(trainer, calculate, tuple([column[i] for i in own] for column in columns))
+            found = _logged_once(trainer, calculate, _copies(*([column[i] for i in own] for column in columns)))
         scores = found.new_zeros(wanted_shape)
         scores[[rank * asked.size(1) + i for rank, of_rank in enumerate(places) for i in of_rank]] = found
         return scores
@@ -235,6 +236,12 @@ def called_functions(trainer: Any, columns: Collection[int]) -> AbstractContextM
     pairs = enumerate(zip(trainer.reward_funcs, trainer.reward_func_names, strict=True))
     called = [trainer._reader.reading(*pair) if i in columns else zeros for i, pair in pairs]
     return replaced(trainer, reward_funcs=called)
+
+
+def _copies(*columns: Sequence[Any]) -> Columns:
+    """Return copies of the ``columns``, because a reward function may change what it is given."""
+    *texts, ids = columns
+    return *map(copy.deepcopy, texts), [list(each) for each in ids]
 
 
 def _logged_once(trainer: Any, calculate: Callable[..., Tensor], columns: Columns) -> Tensor:

@@ -12,6 +12,7 @@ TRAINER_METHODS = {
     "training_step": ("model", "inputs", "num_items_in_batch"),
     "compute_loss": ("model", "inputs", "return_outputs", "num_items_in_batch"),
     "_get_train_sampler": ("dataset",),
+    "_set_signature_columns_if_needed": (),
     "_save_checkpoint": ("model", "trial"),
     "_load_optimizer_and_scheduler": ("checkpoint",),
     "_get_output_dir": ("trial",),

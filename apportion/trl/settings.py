@@ -157,10 +157,11 @@ class TRLAllocation(TrainerAllocation):
         except ValueError:  # an allocator that cannot plan for so many prompts
             return usual
 
-    def check(self, args: Any, columns: Sequence[str], rewards: int | None) -> None:
+    def check(self, args: Any, columns: Sequence[str], rewards: int | None, loss: str | None = None) -> None:
         """Raise ValueError if this cannot work with TRL's configuration ``args`` and the data set's ``columns``.
 
-        ``rewards`` is the number of reward functions, None if environments may add some. Log a warning if micro-batches
+        ``rewards`` is the number of reward functions, None if environments may add some, and ``loss`` the ``loss_type``
+        that has the same sums as a loss of the trainer's own. Log a warning if micro-batches
         hold fewer rows than TRL expects.
         """
         self._check_columns(columns)
@@ -172,10 +173,10 @@ class TRLAllocation(TrainerAllocation):
                 f"sync_ref_model must be False if {self.allocator.name} trains on rows of earlier steps, got True: "
                 'these have log-probabilities of an old reference; set it to False, or reuse="stop_gradient"'
             )
-        if getattr(args, "loss_type", "rloo") not in LOSSES:
+        if loss is None and getattr(args, "loss_type", "rloo") not in LOSSES:
             raise ValueError(
-                f"loss_type must be one of {', '.join(LOSSES)}, got {args.loss_type!r}; "
-                "it must be known how the loss treats masked rows"
+                f"loss_type must be one of TRL's, {', '.join(LOSSES)}, got {args.loss_type!r}; check the spelling, or "
+                "for a trainer with a loss of its own say which it is like: allocated(base, loss=...)"
             )
         if self.whole_groups:
             self._check_whole_groups(rewards)
@@ -211,6 +212,15 @@ class TRLAllocation(TrainerAllocation):
         self._check_columns(dataset.column_names)
         self._check_rules(len(names))
         self._check_estimator(str(self.estimator))
+
+    def check_without_data(self) -> None:
+        """Raise ValueError if the allocator tells prompts apart, which it cannot if environments name the tasks."""
+        if self.allocator.adapts or not self.allocator.one_round:
+            raise ValueError(
+                f"train_dataset must have the tasks as prompts with {self.allocator.name}, which compares rollouts of "
+                "one prompt, got None: environments then choose their tasks in reset(), and all prompts are equal; "
+                "give a data set with a row for each task, or use Uniform()"
+            )
 
     def check_prompts(self, rows: int, prompts: int) -> None:
         """Raise ValueError if a data set of so many ``rows`` has no generation batch, which has ``prompts`` of them."""

@@ -15,7 +15,7 @@ from verl.utils.device import auto_set_device
 
 from apportion.config import ConfigError
 from apportion.engines.decisions import bill
-from apportion.verl.checks import check
+from apportion.verl.checks import check, check_given
 from apportion.verl.configs import ALLOCATION, GROUPS, SELECTION
 from apportion.verl.runner import AllocatedTaskRunner
 from apportion.verl.settings import allocation_of
@@ -29,6 +29,7 @@ def main(config: DictConfig) -> None:
     """Train as ``verl.trainer.main_ppo`` does. Exit with code 2 and one line on stderr for a bad configuration."""
     try:
         check_choices(config, HydraConfig.get().runtime.choices)
+        check_given(config)
         allocation = allocation_of(config)
         if allocation.stream:
             with_buffer(config)

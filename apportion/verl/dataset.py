@@ -63,8 +63,9 @@ def _extra(row: Mapping[str, Any], setting: str, key: str, remedy: str) -> Any:
 class TrainingPrompts:
     """The prompts of the training data set, which is loaded as verl loads it when it is first needed.
 
-    Extra prompts come in an order of their own, which the trainer does not know. A prompt may come from both in one
-    epoch, but never twice in one round. ``drawn`` is the number of rows drawn since the first.
+    Extra prompts come in an order of their own, which the trainer does not know, or in that of the data under
+    ``data.shuffle=False``. A prompt may come from both in one epoch, but never twice in one round. ``drawn`` is the
+    number of rows drawn since the first.
     """
 
     def __init__(self, config: DictConfig, id_key: str | None, rate_key: str | None = None) -> None:
@@ -126,5 +127,5 @@ class TrainingPrompts:
             dataset = create_rl_dataset(
                 data.train_files, data, model.tokenizer, model.processor, is_train=True, max_samples=most
             )
-            self._fresh = FreshRows(dataset, int(data.get("seed") or 0))
+            self._fresh = FreshRows(dataset, int(data.get("seed") or 0) if data.get("shuffle", True) else None)
         return self._fresh

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from apportion import AR3PO, HORA, Uniform
+from apportion.records import open_run
 from apportion.trl import AllocatedGRPOTrainer, FailedRewards
 from apportion.trl.failures import LEAST, WINDOW, FailureCount, RewardsFailedError, failed_rows
 from apportion.trl.rewards import RewardReader
@@ -187,6 +188,62 @@ def test_a_bad_reward_in_an_evaluation_does_not_end_a_run(make):
     verifier = Verifier(lambda call, prompts: ["broken" if int(p[:3]) >= 100 else 1.0 for p in prompts])
     given = {"reward_funcs": [verifier], "eval_dataset": make_questions(1, extra=100), "allocator": Uniform(8)}
     assert "eval_loss" in str(trained(make(AllocatedGRPOTrainer, config=EVALUATED, **given)))
+
+
+@pytest.mark.parametrize("rule", [Uniform(8), hora()])
+def test_a_function_that_never_returns_in_an_evaluation_ends_the_run_with_its_cause(make, rule):
+    def marked(prompts, completions, k, **rest):
+        return [mark(text, each) for text, each in zip(completions, k, strict=True)]
+
+    held_out = make_questions(2, extra=100).remove_columns("k")
+    given = {"reward_funcs": [marked], "eval_dataset": held_out, "allocator": rule}
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'k'"):
+        make(AllocatedGRPOTrainer, config=EVALUATED, **given).train()
+
+
+def test_failures_of_an_evaluation_are_counted_apart_and_end_a_run_as_those_of_training_do(make):
+    def silent_on_new(prompts, completions, **rest):
+        return [
+            None if int(prompt[:3]) >= 100 and (i % 2 or int(prompt[:3]) > 100) else 1.0
+            for i, prompt in enumerate(prompts)
+        ]
+
+    def built(rows, **settings):
+        given = {
+            "reward_funcs": [silent_on_new],
+            "eval_dataset": make_questions(rows, extra=100),
+            "allocator": Uniform(8),
+        }
+        return make(AllocatedGRPOTrainer, config=EVALUATED, **given, **settings)
+
+    trainer = built(1, failed_rewards="drop")
+    logged = [log for log in trained(trainer) if "eval_loss" in log]
+    assert [log["eval_allocation/failed"] for log in logged] == [4] and trainer._failures.number == 0
+    with pytest.raises(RewardsFailedError, match=r"at most 0 may have none.*silent_on_new returned None"):
+        built(1, failed_rewards="abort").train()
+    with pytest.raises(RewardsFailedError, match=r"got none for .* \(at most 50% may have none\)"):
+        built(8).train()
+
+
+def test_what_a_reward_function_does_to_its_arguments_changes_no_rollout(make, tmp_path):
+    def plain(prompts, completions, completion_ids, k, **rest):
+        return [mark(text, each) for text, each in zip(completions, k, strict=True)]
+
+    def rough(prompts, completions, completion_ids, k, **rest):
+        found = plain(prompts, completions, completion_ids, k)
+        for i in range(len(completions)):
+            prompts[i], completions[i], k[i] = "gone", "gone", None
+            completion_ids[i].clear()
+        return found
+
+    logs = []
+    for function in (plain, rough):
+        folder = tmp_path / function.__name__
+        given = {"reward_funcs": [function], "allocator": hora(), "rollout_log": folder}
+        trained(make(AllocatedGRPOTrainer, config={"max_steps": 2}, **given))
+        record = open_run(folder)
+        logs.append((record.texts, record.tokens.tolist(), record.reward.tolist()))
+    assert logs[0] == logs[1]
 
 
 def test_a_poison_prompt_is_skipped_after_a_resume_and_stays_in_the_count(make, tmp_path):

@@ -3,16 +3,16 @@
 import pytest
 from datasets import Dataset
 from transformers import TrainingArguments
-from trl import GRPOConfig, RLOOConfig
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig
 
-from apportion import AR3PO, DAPO, HORA, TTRL, VIP, OptPO, Uniform
+from apportion import ALLOCATORS, AR3PO, DAPO, HORA, TTRL, VIP, OptPO, Uniform
 from apportion.baselines import Predicted
 from apportion.predictors import DiscountedCounts, UniformPrior
 from apportion.presets import PRESETS, singles
-from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer, TRLAllocation
+from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer, TRLAllocation, allocated
 from apportion.trl.settings import LOSSES
 from apportion.types import Plan
-from tests.trl.tiny import Judge, make_questions, trained
+from tests.trl.tiny import Judge, hora, make_questions, trained
 
 VOTES = OptPO(min_samples=4, max_samples=8)
 LEFT_OUT = "without labels rewards come from the votes, got verdict {} and baseline {} with optpo; leave both out"
@@ -162,10 +162,63 @@ def test_too_few_distinct_prompts_for_the_draws_are_refused(make):
 
 
 def test_an_unknown_loss_is_refused(make):
-    message = r"loss_type must be one of grpo, .*, got 'new'; it must be known how the loss treats"
+    message = (
+        r"loss_type must be one of TRL's, grpo, .*, got 'new'; check the spelling, or for a trainer with a loss of"
+    )
     with pytest.raises(ValueError, match=message):
         make(AllocatedGRPOTrainer, config={"loss_type": "new"}, allocator=Uniform(8))
     assert {kind for kind, (_, by) in LOSSES.items() if by == "row"} == {"grpo", "sapo", "luspo", "dr_grpo", "rloo"}
+
+
+def test_a_trainer_with_a_loss_of_its_own_may_call_it_as_it_likes(make):
+    own = allocated(type("OwnLoss", (GRPOTrainer,), {}), loss="grpo")
+    assert make(own, config={"loss_type": "new"}, allocator=Uniform(8))._loss == "grpo"
+
+
+def test_columns_that_a_transform_makes_are_known(make):
+    rows = Dataset.from_list([{"question": f"{i:03d}:", "image": None, "k": 1} for i in range(8)])
+    made = rows.with_transform(lambda of: {"prompt": of["question"], "k": of["k"], "name": of["question"]})
+    built = make(AllocatedGRPOTrainer, config={"max_steps": 1}, questions=made, id_column="name", allocator=hora())
+    trained(built)
+    with pytest.raises(ValueError, match="id_column must be one of prompt, k, name, got 'question'"):
+        make(AllocatedGRPOTrainer, questions=made, id_column="question", allocator=hora())
+
+
+@pytest.mark.parametrize("given", [{"allocator": Uniform(8), "id_column": "number"}, {"allocator": DAPO(max_draws=2)}])
+def test_a_reward_function_gets_the_same_columns_in_all_rounds_without_the_unused_ones(make, given):
+    columns = set()
+
+    def none(completions, **rest):
+        columns.add(tuple(sorted(rest.keys() & {"number", "k"})))
+        return [0.0] * len(completions)
+
+    rows = make_questions(16).add_column("number", list(range(16)))
+    config = {"max_steps": 1, "remove_unused_columns": True}
+    trained(make(AllocatedGRPOTrainer, config=config, questions=rows, reward_funcs=[none], **given))
+    assert columns == {("number",) if "id_column" in given else ()}
+
+
+def test_further_prompts_come_in_the_order_of_the_data_if_it_is_not_shuffled(make):
+    seen = []
+
+    def none(prompts, **rest):
+        seen.extend(int(prompt[:3]) for prompt in prompts)
+        return [0.0] * len(prompts)
+
+    config = {"max_steps": 1, "shuffle_dataset": False}
+    trained(make(AllocatedGRPOTrainer, config=config, reward_funcs=[none], allocator=DAPO(max_draws=3)))
+    assert sorted(set(seen)) == list(range(12))
+
+
+def test_without_a_data_set_rules_that_compare_rollouts_of_a_prompt_are_refused():
+    allowed = []
+    for name, rule in ALLOCATORS.items():
+        try:
+            TRLAllocation(allocator=rule()).check_without_data()
+            allowed.append(name)
+        except ValueError as error:
+            assert f"train_dataset must have the tasks as prompts with {name}, " in str(error)
+    assert allowed == ["uniform", "even", "ttrl"]
 
 
 def test_a_moving_reference_is_refused_with_rows_of_earlier_steps(make):

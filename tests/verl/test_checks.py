@@ -3,10 +3,12 @@
 import logging
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import torch
 import yaml
 from omegaconf import OmegaConf
+from pyarrow.parquet import write_table
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, get_policy_loss_fn
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
@@ -14,7 +16,7 @@ from apportion import Prompt
 from apportion.verl import AllocatedAgentLoopManager, checkpoints, seam
 from apportion.verl.advice import row_multiple
 from apportion.verl.checkpoints import SavedAllocation
-from apportion.verl.checks import AGGREGATED, check
+from apportion.verl.checks import AGGREGATED, REQUIRED, check, check_given
 from apportion.verl.estimators import LOSSES, OWN_AGGREGATION
 from apportion.verl.settings import allocation_of
 from apportion.verl.streaming import BUFFER, stream_of, with_buffer
@@ -310,6 +312,33 @@ def test_losses_weigh_rows_by_the_mode_that_is_set_or_one_of_their_own():
             assert torch.allclose(slopes(mode, loss), by_hand(own), atol=1e-6), (mode, loss)
         assert not torch.allclose(slopes("geo_mean", loss), by_hand(loss), atol=1e-3)
     assert set(POLICY_LOSS_REGISTRY) == {*AGGREGATED, *OWN_AGGREGATION, "geo_mean"}
+
+
+def test_a_setting_that_verl_needs_and_that_is_null_is_named():
+    for name in REQUIRED:
+        config = configured("vip")
+        OmegaConf.update(config, name, None)
+        with pytest.raises(ValueError, match=f"^{name} must have a value, got null; leave it out"):
+            check_given(config)
+    check_given(configured("vip"))
+
+
+def test_too_few_rows_for_a_batch_or_its_further_prompts_are_refused(tmp_path):
+    for name, rows in (("few", 63), ("some", 64), ("many", 10_000)):
+        write_table(pa.table({"prompt": ["a"] * rows}), tmp_path / f"{name}.parquet")
+    (tmp_path / "torn.parquet").write_bytes(b"PAR1")
+    (tmp_path / "some.jsonl").write_text("{}\n", encoding="utf-8")
+    refuse_lines(
+        checked,
+        f"""
+        vip; data.train_files={tmp_path}/few.parquet => train_batch_size must be at most the 63 rows .*, got 64; verl
+        vip; data.train_files={tmp_path}/many.parquet; data.train_max_samples=8 => at most the 8 rows
+        dapo; data.train_files={tmp_path}/some.parquet => must have .* distinct prompts, the 64 .*got 64; give more
+        """,
+    )
+    for files in ("some.parquet", "torn.parquet", "some.jsonl", "absent.parquet"):
+        checked(f"vip; data.train_files={tmp_path}/{files}")
+    checked(f"dapo; data.train_files=[{tmp_path}/few.parquet, {tmp_path}/many.parquet]")
 
 
 def test_a_folder_must_be_one_that_can_be_written_and_is_left_as_it_was(tmp_path):
