@@ -50,6 +50,13 @@ def read_prompts(dataset: Any, id_column: str | None = None, rate_column: str | 
     return DatasetPrompts(every, list(distinct.values()), differing)
 
 
+def columns_of(dataset: Any) -> list[str]:
+    """Return the columns of the rows of ``dataset``, if they are known. A transform of the user's may make others."""
+    if isinstance(dataset, Dataset) and dataset.format["type"] == "custom" and len(dataset):
+        return list(dataset[0])
+    return getattr(dataset, "column_names", None) or []
+
+
 def _narrowed(dataset: Any, *columns: str | None) -> Iterable[Mapping[str, Any]]:
     """Return the rows with only the columns of a prompt. A transform of the user's may need the others."""
     if not isinstance(dataset, Dataset) or dataset.format["type"] == "custom":

@@ -14,12 +14,11 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from datasets import Dataset
 from torch import Tensor
 from transformers import Trainer, TrainerCallback
 
 from apportion.answers.reader import AnswerReader
-from apportion.engines.dataset_prompts import read_prompts
+from apportion.engines.dataset_prompts import columns_of, read_prompts
 from apportion.engines.decisions import bill
 from apportion.engines.fresh_rows import FreshRows
 from apportion.engines.metrics import prefixed
@@ -116,7 +115,7 @@ class AllocatedTrainer(CheckpointedTrainer):
             check_known("a selection", dataset)
         if dataset is not None and hasattr(dataset, "__len__"):
             self.allocation.check_prompts(len(dataset), args.generation_batch_size // self.allocation.generations(args))
-        columns = _columns(dataset)
+        columns = columns_of(dataset)
         functions = given.get("reward_funcs")
         count = len(functions) if isinstance(functions, (list, tuple)) else 1
         unknown = given.get("environment_factory") is not None
@@ -304,13 +303,6 @@ class AllocatedTrainer(CheckpointedTrainer):
             return text_of(response.content)
         tokenizer: Any = getattr(self.processing_class, "tokenizer", self.processing_class)
         return str(tokenizer.decode(response.tokens, skip_special_tokens=True))
-
-
-def _columns(dataset: Any) -> list[str]:
-    """Return the columns of the rows of ``dataset``, if they are known. A transform of the user's may make others."""
-    if isinstance(dataset, Dataset) and dataset.format["type"] == "custom" and len(dataset):
-        return list(dataset[0])
-    return getattr(dataset, "column_names", None) or []
 
 
 def _placeholder(name: str) -> Any:
