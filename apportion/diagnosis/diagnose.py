@@ -11,7 +11,7 @@ from apportion.diagnosis.bias import RuleBias, bias_of
 from apportion.diagnosis.coverage import RunCoverage, coverage_of
 from apportion.diagnosis.drift import RateDrift, drift_of
 from apportion.diagnosis.health import RunHealth, health_of
-from apportion.diagnosis.statements import advice_statements, health_statements
+from apportion.diagnosis.statements import advice_statements, health_statements, waste_statement
 from apportion.diagnosis.waste import Waste, waste_of
 from apportion.predictors.embeddings import Embedder
 from apportion.records.run_record import RunRecord
@@ -51,8 +51,8 @@ class Diagnosis:
     advice: AdviceList
 
     def _repr_html_(self) -> str:
-        dead = f"{self.waste.dead.value:.1%} of the groups were dead" if self.waste.compared else "nothing to compare"
-        told = {"health": health_statements(self.health), "wasted": [dead], "advice": advice_statements(self.advice)}
+        wasted = waste_statement(self.waste, self.doubts)
+        told = {"health": health_statements(self.health), "wasted": [wasted], "advice": advice_statements(self.advice)}
         rows = [(kind, line) for kind, lines in told.items() for line in lines]
         return html_table(f"Diagnosis of {self.name} ({self.source})", ("", "what was found"), rows, len(rows))
 

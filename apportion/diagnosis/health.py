@@ -98,11 +98,10 @@ def health_of(record: RunRecord | None, scalars: Scalars | None = None) -> RunHe
         if (seen := look(run)) is not None:
             back = "Start again" if seen.onset <= run.first else f"Go back to a checkpoint before step {seen.onset}"
             signs[seen.sure].append(Sign(kind, seen.onset, seen.evidence, remedy.format(back=back)))
-    usable = [name for name in NAMES if name in run.found and run.found[name].usable]
-    names = [*usable, *(["components"] if len(run.rewards) > 1 else []), *(["repeats"] if record is not None else [])]
-    unknown, short = (
-        tuple(name for name in NAMES if name not in usable and (name in run.found) == there) for there in (False, True)
-    )
+    usable = [name for name in NAMES if run.usable(name)]
+    names = [*usable, *["components"] * (len(run.rewards) > 1), *["repeats"] * (record is not None)]
+    unknown = tuple(name for name in NAMES if name not in run.found)
+    short = tuple(name for name in NAMES if name in run.found and name not in usable)
     begins = min((sign.onset for sign in signs[True] if sign.kind not in UNLEARNABLE), default=math.inf)
     signs[True] = [each for each in signs[True] if each.kind not in UNLEARNABLE[1:] or each.onset <= begins]
     sure, unclear = (tuple(sorted(signs[each], key=lambda sign: sign.onset)) for each in (True, False))
@@ -176,9 +175,7 @@ def _length(run: RunSeries) -> Found | None:
     growing = lengths.steps[: peak + 1][lengths.lasting[: peak + 1] >= 1.1 * lengths.start]
     some = np.isin(record.step[groups], growing)
     products = centred[some].T @ centred[some]
-    if min(products[0, 0], products[1, 1]) <= 0:
-        return None
-    together = float(products[0, 1] / math.sqrt(products[0, 0] * products[1, 1]))
+    together = float(products[0, 1] / math.sqrt(products[0, 0] * products[1, 1] or 1))
     if together < TOGETHER:
         return None
     return Found(
@@ -284,9 +281,8 @@ def _hacking(run: RunSeries) -> Found | None:
 
 def _rises(each: Series) -> bool:
     low, height = each.blocks.min(), np.ptp(each.blocks)
-    return bool(
-        each.end - each.start >= each.error and each.end >= low + BEST * height and each.start <= low + LOW * height
-    )
+    begins_low, ends_best = each.start <= low + LOW * height, each.end >= low + BEST * height
+    return bool(begins_low and ends_best and each.end - each.start >= each.error)
 
 
 def _kl(run: RunSeries) -> Found | None:

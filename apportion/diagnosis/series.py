@@ -46,7 +46,7 @@ class Series:
     @property
     def start(self) -> float:
         """The mean of the first block."""
-        return float(self.values[: max(1, len(self.values) // BLOCKS)].mean())
+        return float(self.blocks[0])
 
     @property
     def end(self) -> float:
@@ -78,7 +78,7 @@ class Series:
     @property
     def error(self) -> float:
         """What a change from one block to the end must be to be no noise."""
-        return NOISES_OF_MEANS * self.noise * math.sqrt((BLOCKS + BLOCKS / 2) / len(self.values))
+        return NOISES_OF_MEANS * self.noise * math.sqrt(1.5 * BLOCKS / len(self.values))
 
     def mean(self, first: Counts, last: Counts) -> Floats:
         """Return the means of the values from each ``first`` to before each ``last``."""
@@ -160,10 +160,9 @@ class RunSeries:
             dead = self.found.get("dead")
             return "the mean reward says so" if dead is None else f"{dead.end:.0%} zero-variance groups"
         kinds = kinds_of(self.record)[self.steps >= onset]
-        counted = np.isin(kinds, DEAD).sum() + (kinds == MIXED).sum()
-        parts = ((int((kinds == kind).sum()), KINDS[kind]) for kind in DEAD)
-        told = " and ".join(f"{number:,} of {counted:,} groups {name}" for number, name in parts if number)
-        return f"{told} (zero-variance groups)"
+        numbers, counted = np.bincount(kinds, minlength=len(KINDS)), np.isin(kinds, (*DEAD, MIXED)).sum()
+        told = [f"{numbers[kind]:,} of {counted:,} groups {KINDS[kind]}" for kind in DEAD if numbers[kind]]
+        return f"{' and '.join(told)} (zero-variance groups)"
 
 
 Means = tuple[Counts, Floats]

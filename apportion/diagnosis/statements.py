@@ -17,8 +17,6 @@ MOST_REMEDIES = 3
 """Signs that are told with what to do."""
 HARMLESS = ("read as:", "columns not read:")
 """How doubts begin that change no figure."""
-AS_READ = ", as read (see ?)"
-"""What is said of figures beside another doubt."""
 COURSE = 0.2
 """The change of the share of dead groups from which on it is told as a course and not as a mean."""
 
@@ -47,7 +45,7 @@ def health_statements(found: RunHealth, full: bool = True) -> list[str]:
 
 def as_read(doubts: Sequence[str]) -> str:
     """Return what is said of each figure if one of ``doubts`` may change it."""
-    return AS_READ if any(not doubt.startswith(HARMLESS) for doubt in doubts) else ""
+    return ", as read (see ?)" if any(not doubt.startswith(HARMLESS) for doubt in doubts) else ""
 
 
 def waste_statement(found: Waste, doubts: Sequence[str] = ()) -> str:
@@ -56,7 +54,7 @@ def waste_statement(found: Waste, doubts: Sequence[str] = ()) -> str:
         return "Wasted: no group has two rewards or more, so nothing can be compared."
     whole, first, last = found.whole, found.over_time[0], found.over_time[-1]
     kinds = [f"{share(whole.groups[kind] / whole.compared)} {KINDS[kind]}" for kind in DEAD if whole.groups[kind]]
-    noise = 3 * math.sqrt(sum(1 / (4 * max(1, each.compared)) for each in (first, last)))
+    noise = 1.5 * math.sqrt(sum(1 / max(1, each.compared) for each in (first, last)))
     moved = ""
     if abs(last.dead_share - first.dead_share) >= max(COURSE, noise):
         moved = f"{share(first.dead_share)} at first and {share(last.dead_share)} at last, "

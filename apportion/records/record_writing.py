@@ -155,7 +155,9 @@ def _columns(part: RunRecord, ids: Array, texts: Array, binary: bool) -> dict[st
         "kept": array(np.r_[part.kept, False][rollout]),
         "written": with_nulls(part.written[at]),
     }
-    return columns | ({"correct": array(reward == 1, mask=np.isnan(reward))} if binary else {})
+    verdicts = next((each for each in part.components.values() if np.isin(each[~np.isnan(each)], (0, 1)).all()), None)
+    verdicts = reward if binary and verdicts is None else None if verdicts is None else np.r_[verdicts, np.nan][rollout]
+    return columns | ({} if verdicts is None else {"correct": array(verdicts == 1, mask=np.isnan(verdicts))})
 
 
 def with_nulls(values: Floats) -> Array:

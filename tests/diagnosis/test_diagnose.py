@@ -14,6 +14,7 @@ from apportion.cli.diagnosis_text import diagnosis_text
 from apportion.diagnosis import diagnose, given
 from apportion.diagnosis.beliefs import RECORDED, coarse, foresight_of
 from apportion.diagnosis.given import embedder_of, rates_of
+from apportion.diagnosis.statements import waste_statement
 from apportion.predictors import PrecomputedEmbeddings
 from apportion.runs.json_text import plain
 from tests.commands import printed, refuse_all, refused
@@ -57,8 +58,8 @@ def test_a_notebook_shows_what_was_found_with_every_text_escaped():
     found = diagnose(run_of(np.where(np.arange(100) % 2, 0.5, 0), visits=6))
     told = replace(found, name="<b>")._repr_html_()
     assert "Diagnosis of &lt;b&gt;" in told and "<b>" not in told
-    assert f"{found.waste.dead.value:.1%} of the groups were dead" in told and "<td>advice</td><td>1. " in told
-    assert "nothing to compare" in diagnose(record_of([[1.0], [np.nan]]))._repr_html_()
+    assert waste_statement(found.waste) in told and "<td>advice</td><td>1. " in told
+    assert "nothing can be compared" in diagnose(record_of([[1.0], [np.nan]]))._repr_html_()
 
 
 def test_the_recorded_belief_is_judged_beside_the_others():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from apportion.diagnosis import health_of
-from apportion.records import ScalarsOnlyError, open_run
+from apportion.records import ScalarsOnlyError, open_run, write_record
 from tests.commands import printed
 from tests.diagnosis.builders import record_of
 from tests.diagnosis.known_runs import (
@@ -242,6 +242,12 @@ def test_a_verdict_beside_the_reward_that_was_named_is_looked_at(tmp_path):
         record = open_run(jsonl(tmp_path / "run.jsonl", rows), **named)
         assert [sign.kind for sign in health_of(record).signs] == ["farming"]
         assert not any("the reward is" in doubt for doubt in record.doubts)
+
+
+def test_an_imported_log_keeps_the_verdict_beside_the_reward(tmp_path):
+    rows = rollouts(line(0.3, 0.95), correct=lambda s, r, rng: bool(rng.random() < 0.6 - 0.55 * s / STEPS))
+    write_record(open_run(jsonl(tmp_path / "run.jsonl", rows)), tmp_path / "log")
+    assert [sign.kind for sign in health_of(open_run(tmp_path / "log")).signs] == ["farming"]
 
 
 def test_groups_that_a_doubt_may_join_are_not_called_duplicates():
