@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from apportion.lab.report.results import SeedInterval
+from apportion.evaluation import seed_interval
 from apportion.runs.text_table import markdown_table
 
 ROOT = Path(__file__).parents[1]
@@ -144,8 +144,8 @@ def table(columns, rows):
 
 def spread(values, form):
     """Return the mean of ``values`` and the half width of its 95% interval, without the latter for a single value."""
-    found = SeedInterval.of(values)
-    return format(found.mean, form) + ("" if found.half_width is None else f" ± {format(found.half_width, form)}")
+    mean, half = map(float, seed_interval(values))
+    return format(mean, form) + (f" ± {format(half, form)}" if len(values) > 1 else "")
 
 
 def peak_mib(call):
