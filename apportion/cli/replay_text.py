@@ -11,7 +11,7 @@ from apportion.cli.lines import doubt_lines, wrapped
 from apportion.replay.cells import MEASURES
 from apportion.replay.notes import notes
 from apportion.replay.results import AllocatorReplay, Replay, SelectorReplay
-from apportion.report.replay_charts import allocator_row, selector_row
+from apportion.report.replay_tables import allocator_row, selector_row
 from apportion.runs.json_text import json_text
 from apportion.runs.text_table import text_table
 

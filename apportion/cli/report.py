@@ -14,8 +14,8 @@ from apportion.cli.options import Columns, Rewards, command_of, pairs_of, severa
 from apportion.cli.replay import rules_of
 from apportion.records import RunRecord, open_run
 from apportion.replay import Replay, replay
-from apportion.report import follow, json_of, page_of, read_sources, report_of, text_of
-from apportion.report.following import check_place, write_page
+from apportion.report import json_of, page_of, read_sources, report_of, text_of
+from apportion.report.page_file import check_place, write_page
 from apportion.runs.waiting import waiting
 from apportion.selection import SELECTORS
 from apportion.untrusted import one_line
@@ -41,13 +41,6 @@ def report(
         list[str] | None,
         typer.Option("--rules", metavar="RULE...", help="Add what these rules would have done, such as vip mixed."),
     ] = None,
-    refresh: Annotated[
-        float | None, typer.Option(help="Make the page again when a run has gone on, looking every so many seconds.")
-    ] = None,
-    until_step: Annotated[
-        int | None, typer.Option(help="With --refresh: end when a run has reached this step.")
-    ] = None,
-    timeout: Annotated[float | None, typer.Option(help="With --refresh: end after so many seconds.")] = None,
     price_per_hour: Annotated[
         float | None, typer.Option(help="The price of an hour of all GPUs of a run, to say what it cost.")
     ] = None,
@@ -60,23 +53,12 @@ def report(
     with usage_errors(ValueError, OSError):
         if as_text and as_json:
             raise ValueError("the output is a page, --text or --json, got both of these; leave one out")
-        if refresh is None and (until_step is not None or timeout is not None):
-            raise ValueError("--until-step and --timeout need --refresh, got none; add --refresh 5")
-        if refresh is not None and (as_text or as_json):
-            raise ValueError("--refresh makes a page again, got --text or --json; leave one out")
         names = several(rules)
         if rules:  # as in apportion replay, further rules may follow without an option
             further = [run for run in runs if str(run) in (ALLOCATORS | SELECTORS) and not run.exists()]
             runs, names = [run for run in runs if run not in further], [*names, *map(str, further)]
         replayed = partial(_replayed, names) if rules else None
         opened = partial(open_run, rewards=reward or [], columns=pairs_of(column, "--column"))
-        if refresh is not None:
-            pages = follow(
-                runs, out, refresh, until_step, timeout, advice, replayed, opened, price_per_hour=price_per_hour
-            )
-            for found in pages:
-                typer.echo(f"{out}: step {found.last_step}" if found.last_step >= 0 else f"{out}")
-            return
         is_page = not (as_text or as_json)
         if is_page:
             check_place(out, runs)

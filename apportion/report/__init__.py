@@ -1,12 +1,11 @@
 """Show runs: one HTML page that needs no network, or tables of text.
 
-``read_sources`` reads rollout logs, imported logs, group counts, lab studies, jobs of TRL and journals of votes. It
+``read_sources`` reads rollout logs, imported logs, group counts, lab studies and journals of votes. It
 returns a ``RunProfile`` for each run and a ``VoteProfile`` for each vote. ``report_of`` makes the charts and tables of
 them, and ``page_of``, ``text_of`` and ``json_of`` show these.
 """
 
 from apportion.report.charts import Chart, ReportTable
-from apportion.report.following import follow
 from apportion.report.page import page_of
 from apportion.report.profile import RunProfile, profile_of
 from apportion.report.report import RunReport, report_of
@@ -20,7 +19,6 @@ __all__ = [
     "RunProfile",
     "RunReport",
     "VoteProfile",
-    "follow",
     "json_of",
     "page_of",
     "profile_of",

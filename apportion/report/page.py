@@ -13,9 +13,11 @@ from apportion.report.report import RunReport
 from apportion.report.style import stylesheet
 from apportion.report.svg import draw
 
+SIDES = {"l": "", "r": ' class="r"'}
 
-def page_of(report: RunReport, refresh: float | None = None, now: datetime | None = None) -> str:
-    """Return the page. With ``refresh`` it loads itself again after so many seconds. ``now`` is the time at its foot.
+
+def page_of(report: RunReport) -> str:
+    """Return the page.
 
     All text is escaped, and a policy in the page forbids scripts, loads, forms and other styles than its own.
     """
@@ -23,14 +25,12 @@ def page_of(report: RunReport, refresh: float | None = None, now: datetime | Non
     style = stylesheet(known)
     allowed = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{allowed}'; base-uri 'none'; form-action 'none'"
-    seconds = None if refresh is None else max(round(refresh), 1)
-    again = "" if seconds is None else f'<meta http-equiv="refresh" content="{seconds}">'
-    stamp = (now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M:%S UTC")
+    stamp = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     title = "Where the rollouts went"
     return "\n".join(
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{policy}">{again}',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
             '<meta name="viewport" content="width=device-width,initial-scale=1">',
             '<meta name="color-scheme" content="light dark"><meta name="referrer" content="no-referrer">',
             f"<title>{title}: {escape(', '.join(report.names))}</title><style>{style}</style></head><body>",
@@ -42,14 +42,12 @@ def page_of(report: RunReport, refresh: float | None = None, now: datetime | Non
             f'<p class="note">{" ".join(_text(note) for note in report.notes)}</p>' if report.notes else "",
             "</header><main>",
             *map(_table, report.overviews),
-            _costs(report, known),
+            _costs(known),
             '<div class="grid-of-charts" id="charts" tabindex="-1">',
             *(_figure(chart, number) for number, chart in enumerate(report.charts)),
             "</div>",
             *(_folded(table) for table in report.tables),
-            f"</main><footer>Made by apportion report, {stamp}."
-            + ("" if seconds is None else f" This page is made again and loads itself every {seconds} seconds.")
-            + "</footer></body></html>\n",
+            f"</main><footer>Made by apportion report, {stamp}.</footer></body></html>\n",
         ]
     )
 
@@ -60,15 +58,14 @@ def _summary(report: RunReport, at: int) -> str:
     return f"<li><strong>{_text(report.names[at])}</strong>: {_text(report.summaries[at])}{more}</li>"
 
 
-def _costs(report: RunReport, known: tuple[str, ...]) -> str:
-    """Return the switch between costs. Unknown ones are shown and cannot be chosen."""
-    if not known:
+def _costs(known: tuple[str, ...]) -> str:
+    """Return the switch between the costs that are known."""
+    if len(known) < 2:
         return ""
     choices = [
-        f'<label><input type="radio" name="cost" id="cost-{key}"{" checked" if key == known[0] else ""}>{words}</label>'
-        if key in known
-        else f'<label class="off"><input type="radio" name="cost" disabled>{words} (not recorded)</label>'
-        for key, words in COSTS.items()
+        f'<label><input type="radio" name="cost" id="cost-{key}"{" checked" if key == known[0] else ""}>{COSTS[key]}'
+        "</label>"
+        for key in known
     ]
     return f'<fieldset class="switches"><legend>Against</legend>{"".join(choices)}</fieldset>'
 
@@ -78,31 +75,27 @@ def _figure(chart: Chart, number: int) -> str:
         f'<div class="scroll{f" over-{cost}" if cost else ""}">{draw(chart, cost, f"c{number}-{cost}")}</div>'
         for cost in chart.costs
     )
-    notes = "".join(f'<p class="note">{_text(note)}</p>' for note in chart.notes)
     caption = f"<figcaption><h2>{_text(chart.title)}</h2><p>{_text(chart.text)}</p></figcaption>"
     numbers = f"<details><summary>Numbers of this chart</summary>{_table(chart.table)}</details>"
-    return f'<figure id="{escape(chart.key)}">{caption}{drawings}{notes}{numbers}</figure>'
+    return f'<figure id="{escape(chart.key)}">{caption}{drawings}{numbers}</figure>'
 
 
 def _folded(table: ReportTable) -> str:
     heading = f"<summary><h2>{_text(table.caption)}</h2></summary>"
-    return f'<details class="section" open>{heading}{_table(table)}</details>'
+    notes = "".join(f'<p class="note">{_text(note)}</p>' for note in table.notes)
+    return f'<details class="section" open>{heading}{_table(table)}{notes}</details>'
 
 
 def _table(table: ReportTable) -> str:
     """Return a table, which scrolls sideways and takes the focus of the keyboard."""
     head, *rows = (
-        "".join(f"<{tag}{_side(side)}>{_text(cell)}</{tag[:2]}>" for cell, side in zip(row, table.align, strict=True))
+        "".join(f"<{tag}{SIDES[side]}>{_text(cell)}</{tag[:2]}>" for cell, side in zip(row, table.align, strict=True))
         for tag, row in [('th scope="col"', table.header), *(("td", row) for row in table.rows)]
     )
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(table.caption)}"><table>'
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(f'<tr>{row}</tr>' for row in rows)}</tbody></table></div>"
     )
-
-
-def _side(side: str) -> str:
-    return ' class="r"' if side == "r" else ""
 
 
 def _text(text: str) -> str:

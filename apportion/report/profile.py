@@ -10,16 +10,14 @@ import numpy as np
 from apportion.diagnosis.advice import AdviceList, advice_of
 from apportion.diagnosis.health import RunHealth, health_of
 from apportion.diagnosis.waste import KINDS, kinds_of, waste_of
-from apportion.predictors.counts import DiscountedCounts
 from apportion.records import RunRecord
-from apportion.replay.foresight import batches_of, foresee, sample_of
 from apportion.replay.intervals import Spanned
 from apportion.replay.population import OutcomePopulation
 from apportion.replay.results import Replay
 from apportion.report.calibration import Calibration, calibrate
 from apportion.report.curves import Curve, ratio, share_curve
 from apportion.report.wasted import WastedPrompt, wasted_prompts
-from apportion.types import Counts, Floats, Mask
+from apportion.types import Counts, Floats
 
 STRETCHES = 60
 """The most stretches that a run is divided into. Each is a point of its curves."""
@@ -35,9 +33,6 @@ BAND_NAMES = ("under 5%", "5 to 20%", "20 to 50%", "50 to 80%", "80 to 95%", "ov
 VISITS = 2
 """A prompt's success at a visit is estimated from its groups up to this many visits before and after."""
 
-FORESEEN_GROUPS = 64_000
-"""The most groups that predictions are replayed for."""
-
 ALL_RIGHT, ALL_WRONG, ALL_EQUAL = "all right", "all wrong", "all equal"
 DEAD_KINDS = {ALL_RIGHT: "all right", ALL_WRONG: "all wrong", ALL_EQUAL: "equal"}
 """Kinds of dead groups, with their names in a diagnosis. Rewards of ``ALL_EQUAL`` are graded."""
@@ -51,23 +46,20 @@ Replayer = Callable[[RunRecord], Replay]
 class RunTotals:
     """Totals of a run, or of all its seeds together. None is unknown.
 
-    ``dead`` is what is counted, rollouts or groups, the number of these in dead groups, whose rewards are all equal, by
-    kind, and the number of all. It is None if no group has two rewards. ``dead_share`` is the share of the rollouts
-    that arrived, with its 95% interval over prompts, and ``dead_tokens`` that of the tokens. ``last_step`` is the
-    latest step of any seed.
+    ``dead`` is the share of the ``unit``, rollouts or groups, in dead groups, whose rewards are all equal, with its 95%
+    interval over prompts if it is known. It is None if no group has two rewards. ``dead_kinds`` are its parts by kind,
+    and ``dead_tokens`` is the share of the tokens.
     """
 
-    seeds: int
     prompts: int | None
     steps: int
-    last_step: int
-    groups: int
     rollouts: int
     tokens: int | None
     hours: float | None
     success: float | None
-    dead: tuple[str, Mapping[str, float], int] | None
-    dead_share: Spanned | None = None
+    dead: Spanned | None
+    dead_kinds: Mapping[str, float]
+    unit: str = "rollouts"
     dead_tokens: float | None = None
 
 
@@ -80,22 +72,20 @@ class RunProfile:
         source: where it comes from.
         totals: totals.
         success: mean reward of the prompts in each stretch.
-        rewards: the least and the largest reward; they decide whether a mean is shown as a share.
+        shares: whether all rewards are from 0 to 1, so that a mean is shown as a share.
         held_out: exact success on held-out problems; None if it was not measured.
         dead: shares of the groups whose rewards are all equal, by kind.
         places: cumulative costs at the end of each stretch [B].
         bands: share of the rollouts of each stretch by band of difficulty [B, 6]; None if it is unknown.
         difficulty: what the difficulty of a prompt is here, in words.
         calibration: predicted against observed success; None without predictions.
-        foreseen: whether the predictions were not recorded, but replayed by discounted counts.
-        saved: share of the baseline's rollouts that were not needed to reach its final success, with its interval.
-        baseline: the arm that ``saved`` refers to.
         advice: what would have helped; None if it was not asked for.
         replay: what other rules would have done; None if none was asked for.
         wasted: prompts with the most rollouts in dead groups.
         binary: whether rewards are 0 and 1, so that their mean is a success rate.
         health: signs that the run is sick; None if it was not looked at.
         notes: what is unknown, in sentences.
+        style: its place on the page, which decides how it is drawn.
     """
 
     name: str
@@ -108,16 +98,14 @@ class RunProfile:
     bands: Floats | None
     difficulty: str = ""
     calibration: Calibration | None
-    rewards: tuple[float, float] = (0.0, 1.0)
-    foreseen: bool = False
-    saved: tuple[float, float, float] | None = None
-    baseline: str | None = None
+    shares: bool = True
     advice: AdviceList | None = None
     replay: Replay | None = None
     wasted: tuple[WastedPrompt, ...] = ()
     binary: bool = True
     health: RunHealth | None = None
     notes: tuple[str, ...] = ()
+    style: int = 0
 
 
 def profile_of(record: RunRecord, name: str, advice: bool = False, replayed: Replayer | None = None) -> RunProfile:
@@ -129,17 +117,18 @@ def profile_of(record: RunRecord, name: str, advice: bool = False, replayed: Rep
     count = int(stretch.max(initial=-1)) + 1
     ends, middles = _costs(record, stretch, count)
     groups = np.bincount(stretch[record.trials > 1], minlength=count).astype(float)
+    kinds = kinds_of(record)
     dead = {
-        kind: np.bincount(stretch[mask], minlength=count).astype(float) for kind, mask in dead_kinds(record).items()
+        kind: np.bincount(stretch[kinds == KINDS.index(name)], minlength=count).astype(float)
+        for kind, name in DEAD_KINDS.items()
     }
     health = health_of(record)
-    known = record.reward[~np.isnan(record.reward)]
     return RunProfile(
         name=name,
         source=record.source,
         totals=_totals(record, ends),
         success=_success(record, stretch, count, middles),
-        rewards=(float(known.min()), float(known.max())) if len(known) else (0.0, 1.0),
+        shares=not ((record.reward < 0) | (record.reward > 1)).any(),
         dead={
             kind: share_curve(middles, number, groups)
             for kind, number in dead.items()
@@ -152,7 +141,6 @@ def profile_of(record: RunRecord, name: str, advice: bool = False, replayed: Rep
             "visits before and after."
         ),
         calibration=_calibration(record),
-        foreseen=bool(np.isnan(record.predicted).all()),
         advice=advice_of(record, health=health) if advice else None,
         replay=None if replayed is None else replayed(record),
         wasted=wasted_prompts(record),
@@ -160,12 +148,6 @@ def profile_of(record: RunRecord, name: str, advice: bool = False, replayed: Rep
         health=health,
         notes=tuple(_notes(record, ends)),
     )
-
-
-def dead_kinds(record: RunRecord) -> dict[str, Mask]:
-    """Return which groups [N] of two rewards or more have equal ones only: all 1, all 0, or equal graded ones."""
-    kinds = kinds_of(record)
-    return {kind: kinds == KINDS.index(name) for kind, name in DEAD_KINDS.items()}
 
 
 def band_of(success: Floats) -> Counts:
@@ -240,14 +222,8 @@ def _bands(record: RunRecord, stretch: Counts, count: int) -> Floats | None:
 
 
 def _calibration(record: RunRecord) -> Calibration | None:
-    """Return the calibration of the recorded predictions; without them, that of counts that are replayed."""
-    if not record.binary or not len(record.step):
-        return None
-    predicted = record.predicted
-    if np.isnan(predicted).all():
-        record = sample_of(record, FORESEEN_GROUPS)
-        predicted = foresee(DiscountedCounts(), record, batches_of(record)).mean
-    return calibrate(predicted, record.totals, record.trials, record.prompt)
+    """Return the calibration of the recorded predictions; None without any."""
+    return calibrate(record.predicted, record.totals, record.trials, record.prompt) if record.binary else None
 
 
 def _totals(record: RunRecord, ends: Mapping[str, Floats]) -> RunTotals:
@@ -255,19 +231,14 @@ def _totals(record: RunRecord, ends: Mapping[str, Floats]) -> RunTotals:
     waste = waste_of(record)
     lost = dict(zip(KINDS, waste.whole.rollouts, strict=True))
     return RunTotals(
-        seeds=1,
         prompts=len(np.unique(record.prompt)),
         steps=len(np.unique(record.step)),
-        last_step=int(record.step[-1]),
-        groups=len(record.step),
         rollouts=int(record.asked.sum()),
         tokens=int(ends["tokens"][-1]) if "tokens" in ends else None,
         hours=float(ends["hours"][-1]) if "hours" in ends else None,
         success=float(np.nanmean(record.shares)) if (record.trials > 0).any() else None,
-        dead=("rollouts", {kind: lost[name] for kind, name in DEAD_KINDS.items()}, len(record.reward))
-        if (record.trials > 1).any()
-        else None,
-        dead_share=waste.rollouts,
+        dead=waste.rollouts if (record.trials > 1).any() else None,
+        dead_kinds={kind: lost[name] / max(len(record.reward), 1) for kind, name in DEAD_KINDS.items()},
         dead_tokens=waste.tokens.value if "tokens" in ends and waste.tokens is not None else None,
     )
 

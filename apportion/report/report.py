@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from apportion.diagnosis.statements import advice_statements, health_statements
 from apportion.report.charts import Chart, ReportTable, hours
 from apportion.report.profile import RunProfile, RunTotals
-from apportion.report.training_charts import runs_table, summary_of, training_charts, wasted_table
-from apportion.report.vote_charts import vote_charts, vote_summary, votes_table
+from apportion.report.training_charts import run_tables, runs_table, summary_of, training_charts
+from apportion.report.vote_charts import right_chart, vote_summary, votes_table
 from apportion.report.votes import VoteProfile
 
 
@@ -26,7 +26,6 @@ class RunReport:
         overviews: the table of runs, and the table of votes.
         charts: the charts.
         tables: tables that belong to no chart.
-        last_step: the last step of any run; -1 without any.
     """
 
     names: tuple[str, ...]
@@ -36,7 +35,6 @@ class RunReport:
     overviews: tuple[ReportTable, ...]
     charts: tuple[Chart, ...]
     tables: tuple[ReportTable, ...]
-    last_step: int
 
 
 def report_of(profiles: Sequence[RunProfile | VoteProfile], price_per_hour: float | None = None) -> RunReport:
@@ -48,19 +46,19 @@ def report_of(profiles: Sequence[RunProfile | VoteProfile], price_per_hour: floa
         raise ValueError(f"price_per_hour must be at least 0, got {price_per_hour}; give that of all GPUs of the run")
     if not profiles:
         raise ValueError("a report needs a run, got none; name one")
-    runs = [(place, each) for place, each in enumerate(profiles) if isinstance(each, RunProfile)]
-    votes = [(place, each) for place, each in enumerate(profiles) if isinstance(each, VoteProfile)]
-    overviews = [runs_table([run for _, run in runs])] if runs else []
-    overviews += [votes_table([vote for _, vote in votes])] if votes else []
+    profiles = [replace(each, style=place) for place, each in enumerate(profiles)]
+    runs = [each for each in profiles if isinstance(each, RunProfile)]
+    votes = [each for each in profiles if isinstance(each, VoteProfile)]
+    overviews = [runs_table(runs)] if runs else []
+    overviews += [votes_table(votes)] if votes else []
     return RunReport(
         names=tuple(each.name for each in profiles),
         summaries=tuple(summary_of(each) if isinstance(each, RunProfile) else vote_summary(each) for each in profiles),
         decisions=tuple(tuple(_decisions(each, price_per_hour)) for each in profiles),
-        notes=tuple(_notes([run for _, run in runs])),
+        notes=tuple(_notes(runs)),
         overviews=tuple(overviews),
-        charts=tuple(chart for chart in (*training_charts(runs), *vote_charts(votes)) if chart.series),
-        tables=tuple(wasted_table(run) for _, run in runs if run.wasted),
-        last_step=max((run.totals.last_step for _, run in runs), default=-1),
+        charts=tuple(chart for chart in (*training_charts(runs), right_chart(votes)) if chart.series),
+        tables=tuple(table for run in runs for table in run_tables(run)),
     )
 
 
@@ -81,10 +79,11 @@ def _cost(totals: RunTotals, price: float) -> str:
         return "Cost: unknown, because the time of the steps was not recorded."
     spent = totals.hours * totals.steps / (totals.steps - 1)  # the log has the ends of steps
     text = f"Cost: {price * spent:,.2f} for {hours(spent)} hours"
-    dead = totals.dead_tokens if totals.dead_tokens is not None else totals.dead_share and totals.dead_share.value
+    dead, unit = totals.dead_tokens, "completion tokens"
+    if dead is None:
+        dead, unit = totals.dead and totals.dead.value, "rollouts"
     if dead is None or not math.isfinite(dead):
         return f"{text}."
-    unit = "completion tokens" if totals.dead_tokens is not None else "rollouts"
     return f"{text}; {price * spent * dead:,.2f} of that went into dead groups, by their {unit}."
 
 

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from apportion.evaluation import seed_interval
 from apportion.records.importing.files import parsed
-from apportion.report.calibration import Calibration
-from apportion.report.curves import Curve, mean_curve, plain_curve, ratio, resampled, share_curve
+from apportion.replay.intervals import Spanned
+from apportion.report.calibration import Calibration, calibrate
+from apportion.report.curves import Curve, mean_curve, plain_curve, resampled, share_curve
 from apportion.report.profile import ALL_RIGHT, ALL_WRONG, RunProfile, RunTotals, band_shares, stretches_of
 from apportion.rows import json_row, text_lines
-from apportion.toml import load
 from apportion.types import Counts, Floats
 
-METRICS, CONFIG = "metrics.jsonl", "config.toml"
+METRICS = "metrics.jsonl"
 SEED = re.compile(r"(.+)-seed(\d+)")
 
 LISTS = ("p", "predicted", "counts")
@@ -49,21 +49,17 @@ def study_profiles(folder: Path) -> list[RunProfile]:
     for each in folders:
         match = SEED.fullmatch(each.name)
         run = _LabRun(each / METRICS)
-        if run.steps:
+        if run.count:
             arms.setdefault(match[1] if match else each.name, []).append(run)
     if not arms:
         raise ValueError(f"{folder} must hold runs with steps, got none so far; wait for the first step")
-    baseline = load(folder / CONFIG).get("baseline") if (folder / CONFIG).is_file() else None
-    before = arms.get(baseline) if isinstance(baseline, str) else None
-    found = [_profile(arm, runs, None if arm == baseline else before, baseline) for arm, runs in arms.items()]
-    return sorted(found, key=lambda profile: profile.name != baseline)
+    return [_profile(arm, runs) for arm, runs in arms.items()]
 
 
 class _LabRun:
     """The metrics of one run.
 
     Args:
-        steps: number of steps.
         spent: cumulative costs at each step [S].
         groups: groups of each step [S].
         dead: share of dead groups in each step by kind [S]. All right are those neither informative nor all wrong.
@@ -74,13 +70,13 @@ class _LabRun:
     """
 
     def __init__(self, path: Path) -> None:
-        records = _read(path)
+        lines = [each for each in text_lines(path) if each[1].endswith(b"\n")]  # the last one may be torn
+        records = [json_row(path, *each, parsed) for each in lines]
         steps = [each for each in records if "counts" in each]
         column = {key: _column(path, steps, key) for key in BOUNDS if key != "success"}
         sizes = [{len(each[key]) for key in LISTS} for each in steps]
         if any(len(size) > 1 or 0 in size for size in sizes):
             raise _other(path)
-        self.steps = len(steps)
         self.spent = {key: column[key] for key in ("rollouts", "tokens")}
         self.spent["hours"] = np.cumsum(column["cpu_seconds"]) / 3600
         self.groups = np.array([np.count_nonzero(each["counts"]) for each in steps], np.int64)
@@ -98,7 +94,7 @@ class _LabRun:
 
     def places(self) -> dict[str, Floats]:
         """Return cumulative costs at the end of each stretch [B]."""
-        last = np.searchsorted(self.stretch, np.arange(self.count), side="right") - 1
+        last = np.flatnonzero(np.diff(self.stretch, append=self.count))
         return {key: values[last] for key, values in self.spent.items()}
 
     def sums(self, values: Floats | Counts) -> Floats:
@@ -110,11 +106,12 @@ class _LabRun:
         return share_curve(self.places(), self.sums(self.groups * self.dead[kind]), self.sums(self.groups))
 
 
-def _profile(arm: str, runs: Sequence[_LabRun], before: Sequence[_LabRun] | None, baseline: Any) -> RunProfile:
+def _profile(arm: str, runs: Sequence[_LabRun]) -> RunProfile:
     held_out = [run.held_out for run in runs if run.held_out is not None]
     single = all(run.counts.max() <= 1 for run in runs)
     kinds = () if single else (ALL_RIGHT, ALL_WRONG)
-    groups = int(sum(run.groups.sum() for run in runs))
+    groups = sum(int(run.groups.sum()) for run in runs)
+    dead = {kind: float(sum(run.groups @ run.dead[kind] for run in runs)) / groups for kind in kinds}
     notes = ["Hours are CPU time of the steps."] + ([] if len(runs) > 1 else ["One seed, so no interval over seeds."])
     if single:
         notes.append("Groups of one rollout have no other to be equal to, so none is called dead.")
@@ -124,18 +121,15 @@ def _profile(arm: str, runs: Sequence[_LabRun], before: Sequence[_LabRun] | None
         name=arm,
         source=f"lab study, {len(runs)} seed{'s' * (len(runs) > 1)}",
         totals=RunTotals(
-            seeds=len(runs),
             prompts=None,
-            steps=sum(run.steps for run in runs),
-            last_step=max(run.steps for run in runs),
-            groups=groups,
+            steps=sum(len(run.reward) for run in runs),
             rollouts=sum(int(run.spent["rollouts"][-1]) for run in runs),
             tokens=sum(int(run.spent["tokens"][-1]) for run in runs),
             hours=float(sum(run.spent["hours"][-1] for run in runs)),
             success=float(np.concatenate([run.reward for run in runs]).mean()),
-            dead=None
-            if single
-            else ("groups", {kind: float(sum(run.groups @ run.dead[kind] for run in runs)) for kind in kinds}, groups),
+            dead=None if single else Spanned(sum(dead.values()), np.nan, np.nan),
+            dead_kinds=dead,
+            unit="groups",
         ),
         success=success,
         held_out=mean_curve(held_out) if len(held_out) == len(runs) else None,
@@ -144,8 +138,6 @@ def _profile(arm: str, runs: Sequence[_LabRun], before: Sequence[_LabRun] | None
         bands=_bands(runs, each),
         difficulty="A prompt's difficulty is its exact probability of success at that step.",
         calibration=_calibration(runs),
-        saved=None if before is None else _saved(runs, before),
-        baseline=None if before is None else baseline,
         notes=tuple(notes),
     )
 
@@ -161,57 +153,18 @@ def _bands(runs: Sequence[_LabRun], curves: Sequence[Curve]) -> Floats:
 
 
 def _calibration(runs: Sequence[_LabRun]) -> Calibration | None:
-    """Return the mean exact success in each tenth of the prediction, with Student's interval over seeds.
+    """Return the calibration against exact success, whose interval counts each seed as a cluster.
 
     None if the rule predicts nothing, so that it believes 0.5 of every prompt.
     """
-    if all((run.predicted == 0.5).all() for run in runs):
+    predicted, p = (np.concatenate([getattr(run, name) for run in runs]) for name in ("predicted", "p"))
+    if (predicted == 0.5).all():
         return None
-    tables = []
-    for run in runs:
-        tenth = np.clip((run.predicted * 10).astype(int), 0, 9)
-        tables.append([np.bincount(tenth, values, minlength=10) for values in (None, run.predicted, run.p)])
-    number, predicted, p = np.array(tables, float).transpose(1, 0, 2)  # [S, 10] each
-    groups = number.sum(axis=0)
-    has = groups > 0
-    means = np.divide(p, number, out=np.full(p.shape, np.nan), where=number > 0)
-    half = seed_interval(means)[1][has]  # nan unless every seed has the tenth
-    observed = ratio(p.sum(axis=0), groups)[has]
-    return Calibration(
-        curve=Curve(
-            {"": ratio(predicted.sum(axis=0), groups)[has]},
-            observed,
-            np.maximum(observed - half, 0),
-            np.minimum(observed + half, 1),
-        ),
-        groups=groups[has].astype(np.int64),
-        error=float(np.mean([((run.predicted - run.p) ** 2).mean() for run in runs])),
-        error_name="mean squared error against exact success",
-    )
-
-
-def _saved(runs: Sequence[_LabRun], before: Sequence[_LabRun]) -> tuple[float, float, float] | None:
-    """Return the share of the baseline's rollouts that were not needed to reach its final success, by pairs of seeds.
-
-    Returns None if the numbers of seeds differ, if a seed never reaches it, or if the baseline did not learn.
-    """
-    if len(runs) != len(before):
-        return None
-    shares = []
-    for mine, other in ((run.held_out, base.held_out) for run, base in zip(runs, before, strict=True)):
-        if mine is None or other is None or other.y[-1] <= other.y[0] or mine.y.max() < other.y[-1]:
-            return None
-        first = int(np.argmax(mine.y >= other.y[-1]))
-        around = slice(max(0, first - 1), first + 1)
-        place = np.interp(other.y[-1], mine.y[around], mine.x["rollouts"][around])
-        shares.append(1 - place / other.x["rollouts"][-1])
-    mean, half = seed_interval(np.array(shares))
-    return float(mean), float(mean - half), float(mean + half)
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    """Return the records at ``path``, without a torn last line."""
-    return [json_row(path, line, text, parsed) for line, text in text_lines(path) if text.endswith(b"\n")]
+    seed = np.repeat(np.arange(len(runs)), [len(run.p) for run in runs])
+    found = calibrate(predicted, p, np.ones(len(p), np.int64), seed)
+    assert found  # there are predictions
+    error = float(((predicted - p) ** 2).mean())
+    return replace(found, error=error, error_name="mean squared error against exact success")
 
 
 def _column(path: Path, records: Sequence[Mapping[str, Any]], key: str) -> Floats:

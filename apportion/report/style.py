@@ -47,7 +47,6 @@ fieldset{border:0;margin:0;padding:0;display:flex;flex-wrap:wrap;gap:4px 14px;al
 legend{float:left;padding:0;margin-right:12px;color:var(--quiet)}
 fieldset label{display:inline-flex;gap:6px;align-items:center;min-height:28px}
 input{accent-color:var(--focus);width:16px;height:16px;margin:0}
-label.off{color:var(--quiet)}
 .grid-of-charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,560px),1fr));
 gap:40px 32px;margin:32px 0}
 figure{margin:0;min-width:0}
@@ -67,7 +66,6 @@ details.section{margin:24px 0;font-size:1rem}details.section .scroll{max-height:
 summary h2{display:inline;color:var(--text)}
 summary{cursor:pointer;padding:4px 0;color:var(--quiet);width:fit-content}
 .note{font-size:.9rem;color:var(--quiet)}
-figure .note{margin-top:8px}
 footer{padding:16px 24px 40px;font-size:.9rem}
 svg text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;fill:var(--text)}
 svg .name{paint-order:stroke;stroke:var(--ground);stroke-width:3px}
@@ -76,8 +74,6 @@ svg .tick,svg .label{fill:var(--quiet)}
 .axis{stroke:var(--quiet);stroke-width:1;fill:none}
 .line{fill:none;stroke-width:2;stroke-linejoin:round}
 .band{opacity:.16;stroke:none}
-.whisker{stroke-width:1.6;fill:none}
-.whisker.d1,.whisker.d2,.whisker.d3{stroke-dasharray:none}
 .mark{stroke-width:1.8;fill:var(--ground)}
 .leader{fill:none;stroke:var(--quiet);stroke-width:1;opacity:.55}
 .diagonal{stroke:var(--quiet);stroke-width:1.4;stroke-dasharray:1 4;stroke-linecap:round;fill:none}

@@ -1,4 +1,4 @@
-"""Charts as SVG: lines with bands, and bars. Colours are left to CSS.
+"""Charts as SVG: lines with bands. Colours are left to CSS.
 
 Series differ in colour, dashes and a label at their end, so that no colour is needed to tell them apart.
 """
@@ -30,13 +30,12 @@ LEFT, RIGHT, TOP, BOTTOM = 46.0, 136.0, 24.0, 40.0
 
 def draw(chart: Chart, cost: str, id: str) -> str:
     """Return the chart over one of its costs as an SVG element, whose title and description have ids from ``id``."""
-    height, parts = _bars(chart) if chart.form == "bars" else (HEIGHT, _lines(chart, cost))
     over = f", over {COSTS[cost]}" if cost else ""
     return (
-        f'<svg class="chart" role="img" aria-labelledby="{id}-t {id}-d" viewBox="0 0 {WIDTH:g} {height:g}" '
-        f'width="{WIDTH:g}" height="{height:g}">'
+        f'<svg class="chart" role="img" aria-labelledby="{id}-t {id}-d" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" '
+        f'width="{WIDTH:g}" height="{HEIGHT:g}">'
         f'<title id="{id}-t">{escape(chart.title + over)}</title>'
-        f'<desc id="{id}-d">{escape(f"{chart.text} {chart.detail}".strip())}</desc>{"".join(parts)}</svg>'
+        f'<desc id="{id}-d">{escape(chart.text)}</desc>{"".join(_lines(chart, cost))}</svg>'
     )
 
 
@@ -54,11 +53,11 @@ def _lines(chart: Chart, cost: str) -> Iterator[str]:
     """Yield the axes, and each series that is known over ``cost``: its band, its line, its markers and its name."""
     shown = [each for each in chart.series if cost in each.curve.x]
     heights = [values for each in shown for values in (each.curve.y, each.curve.low, each.curve.high)]
-    low, high = (0.0, 1.0) if chart.unit else span(np.concatenate(heights), chart.from_zero)
+    low, high = span(np.concatenate(heights), chart.from_zero) if cost else (0.0, 1.0)
     if chart.percent:
         low, high = max(low, 0.0), min(high, 1.0)
     widest = max(float(each.curve.x[cost].max(initial=0)) for each in shown)
-    x = Scale(0.0, 1.0 if chart.x_percent else widest or 1.0, LEFT, WIDTH - RIGHT)
+    x = Scale(0.0, (widest if cost else 1.0) or 1.0, LEFT, WIDTH - RIGHT)
     y = Scale(low, max(high, low + 1e-9), HEIGHT - BOTTOM, TOP)
     for value in ticks(y.low, y.high, 6):
         height = y.of(value)
@@ -67,12 +66,11 @@ def _lines(chart: Chart, cost: str) -> Iterator[str]:
     for value in ticks(x.low, x.high, 6):
         place = x.of(value)
         yield _path("axis", f"M{place:.1f} {y.start:g}v4")
-        yield _words("tick", place, y.start + 17, _short(value, chart.x_percent), "middle")
+        yield _words("tick", place, y.start + 17, _short(value, not cost), "middle")
     yield _path("axis", f"M{x.start:g} {y.start:g}H{x.end:g}")
     yield _words("label", (x.start + x.end) / 2, HEIGHT - 5, COSTS.get(cost, chart.x_label), "middle")
     yield _words("label", 2, 12, chart.y_label)
-    yield _words("label", x.end + 11, 12, chart.layer_label)
-    if chart.diagonal:
+    if not cost:
         yield _path("diagonal", _through(x.of(np.array([0.0, 1.0])), y.of(np.array([0.0, 1.0]))))
     yield from (_band(each, x.of(each.curve.x[cost]), y) for each in shown)
     ends = []
@@ -95,30 +93,6 @@ def _band(each: ChartSeries, at: Floats, y: Scale) -> str:
         for part in _runs(np.isfinite(low) & np.isfinite(high))
     ]
     return _path(f"band f{each.style % STYLES}", "".join(areas)) if areas else ""
-
-
-def _bars(chart: Chart) -> tuple[float, list[str]]:
-    """Return the height, and a row for each series with a value: its name, a dot, its interval, and its value."""
-    shown = [each for each in chart.series if np.isfinite(each.curve.y[0])]
-    low, high = span(np.concatenate([[0.0], *([*each.curve.y, *each.curve.low, *each.curve.high] for each in shown)]))
-    bottom = 44.0 * len(shown) + 14
-    x = Scale(low, max(high, low + 1e-9), 12, WIDTH - 60)
-    drawn = []
-    for value in ticks(x.low, x.high, 5):
-        place = x.of(value)
-        drawn.append(_path("axis" if value == 0 else "grid", f"M{place:.1f} 6V{bottom:g}"))
-        drawn.append(_words("tick", place, bottom + 16, _short(value, chart.percent), "middle"))
-    for row, (each, name) in enumerate(zip(shown, short_names([each.name for each in shown]), strict=True), start=1):
-        height, value = 44.0 * row - 8, float(each.curve.y[0])
-        drawn.append(_words("name", 16, height - 14, _cut(name, WIDTH - 20)))
-        if np.isfinite(each.curve.low[0]):
-            ends = x.of(each.curve.low[0]), x.of(each.curve.high[0])
-            drawn.append(_path(f"whisker {_classes(each.style)}", f"M{ends[0]:.1f} {height}H{ends[1]:.1f}"))
-        drawn.append(_marker(each.style, x.of(value), height))
-        text = _short(round(value, 3) if chart.percent else value, chart.percent)
-        drawn.append(_words("tick", WIDTH - 4, height + 4, text, "end"))
-    drawn.append(_words("label", (x.start + x.end) / 2, bottom + 33, chart.x_label, "middle"))
-    return bottom + 38, drawn
 
 
 def _marker(style: int, x: float, y: float) -> str:

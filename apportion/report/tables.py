@@ -17,12 +17,12 @@ TEXT_ROWS = 6
 """The most rows of a run in a table of text, evenly spaced."""
 
 
-def text_of(report: RunReport, terminal: bool = False) -> str:
-    """Return the report as tables of text. Long tables are thinned out. A ``terminal`` gets the same as a file."""
+def text_of(report: RunReport) -> str:
+    """Return the report as tables of text. Long tables are thinned out."""
     blocks = [_summary(report)]
     blocks += [_table(table) for table in report.overviews]
     blocks += [_chart(chart) for chart in report.charts]
-    blocks += [f"{one_line(table.caption)}\n{_table(table)}" for table in report.tables]
+    blocks += ["\n".join([*map(one_line, (table.caption, *table.notes)), _table(table)]) for table in report.tables]
     return "\n\n".join(blocks)
 
 
@@ -52,8 +52,7 @@ def _summary(report: RunReport) -> str:
 
 
 def _chart(chart: Chart) -> str:
-    words = [one_line(chart.title), one_line(f"{chart.text} {chart.detail}".strip()), *map(one_line, chart.notes)]
-    return "\n".join([*words, _table(chart.table)])
+    return "\n".join([*map(one_line, (chart.title, chart.text)), _table(chart.table)])
 
 
 def _table(table: ReportTable) -> str:

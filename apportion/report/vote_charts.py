@@ -6,22 +6,28 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from apportion.report.charts import Chart, ChartSeries, ReportTable, calibration_chart, count, percent, table_of
-from apportion.report.curves import Curve, plain_curve, wilson
+from apportion.report.calibration import calibrate
+from apportion.report.charts import Chart, ChartSeries, ReportTable, count, percent, table_of
 from apportion.report.votes import VoteProfile
 from apportion.types import Counts, Floats
 
-Styled = Sequence[tuple[int, VoteProfile]]
-"""Votes with their places in the table of runs, which decide how they are drawn."""
 
-POINTS = 200
-"""The most points of a curve over numbers of samples."""
-
-
-def vote_charts(votes: Styled) -> list[Chart]:
-    """Return the charts of ``votes``, without those of no values."""
-    votes = [(style, vote) for style, vote in votes if len(vote.samples)]
-    return [_samples(votes), _right(votes)]
+def right_chart(votes: Sequence[VoteProfile]) -> Chart:
+    """Return the share of right answers by tenth of the votes for the winner."""
+    series = []
+    for vote in votes:
+        known = np.isfinite(vote.correct)
+        found = calibrate(vote.share, np.where(known, vote.correct, 0), known.astype(np.int64), np.arange(len(known)))
+        if found is not None:
+            series.append(ChartSeries(vote.name, vote.style, found.curve, {"questions": [*map(count, found.groups)]}))
+    text = (
+        "The share of right answers among questions with a known answer, by tenth of the winner's share, with Wilson's "
+        "95% interval."
+    )
+    return Chart(
+        "right", "Right answers by the votes for the winner", text, tuple(series), "share of right answers",
+        "winner's share of its votes", "vote",
+    )  # fmt: skip
 
 
 def votes_table(votes: Sequence[VoteProfile]) -> ReportTable:
@@ -34,8 +40,8 @@ def votes_table(votes: Sequence[VoteProfile]) -> ReportTable:
         "questions",
         "not finished",
         "samples",
-        "of full votes",
         "saved",
+        "full votes",
         "votes for the winner",
         "accuracy",
     )
@@ -45,8 +51,8 @@ def votes_table(votes: Sequence[VoteProfile]) -> ReportTable:
             count(len(vote.samples)),
             count(vote.open_questions),
             count(vote.samples.sum()),
-            count(None if vote.max_samples is None else vote.max_samples * len(vote.samples)),
             percent(vote.saved, 1),
+            count(None if vote.max_samples is None else (vote.samples >= vote.max_samples).sum()),
             percent(_mean(vote.share), 1),
             percent(_mean(vote.correct), 1),
             *(_lost(own, vote.samples) for own in (vote.failed, vote.unparsed, vote.truncated)),
@@ -63,49 +69,7 @@ def vote_summary(vote: VoteProfile) -> str:
     text = f"{count(vote.samples.sum())} samples answered {count(len(vote.samples))} questions"
     if vote.saved is not None:
         text += f", {percent(vote.saved)} fewer than full votes of {vote.max_samples}"
-    agreement = _mean(vote.share)
-    if agreement is not None:
-        text += f". On average {round(100 * agreement)} of 100 votes went to the winner"
-    if vote.open_questions:
-        text += f". Not finished: {count(vote.open_questions)}, with {count(vote.open_samples)} samples"
     return f"{text}."
-
-
-def _samples(votes: Styled) -> Chart:
-    full = "; ".join(f"{vote.name}: {vote.max_samples}" for _, vote in votes if vote.max_samples is not None)
-    text = "The share of the questions that were answered with this number of samples or fewer."
-    text += f" A full vote takes {full}." if full else ""
-    series = []
-    for style, vote in votes:
-        most = vote.max_samples or vote.samples.max()
-        places = np.unique(np.linspace(0, most, min(most, POINTS) + 1).astype(int))
-        shares = np.searchsorted(np.sort(vote.samples), places, side="right") / len(vote.samples)
-        series.append(ChartSeries(vote.name, style, plain_curve({"": places.astype(float)}, shares)))
-    return Chart(
-        "samples", "Samples by question", text, "lines", tuple(series), x_label="samples",
-        y_label="share of questions", label="vote", unit=True,
-    )  # fmt: skip
-
-
-def _right(votes: Styled) -> Chart:
-    """Return the share of right answers by fifth of the votes for the winner."""
-    series = []
-    for style, vote in votes:
-        known = np.isfinite(vote.share) & np.isfinite(vote.correct)
-        share, correct = vote.share[known], vote.correct[known]
-        fifth = np.clip((share * 5).astype(int), 0, 4)
-        number = np.bincount(fifth, minlength=5).astype(float)
-        has = number > 0
-        mean, right = (np.bincount(fifth, values, minlength=5)[has] / number[has] for values in (share, correct))
-        if len(share):
-            curve = Curve({"": mean}, right, *wilson(right, number[has]))
-            series.append(ChartSeries(vote.name, style, curve, {"questions": [*map(count, number[has])]}))
-    text = (
-        "The share of right answers among questions with a known answer, by fifth of the winner's share, with Wilson's "
-        "95% interval."
-    )
-    labels = ("winner's share of its votes", "share of right answers", "vote")
-    return calibration_chart("right", "Right answers by the votes for the winner", text, series, labels)
 
 
 def _lost(numbers: Counts, samples: Counts) -> str:

@@ -28,10 +28,10 @@ class VoteProfile:
         samples: samples that were counted for each question [V].
         share: the winner's share of its votes [V], nan without votes.
         correct: 1 if the answer is right, 0 if it is wrong, nan if no right answer is known [V].
-        tokens: completion tokens of each question [V], nan if the server gave no count.
         failed, unparsed, truncated: samples that never arrived, that held no answer, and that were cut off [V].
         open_questions: questions that have samples and are not finished.
         open_samples: their samples.
+        style: its place on the page, which decides how it is drawn.
     """
 
     name: str
@@ -39,12 +39,12 @@ class VoteProfile:
     samples: Counts
     share: Floats
     correct: Floats
-    tokens: Floats
     failed: Counts
     unparsed: Counts
     truncated: Counts
     open_questions: int
     open_samples: int
+    style: int = 0
 
     @property
     def saved(self) -> float | None:
@@ -81,7 +81,6 @@ def vote_profile(path: Path, name: str) -> VoteProfile:
         samples=column("samples", np.int64),
         share=column("share"),
         correct=column("correct"),
-        tokens=column("completion_tokens"),
         failed=column("failed", np.int64),
         unparsed=column("unparsed", np.int64),
         truncated=column("truncated", np.int64),

@@ -1,22 +1,17 @@
-"""The command: a page, tables or JSON; wrong input ends with code 2 and one line; a run is followed to a clean end."""
+"""The command: a page, tables or JSON; wrong input ends with code 2 and one line."""
 
 import errno
 import os
-import signal
 import stat
-import subprocess
-import sys
-import threading
-import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from apportion.records import write_record
-from apportion.report import follow, following
+from apportion.report import page_file
 from tests.commands import parsed, printed, refuse_all, refused
-from tests.report.builders import make_record, make_study, make_vote, write_run
+from tests.report.builders import make_record, make_study, make_vote
 
 pytest.importorskip("pyarrow")
 
@@ -38,11 +33,12 @@ def test_a_page_is_written_and_summed_up(tmp_path, log):
 def test_rules_are_replayed_by_name(tmp_path):
     write_record(make_record(steps=40, prompts=8), tmp_path / "log")
     given = "report", tmp_path / "log"
-    charts = parsed(*given, "--rules", "vip,mixed", "--rules", "inverse_variance")["charts"]
-    assert [each["name"] for each in charts["rules_1"]["series"]] == ["vip", "inverse_variance"]
-    assert [each["name"] for each in charts["choices_1"]["series"]] == ["mixed"]
+    tables = parsed(*given, "--rules", "vip,mixed", "--rules", "inverse_variance")["tables"]
+    rules, choices = (tables[f"{kind} replayed on log"] for kind in ("Rules", "Choices"))
+    assert [each["rule"] for each in rules] == ["as recorded", "vip", "inverse_variance"]
+    assert [each["choice"] for each in choices] == ["shuffled", "mixed"]
     listed = parsed(*given, "--rules", "vip", "mixed", "inverse_variance")
-    assert listed["charts"] == charts, "rules are listed as in apportion replay"
+    assert listed["tables"] == tables, "rules are listed as in apportion replay"
     assert parsed(*given, "--rules", "vip,")
     wrong = """
         mixed        => exists, got mixed
@@ -62,13 +58,6 @@ def test_options_that_do_not_go_together_are_refused(log, tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     wrong = """
         --text --json     => leave one out
-        --timeout 1       => need --refresh
-        --refresh 1 --text => leave one out
-        --refresh 0       => refresh must be a positive number
-        --refresh nan     => refresh must be a positive number
-        --refresh inf     => refresh must be a positive number
-        --refresh 1 --timeout nan => timeout must be a number of seconds
-        --refresh 1 --timeout -1  => timeout must be a number of seconds
         --out missing/folder/report.html => the folder of the page must exist
     """
     refuse_all(wrong, "report", log)
@@ -80,60 +69,19 @@ def test_what_is_no_run_is_refused_in_one_line(tmp_path):
         refused("report", path)
 
 
-def test_a_run_is_followed_until_a_step(tmp_path):
-    run, out = tmp_path / "run", tmp_path / "page.html"
-    write_run(run, 3)
-    lengths = iter([3, 6, 9])  # nothing changes at the first look
-    waits = []
-
-    def wait(seconds):
-        waits.append(seconds)
-        (run / "metrics.jsonl").unlink()
-        run.rmdir()
-        write_run(run, next(lengths))
-
-    reports = [
-        (report.last_step, "refresh" in out.read_text("utf-8")) for report in follow([run], out, 5, 9, wait=wait)
-    ]
-    assert [step for step, _ in reports][-2:] == [6, 9] and all(refreshes for _, refreshes in reports)
-    assert waits == [5, 5, 5]
-    assert 'http-equiv="refresh"' not in out.read_text("utf-8")
-
-
-def test_following_ends_after_its_time(tmp_path, log):
-    started = time.monotonic()
-    reports = list(follow([log], tmp_path / "page.html", 0.05, timeout=0.3))
-    assert len(reports) == 1 and 0.3 <= time.monotonic() - started < 5
-
-
-def test_ctrl_c_ends_it_with_its_code_and_a_whole_page(tmp_path, log):
-    out = tmp_path / "page.html"
-    command = [sys.executable, "-m", "apportion", "report", str(log), "--out", str(out), "--refresh", "0.1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        killer = threading.Timer(60, process.kill)
-        killer.start()
-        assert "step 3" in process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate()
-        killer.cancel()
-    assert process.returncode == 130 and errors == "Stopped.\n"
-    assert out.read_text("utf-8").endswith("</html>\n") and not list(tmp_path.glob(".*unfinished"))
-
-
 def test_a_page_replaces_nothing_but_a_page(tmp_path, log):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to(tmp_path / "page.html")
     (tmp_path / "run.csv").write_text("step,prompt,reward\n0,a,1\n0,a,0\n")
     places = {
-        tmp_path / "pipe": "got the device or pipe",
-        tmp_path / "link": "got the link",
-        tmp_path: "got the folder",
+        tmp_path / "pipe": "must be a file, got",
+        tmp_path / "link": "must be a file, got",
+        tmp_path: "must be a file, got",
         tmp_path / "run.csv": "the page must be another file than the runs",
         tmp_path / ("x" * 300): "the page cannot be written",
     }
     for out, problem in places.items():
-        for options in ([], ["--refresh", "1", "--timeout", "0"]):
-            assert problem in refused("report", log, tmp_path / "run.csv", "--out", out, *options)
+        assert problem in refused("report", log, tmp_path / "run.csv", "--out", out)
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode) and (tmp_path / "link").is_symlink()
     assert (tmp_path / "run.csv").read_text().startswith("step")
 
@@ -142,11 +90,11 @@ def test_a_page_that_cannot_be_written_is_refused_without_the_name_of_its_draft(
     def fail(path, content):
         raise PermissionError(errno.EACCES, "Permission denied", str(path.with_name(".draft.unfinished")))
 
-    monkeypatch.setattr(following, "write_whole", fail)
+    monkeypatch.setattr(page_file, "write_whole", fail)
     with pytest.raises(
         ValueError, match=r"the page cannot be written to .*page.html \(Permission denied\); name another"
     ):
-        following.write_page(tmp_path / "page.html", "")
+        page_file.write_page(tmp_path / "page.html", "")
 
 
 def test_a_run_without_two_rewards_in_a_group_is_not_said_to_waste_nothing(tmp_path):
@@ -193,7 +141,7 @@ def test_the_page_begins_with_the_health_of_the_run_and_what_it_cost(tmp_path):
     assert found[1].startswith("Cost: 240.00 for 8.0 hours; ") and "dead groups, by their" in found[1]
     assert found[2].startswith("Health: no sign of sickness in")
     page = tmp_path / "page.html"
-    printed("report", tmp_path / "log", "--out", page, "--refresh", 1, "--timeout", 0, "--price-per-hour", 30)
+    printed("report", tmp_path / "log", "--out", page, "--price-per-hour", 30)
     assert "Cost: 240.00 for 8.0 hours; " in page.read_text()
     write_record(replace(record, written=np.full(len(record.step), np.nan)), tmp_path / "other")
     given = ["report", tmp_path / "other", "--text", "--price-per-hour"]

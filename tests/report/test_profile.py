@@ -9,19 +9,22 @@ from apportion.records import open_run
 from apportion.records.reading import record_of_visits
 from apportion.report.calibration import calibrate
 from apportion.report.curves import mean_curve, plain_curve
-from apportion.report.profile import BANDS, dead_kinds, profile_of, stretches_of
+from apportion.report.profile import BANDS, profile_of, stretches_of
 from apportion.report.study import study_profiles
 from tests.report.builders import make_record, write_run
 from tests.test_house import ROOT
 
 
 def test_dead_groups_are_those_whose_rewards_are_equal():
-    record = make_record(first=np.arange(0, 5121, 8))
-    groups = record.reward.reshape(-1, 8)
-    kinds = dead_kinds(record)
-    assert kinds["all right"].tolist() == groups.all(axis=1).tolist()
-    assert kinds["all wrong"].tolist() == (~groups.any(axis=1)).tolist()
-    assert not kinds["all equal"].any()
+    record = make_record(steps=3)
+    groups = record.reward.reshape(3, 16, 8)
+    found = profile_of(record, "a")
+    right, wrong = groups.all(axis=2), ~groups.any(axis=2)
+    assert found.dead["all right"].y == pytest.approx(right.mean(axis=1))
+    assert found.dead["all wrong"].y == pytest.approx(wrong.mean(axis=1))
+    assert found.dead.keys() == found.totals.dead_kinds.keys() - {"all equal"}
+    assert found.totals.dead_kinds["all right"] == pytest.approx(right.mean())
+    assert found.totals.dead.value == pytest.approx((right | wrong).mean())
 
 
 def test_graded_and_missing_rewards_are_told_apart():
@@ -33,21 +36,20 @@ def test_graded_and_missing_rewards_are_told_apart():
         "score_norm": np.full(9, np.nan), "answer": np.full(9, -1), "kept": np.ones(9, bool),
     }  # fmt: skip
     record = make_record(**columns)
-    kinds = dead_kinds(record)
-    assert kinds["all equal"].tolist() == [True, False, False, False, False]  # a single reward is not called dead
     profile = profile_of(record, "graded")
-    assert profile.totals.dead == ("rollouts", {"all right": 0, "all wrong": 0, "all equal": 2}, 9)
+    assert profile.totals.dead_kinds == {"all right": 0, "all wrong": 0, "all equal": 2 / 9}  # no single reward is dead
+    assert profile.dead["all equal"].y.tolist() == [1 / 2] and profile.dead.keys() == {"all equal"}
     assert profile.bands is None and profile.calibration is None and profile.totals.tokens is None
 
 
 def test_totals_are_those_of_the_recorded_run():
     profile = profile_of(open_run(ROOT / "examples" / "data" / "grpo_run.jsonl.gz"), "grpo")
     totals = profile.totals
-    assert (totals.groups, totals.rollouts, totals.prompts) == (64_000, 512_000, 1_209)
-    assert totals.dead[2] == totals.rollouts and round(100 * sum(totals.dead[1].values()) / totals.rollouts) == 49
+    assert (totals.rollouts, totals.prompts) == (512_000, 1_209)
+    assert sum(totals.dead_kinds.values()) == pytest.approx(totals.dead.value) == pytest.approx(0.49, abs=0.005)
     assert profile.bands.sum(axis=1) == pytest.approx(1)
     assert profile.places["rollouts"][-1] == totals.rollouts
-    assert profile.foreseen and profile.calibration.error < 0.2
+    assert profile.calibration is None  # no prediction was recorded
 
 
 def test_costs_rise_to_the_totals():

@@ -37,21 +37,11 @@ def test_every_source_is_recognised(tmp_path, log):
 
 def test_an_arm_is_the_mean_of_its_seeds(tmp_path):
     uniform, vip = read_sources([make_study(tmp_path / "study", seeds=3)])
-    assert (uniform.totals.seeds, uniform.totals.steps, uniform.totals.rollouts) == (3, 90, 3 * 30 * 32)
-    assert uniform.baseline is None and vip.baseline == "uniform" and uniform.saved is None
-    assert vip.saved[1] <= vip.saved[0] <= vip.saved[2] and 0.3 < vip.saved[0] < 0.6
+    assert (uniform.source, uniform.totals.steps, uniform.totals.rollouts) == ("lab study, 3 seeds", 90, 3 * 30 * 32)
     assert vip.held_out.y[-1] > uniform.held_out.y[-1]
+    assert 0.005 < vip.calibration.error < 0.02  # the predictions have errors of 0.1
+    assert (vip.calibration.curve.low < vip.calibration.curve.y).all() and vip.calibration.groups.sum() == 3 * 30 * 8
     assert vip.bands.sum(axis=1) == pytest.approx(1)
-
-
-def test_no_saving_is_claimed_against_a_baseline_that_learned_nothing(tmp_path):
-    study = make_study(tmp_path / "study", seeds=1)
-    write_run(tmp_path / "other" / "uniform-seed0", 30, speed=0)
-    (study / "uniform-seed0" / "metrics.jsonl").write_bytes(
-        (tmp_path / "other" / "uniform-seed0" / "metrics.jsonl").read_bytes()
-    )
-    _, vip = read_sources([study])
-    assert vip.saved is None and vip.baseline == "uniform"
 
 
 def test_groups_of_one_are_not_called_dead(tmp_path):
@@ -110,6 +100,8 @@ def test_votes_are_counted_by_their_ballots(tmp_path):
     assert found.samples.tolist() == [row["samples"] for row in rows]
     assert found.saved == pytest.approx(1 - sum(row["samples"] for row in rows) / 160)
     assert (found.open_questions, found.open_samples) == (1, 3)
+    (table,) = report_of([found]).overviews
+    assert table.rows[0][table.header.index("full votes")] == str(sum(row["samples"] == 16 for row in rows))
     assert np.isfinite(found.share).all() and found.unparsed.sum() == sum(row["unparsed"] for row in rows)
 
 
