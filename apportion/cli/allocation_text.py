@@ -9,17 +9,15 @@ import numpy as np
 from apportion.runs.json_text import json_text
 from apportion.runs.text_table import text_table
 from apportion.solve import Solution
-from apportion.types import Counts
 from apportion.untrusted import one_line
 
 MAX_ROWS, FIRST_ROWS, LONGEST_NAME = 20, 10, 40
-MOST_BARS, BAR = 12, 40
 
 
 def allocation_text(result: Solution, ids: Sequence[Any] | None) -> str:
     """Return counts beside uniform ones, and both objectives.
 
-    Beyond 20 prompts only the first 10 are listed, followed by the distribution of the counts.
+    Beyond 20 prompts only the first 10 are listed, followed by the range of the counts.
 
     >>> from apportion.solve import solve
     >>> print(allocation_text(solve([0.1, 0.5, 0.9], 24, high=12), None))
@@ -35,12 +33,12 @@ def allocation_text(result: Solution, ids: Sequence[Any] | None) -> str:
     names = [one_line(str(name))[:LONGEST_NAME] for name in (range(listed) if ids is None else ids[:listed])]
     rows = [[names[q], str(result.counts[q]), str(result.uniform_counts[q])] for q in range(listed)]
     header = ["prompt" if ids is None else "id", "rollouts", "uniform"]
-    parts = [text_table(rows, header, align="rrr")]
+    table = text_table(rows, header, align="rrr")
     if listed < number:
-        parts[0] += f"\n... and {number - listed} more; --json or --out gives all"
-        bars = distribution(result.counts)
-        parts.append(text_table(bars, ["rollouts", "prompts", ""], align="rrl"))
-    return "\n\n".join([*parts, _objectives(result)])
+        low, middle, high = np.quantile(result.counts, (0, 0.5, 1))
+        table += f"\n... and {number - listed} more; --json or --out gives all"
+        table += f"\nrollouts of a prompt: {low:.0f} to {high:.0f}, {middle:g} at the median"
+    return f"{table}\n\n{_objectives(result)}"
 
 
 def allocation_json(settings: Mapping[str, Any], result: Solution, ids: Sequence[Any] | None) -> str:
@@ -55,25 +53,6 @@ def allocation_json(settings: Mapping[str, Any], result: Solution, ids: Sequence
     score = {"measure": result.measure, "objective": result.objective, "uniform": uniform}
     named = {} if ids is None else {"ids": [id if id is None or isinstance(id, (str, int)) else str(id) for id in ids]}
     return json_text({**settings, **counts, **score, **named})
-
-
-def distribution(counts: Counts) -> list[list[str]]:
-    """Return how many prompts got each count of rollouts, with a bar each; ranges if there are more than 12 counts.
-
-    >>> distribution(np.array([3, 3, 5]))
-    [['3', '2', '########################################'], ['4', '0', ''], ['5', '1', '####################']]
-    """
-    low, high = int(counts.min()), int(counts.max()) + 1
-    edges = np.unique(np.linspace(low, high, min(MOST_BARS, high - low) + 1).astype(int))
-    prompts = np.histogram(counts, edges)[0]
-    return [
-        [
-            str(start) if end == start + 1 else f"{start}-{end - 1}",
-            str(number),
-            "#" * math.ceil(BAR * number / prompts.max()),
-        ]
-        for start, end, number in zip(edges, edges[1:], prompts, strict=False)
-    ]
 
 
 def _objectives(result: Solution) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -54,9 +54,6 @@ def evaluation(
     column: Columns = None,
     questions: Annotated[Path | None, typer.Option(help="The questions of a vote, for their right answers.")] = None,
     labels: Annotated[Path | None, typer.Option(help="Right answers for a vote, by id or prompt.")] = None,
-    extract: Annotated[str | None, typer.Option(help="Another reading of the texts of a vote.")] = None,
-    equivalence: Annotated[str | None, typer.Option(help="Another equivalence of the answers of a vote.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the intervals, and of the subsets behind maj@k.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Print Mean@k, Pass@k and Maj@k of a run or a vote.
@@ -65,34 +62,21 @@ def evaluation(
     `apportion vote --rule fixed --no-curtail --max-samples N --give-up N`, and give the answers.
     """
 
-    of_vote: dict[str, Any] = {"questions": questions, "labels": labels, "extract": extract, "equivalence": equivalence}
-    with (
-        usage_errors(ValueError, ImportError, OSError, AnswerFunctionError),
-        waiting(f"evaluating {run}"),
-    ):
+    with usage_errors(ValueError, ImportError, OSError, AnswerFunctionError), waiting(f"evaluating {run}"):
         ks = [_integer("k", text) for text in several(k, more)]
         if is_vote(run):
             _refuse({"steps": steps, "reward": reward, "column": column}, "a recorded run", "the answers of a vote")
-            found = _of_vote(run, **of_vote)
+            golds = None if labels is None else read_labels(labels)
+            found = kept_rollouts(run, () if questions is None else read_questions(questions), golds)
         else:
-            _refuse(of_vote, "the answers of a vote", "a recorded run")
+            _refuse({"questions": questions, "labels": labels}, "the answers of a vote", "a recorded run")
             found = _of_record(read_run(run, reward, column), steps)
-        scores = evaluate(found.rewards, found.answers, ks, seed)
+        scores = evaluate(found.rewards, found.answers, ks)
     if as_json:
         about = {"name": found.name, "failed": found.failed, "doubts": found.doubts}
         typer.echo(json_text({**about, **vars(scores)}))
     else:
         typer.echo("\n".join(_lines(found, scores)))
-
-
-def _of_vote(
-    run: Path, questions: Path | None, labels: Path | None, extract: str | None, equivalence: str | None
-) -> Rollouts:
-    """Return the kept samples of a vote."""
-
-    known = () if questions is None else read_questions(questions)
-    golds = None if labels is None else read_labels(labels)
-    return kept_rollouts(run, known, golds, extract=extract, equivalence=equivalence)
 
 
 def _of_record(record: RunRecord, steps: str | None) -> Rollouts:

@@ -15,7 +15,6 @@ from apportion.cli.replay_text import replay_json, replay_text
 from apportion.config import build
 from apportion.predictors import Predictor
 from apportion.replay.allocating import Observe
-from apportion.replay.choosing import Outcome
 from apportion.replay.replaying import Outcomes, replay
 from apportion.runs.waiting import waiting
 from apportion.selection import SELECTORS, Selector
@@ -37,7 +36,6 @@ def replayed(
         typer.Option("--rules", metavar="RULE...", help=f"Any of {', '.join([*ALLOCATORS, *SELECTORS])}."),
     ] = None,
     settings: SettingsOfRules = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file with a table of settings for each rule.")] = None,
     rollouts: Annotated[
         int | None, typer.Option(help="Rollouts per prompt of rules that leave it open; by default the run's.")
     ] = None,
@@ -52,7 +50,6 @@ def replayed(
         bool, typer.Option("--allow-missing", help="Replay from pools that lack more than a tenth of the rollouts.")
     ] = False,
     observe: Annotated[str, typer.Option(help="What rules learn from: own or recorded.")] = "own",
-    outcome: Annotated[str, typer.Option(help="Which group a chosen prompt gets: near or same.")] = "near",
     batch: Annotated[int, typer.Option(help="Prompts in a batch, if the log does not say.")] = 128,
     seeds: Annotated[int, typer.Option(help="Number of seeds.")] = 1,
     full: Annotated[bool, typer.Option("--full", help="Print all columns, which need 160 columns.")] = False,
@@ -64,9 +61,9 @@ def replayed(
     """
 
     names = several(rules, more)
-    chosen: dict[str, Any] = {"outcomes": outcomes, "observe": observe, "outcome": outcome}
+    chosen: dict[str, Any] = {"outcomes": outcomes, "observe": observe}
     with usage_errors(ValueError, OSError, ImportError):
-        for (option, value), known in zip(chosen.items(), (Outcomes, Observe, Outcome), strict=True):
+        for (option, value), known in zip(chosen.items(), (Outcomes, Observe), strict=True):
             if value not in get_args(known):
                 raise ValueError(
                     f"--{option} must be one of {', '.join(get_args(known))}, got {shown(value)}; choose one"
@@ -78,7 +75,7 @@ def replayed(
         with waiting(f"replaying {log}"):
             record = read_run(log, reward, column)
             size = round(float(record.asked.mean())) if len(record.asked) else 1
-            made = rules_of(names, load(config, settings or []), rollouts or size)
+            made = rules_of(names, load(None, settings or []), rollouts or size)
             found = replay(
                 record,
                 made,

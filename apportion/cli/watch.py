@@ -37,7 +37,6 @@ def watch(
     log: Annotated[Path, typer.Argument(help="The folder of the rollout log. It need not exist yet.")],
     until_step: Annotated[int | None, typer.Option(min=0, help="End when this step is there.")] = None,
     timeout: Annotated[float | None, typer.Option(min=0, metavar="SECONDS", help="End after so long.")] = None,
-    every: Annotated[float, typer.Option(min=0.05, metavar="SECONDS", help="How often to look for new steps.")] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each step, on its line.")] = False,
 ) -> None:
     """Follow a rollout log while a run writes it.
@@ -52,7 +51,7 @@ def watch(
     shown, wait_said, slowest = 0, False, 0.0
     last: StepSummary | None = None
     with usage_errors(RecordError):
-        for news in follow(log, every_seconds=every, timeout_seconds=timeout, until_step=until_step):
+        for news in follow(log, timeout_seconds=timeout, until_step=until_step):
             if news.removed_from is not None:
                 last = None
                 line = f"Steps from {news.removed_from} on were removed, because the run resumed from an earlier one."

@@ -209,15 +209,14 @@ def kept_rollouts(
     path: Path,
     questions: Sequence[Question] = (),
     labels: Mapping[str, Question] | None = None,
-    **changes: Any,
 ) -> Rollouts:
     """Return the kept samples of the vote at ``path``, with rewards of 0 and 1. Nothing is requested.
 
     Right answers are those of ``labels`` by the id of a question, else of ``questions``, else those that the vote had.
-    Questions without any are left out. ``changes`` are ``extract`` and ``equivalence``; None is no change. Raises
-    JournalError for files that cannot be used, and ValueError for settings that cannot and if no right answer is known.
+    Questions without any are left out. Raises JournalError for files that cannot be used, and ValueError if no right
+    answer is known.
     """
-    setup, record = read_again(path, questions, **changes)
+    setup, record = read_again(path, questions)
     if labels is not None:
         sampled = {id: each.question_hash for id, own in record.samples.items() for each in own.values()}
         check_labels(labels, sampled)

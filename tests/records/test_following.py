@@ -164,7 +164,7 @@ def test_watch_goes_on_when_a_run_starts_again_from_its_first_step(tmp_path, mon
 
 def test_watch_sees_a_run_resume_and_ends_by_ctrl_c_with_130(tmp_path):
     log = tmp_path / "log"
-    command = [sys.executable, "-u", "-m", "apportion", "watch", str(log), "--every", "0.05"]
+    command = [sys.executable, "-u", "-m", "apportion", "watch", str(log)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         run = start_log(log)

@@ -12,11 +12,9 @@ def counts(tmp_path):
     return write_jsonl(tmp_path / "run.jsonl", rows)
 
 
-def test_json_is_one_object_with_settings_applied(counts, tmp_path):
-    config = tmp_path / "rules.toml"
-    config.write_text('[wide]\nname = "vip"\nhigh = 12\n')
-    given = ["--rules", "wide,uniform", "--config", config, "--set", "wide.low=4", "--batch", 16]
-    content = parsed("replay", counts, *given)
+def test_json_is_one_object_with_settings_applied(counts):
+    settings = ["--set", "wide.name=vip", "--set", "wide.high=12", "--set", "wide.low=4"]
+    content = parsed("replay", counts, "--rules", "wide,uniform", *settings, "--batch", 16)
     wide, uniform = content["allocators"]
     assert wide["name"] == "wide" and wide["ratios"]["variance"]["value"] < 1
     assert uniform["ratios"]["mixed"]["value"] == pytest.approx(1)
