@@ -98,8 +98,6 @@ def rules_of(names: Sequence[str], tables: Mapping[str, Any], group_size: int) -
     >>> rules_of(["vip:counts", "wide"], {"wide": {"name": "vip", "high": 16}}, 8)["wide"].high
     16
     """
-    if group_size > MOST_ROLLOUTS:
-        raise ConfigError(f"rollouts must be at most {MOST_ROLLOUTS:,} a prompt, got {group_size:,}; lower --rollouts")
     unused = [name for name in tables if name not in names]
     if unused:
         raise ConfigError(f"settings must be of a rule that is replayed, got {shown(unused[0])}; name it in --rules")
@@ -116,7 +114,7 @@ def _rule(name: str, table: Any, group_size: int) -> Allocator | Selector:
     if allocator and selector:
         raise ConfigError(f"a replay plays an allocator or a selection, got both in {shown(name)}; replay each alone")
     if (size := getattr(selector, "group_size", 0)) > MOST_ROLLOUTS:
-        raise ConfigError(f"{name}.group_size must be at most {MOST_ROLLOUTS:,}, got {size:,}; lower it")
+        raise ConfigError(f"{name}.group_size must be at most {MOST_ROLLOUTS:,}, got {size:,}; lower it or --rollouts")
     rule = allocator or selector
     assert rule  # a text without either is no rule
     return rule

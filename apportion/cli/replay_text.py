@@ -11,7 +11,7 @@ from apportion.cli.lines import doubt_lines, wrapped
 from apportion.replay.cells import MEASURES
 from apportion.replay.notes import notes
 from apportion.replay.results import AllocatorReplay, Replay, SelectorReplay
-from apportion.report.replay_tables import allocator_row, selector_row
+from apportion.report.replay_tables import allocator_row, measures, selector_row
 from apportion.runs.json_text import json_text
 from apportion.runs.text_table import text_table
 
@@ -30,12 +30,7 @@ def replay_text(found: Replay, full: bool = False) -> str:
         rules = [row | {"dead": row["dead"].partition(" [")[0]} for row in rules]
 
     choices = [selector_row(each) for each in found.selectors]
-    about = (
-        "Ratios are over an even split of the same rollouts, with 95% intervals over prompts"
-        f"{' and seeds' * (found.seeds > 1)}. Variance: of RLOO under a loss that is a mean over prompts; less is "
-        "better. Signal: of a rollout under a loss that weighs rollouts or tokens equally (TRL's dapo, verl's "
-        f"token-mean); more is better.{' All columns: --full, --json.' * (not full)}"
-    )
+    about = f"{measures(found)}{' All columns: --full, --json.' * (not full)}"
     parts = [
         "\n".join(doubt_lines(found.doubts)),
         "\n".join(wrapped(about)),

@@ -59,23 +59,20 @@ def report(
             runs, names = [run for run in runs if run not in further], [*names, *map(str, further)]
         replayed = partial(_replayed, names) if rules else None
         opened = partial(open_run, rewards=reward or [], columns=pairs_of(column, "--column"))
-        is_page = not (as_text or as_json)
-        if is_page:
+        if not (as_text or as_json):
             check_place(out, runs)
         with waiting("reading the runs"):
             shown = report_of(read_sources(runs, advice, replayed, opened), price_per_hour)
-        if is_page:
-            write_page(out, page_of(shown))
-    if is_page:
-        for name, summary in zip(shown.names, shown.summaries, strict=True):
-            typer.echo(one_line(f"{name}: {summary}"))
-        typer.echo(f"Written to {out}")
-    else:
-        typer.echo(json_of(shown) if as_json else text_of(shown))
+        if as_text or as_json:
+            typer.echo(json_of(shown) if as_json else text_of(shown))
+            return
+        write_page(out, page_of(shown))
+    for name, summary in zip(shown.names, shown.summaries, strict=True):
+        typer.echo(one_line(f"{name}: {summary}"))
+    typer.echo(f"Written to {out}")
 
 
 def _replayed(names: list[str], record: RunRecord) -> Replay:
-
     size = max(1, round(float(record.asked.mean())))
     return replay(record, rules_of(names, {}, size))
 

@@ -14,11 +14,15 @@ from apportion.report.charts import ReportTable, table_of
 
 UNKNOWN = Spanned(math.nan, math.nan, math.nan)
 
-MEASURES = (
-    "Ratios are over an even split of the same rollouts, with 95% intervals over prompts. Variance: of RLOO under a "
-    "loss that is a mean over prompts; less is better. Signal: of a rollout under a loss that weighs rollouts or "
-    "tokens equally (TRL's dapo, verl's token-mean); more is better."
-)
+
+def measures(found: Replay) -> str:
+    """Return what the columns of ratios are."""
+    return (
+        f"Ratios are over an even split of the same rollouts, with 95% intervals over prompts"
+        f"{' and seeds' * (found.seeds > 1)}. Variance: of RLOO under a loss that is a mean over prompts; less is "
+        "better. Signal: of a rollout under a loss that weighs rollouts or tokens equally (TRL's dapo, verl's "
+        "token-mean); more is better."
+    )
 
 
 def allocator_row(each: AllocatorReplay, digits: int = 2) -> dict[str, str]:
@@ -59,7 +63,7 @@ def replay_tables(name: str, found: Replay) -> Iterator[ReportTable]:
     choices = [selector_row(each) for each in found.selectors]
     told = notes(found)
     if rules:
-        about = [MEASURES, *([] if choices else told)]
+        about = [measures(found), *([] if choices else told)]
         yield table_of(f"Rules replayed on {name}", [*rules[0]], [[*row.values()] for row in rules], about)
     if choices:
         yield table_of(f"Choices replayed on {name}", [*choices[0]], [[*row.values()] for row in choices], told)

@@ -55,13 +55,11 @@ def run_tables(run: RunProfile) -> Iterator[ReportTable]:
     if run.replay is not None:
         yield from replay_tables(run.name, run.replay)
     if run.wasted:
-        yield _wasted(run)
-
-
-def _wasted(run: RunProfile) -> ReportTable:
-    rows = ((each.text, count(each.rollouts), count(each.dead), _reward(run, each.success, 1)) for each in run.wasted)
-    header = ("prompt", "rollouts", "in dead groups", _mean([run]))
-    return table_of(f"Prompts of {run.name} with the most rollouts in dead groups", header, rows)
+        rows = (
+            (each.text, count(each.rollouts), count(each.dead), _reward(run, each.success, 1)) for each in run.wasted
+        )
+        header = ("prompt", "rollouts", "in dead groups", _mean([run]))
+        yield table_of(f"Prompts of {run.name} with the most rollouts in dead groups", header, rows)
 
 
 def runs_table(runs: Sequence[RunProfile]) -> ReportTable:

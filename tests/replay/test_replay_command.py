@@ -33,7 +33,7 @@ def test_wrong_input_ends_with_one_line(counts):
         --rules vip --seeds 0         => --seeds must be 1 to 100
         --rules vip --rollouts 65     => vip cannot be replayed with 65 rollouts a prompt
         --rules mixed --set mixed.group_size=10001 => mixed.group_size must be at most 10,000
-        --rules mixed --rollouts 1000000000        => rollouts must be at most 10,000 a prompt
+        --rules mixed --rollouts 1000000000        => mixed.group_size must be at most 10,000
         --rules uniform --set uniform.rollouts_per_prompt=1000000000 => at most 10,000,000 rollouts
                           => rules must name at least one rule
     """
