@@ -125,6 +125,8 @@ def test_every_chart_has_a_title_a_description_and_a_table(page, report):
         inside = Tree(figures)
         assert inside.all("svg") and len(inside.all("title")) >= len(inside.all("svg")) == len(inside.all("desc"))
         assert len(inside.all("table")) == 1 and inside.all("summary")
+        sides = ["r" if cell.get("class") == "r" else "l" for cell in inside.all("th")]
+        assert "".join(sides) == report.charts[place].table.align
         assert len(re.findall("<tr>", figures)) == 1 + len(report.charts[place].table.rows) > 1
     assert len(tree.all("figure")) == len(report.charts) >= 9
 
@@ -190,6 +192,7 @@ def test_advice_and_replayed_rules_are_those_of_their_commands():
     assert [row[-1].split()[0] for row in advice.rows] == [f"{each.saving.value:.1%}" for each in given]
     for each in profile.advice.recommended:
         assert any(each.code.trainer in note and each.code.command in note for note in advice.notes)
+        assert any(note.endswith(each.condition) for note in advice.notes)
     split = dict(zip(rules.header, rules.rows[1], strict=True))
     assert split["variance"].startswith(f"{found.allocators[0].ratios['variance'].value:.2f} [")
     above = next(each for each in found.selectors if each.name == "mixed").above_shuffled

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -39,9 +40,15 @@ def test_an_arm_is_the_mean_of_its_seeds(tmp_path):
     uniform, vip = read_sources([make_study(tmp_path / "study", seeds=3)])
     assert (uniform.source, uniform.totals.steps, uniform.totals.rollouts) == ("lab study, 3 seeds", 90, 3 * 30 * 32)
     assert vip.held_out.y[-1] > uniform.held_out.y[-1]
+    assert (
+        sum(vip.totals.dead_kinds.values()) == pytest.approx(vip.totals.dead.value)
+        and vip.places["rollouts"][-1] == 960
+    )
     assert 0.005 < vip.calibration.error < 0.02  # the predictions have errors of 0.1
     assert (vip.calibration.curve.low < vip.calibration.curve.y).all() and vip.calibration.groups.sum() == 3 * 30 * 8
     assert vip.bands.sum(axis=1) == pytest.approx(1)
+    header = ("run", "source", "steps", "rollouts", "tokens", "hours", "success", "in dead groups")
+    assert report_of([vip]).overviews[0].header == header, "the prompts of a study are unknown"
 
 
 def test_groups_of_one_are_not_called_dead(tmp_path):
@@ -94,14 +101,18 @@ def test_every_mutation_of_metrics_is_read_or_refused(tmp_path):
 
 
 def test_votes_are_counted_by_their_ballots(tmp_path):
-    path = make_vote(tmp_path / "answers.jsonl", questions=10, most=16)
+    path = make_vote(tmp_path / "answers.jsonl", questions=40, most=16)
     (found,) = read_sources([path])
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert found.samples.tolist() == [row["samples"] for row in rows]
-    assert found.saved == pytest.approx(1 - sum(row["samples"] for row in rows) / 160)
+    assert found.saved == pytest.approx(1 - sum(row["samples"] for row in rows) / 640)
     assert (found.open_questions, found.open_samples) == (1, 3)
     (table,) = report_of([found]).overviews
-    assert table.rows[0][table.header.index("full votes")] == str(sum(row["samples"] == 16 for row in rows))
+    full = sum(row["samples"] == 16 for row in rows)
+    assert full and table.rows[0][table.header.index("full votes")] == str(full)
+    assert not report_of([replace(found, correct=np.full(40, np.nan))]).charts, (
+        "answers of no known truth are not wrong"
+    )
     assert np.isfinite(found.share).all() and found.unparsed.sum() == sum(row["unparsed"] for row in rows)
 
 
