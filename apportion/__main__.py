@@ -1,7 +1,6 @@
 """``python -m apportion``, and the command ``apportion``."""
 
 import sys
-import warnings
 
 from apportion.runs.signals import run_command
 
@@ -12,8 +11,6 @@ def main() -> None:
 
 
 def _run() -> None:
-    # Python shows these to scripts alone, and who uses the command has no other place to see that a setting goes.
-    warnings.filterwarnings("default", category=DeprecationWarning, module=r"apportion\.")
     try:
         from apportion.cli import app  # noqa: PLC0415 - typer is an optional extra
     except ModuleNotFoundError as error:

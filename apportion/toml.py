@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from apportion.checks import choices as choices  # 0.2.0 had it here
 from apportion.untrusted import MAX_DEPTH, check_depth, read_config, shown
 
 _TEXT = re.compile(r'''"""(?s:.*?)"""|\'{3}(?s:.*?)\'{3}|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|#[^\n]*''')

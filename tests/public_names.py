@@ -1,8 +1,7 @@
 """The public names of the package, as ``module:name``, and those of the members of its classes, ``module:Class.name``.
 
 A name is public if it is in an ``__all__`` or on a page of the reference. ``python -m tests.public_names`` prints them.
-With ``--write`` it adds the new ones to ``golden/public_names.txt``, from which no name is ever taken out. With folders
-it reads the packages of other checkouts.
+With ``--write`` it writes them to ``golden/public_names.txt``, so that a commit shows which names it changes.
 """
 
 import ast
@@ -15,9 +14,9 @@ RECORD = ROOT / "tests" / "golden" / "public_names.txt"
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-def public_names(root=ROOT):
-    """Return the public names of the package in ``root``, read from its source."""
-    trees = trees_of(root)
+def public_names():
+    """Return the public names of the package, read from its source."""
+    trees = trees_of(ROOT)
     names = {*listed(trees), *shown(trees)}
     found = set(names)
     for name in names:
@@ -39,7 +38,7 @@ def class_of(module, name, trees):
 
 
 def recorded_names():
-    return set(RECORD.read_text().split()) if RECORD.exists() else set()
+    return RECORD.read_text().split()
 
 
 def trees_of(root):
@@ -57,7 +56,7 @@ def listed(trees):
 
 
 def shown(trees):
-    """Yield every name on a page of today's reference that ``trees`` define. A page may show a whole module."""
+    """Yield every name on a page of the reference that ``trees`` define. A page may show a whole module."""
     for page in (ROOT / "docs" / "reference").glob("*.md"):
         for path in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE):
             module, _, own = path.rpartition(".")
@@ -80,13 +79,12 @@ def members_of(node):
 
 
 def main(arguments):
-    """Print the names of the folders that are given, or write them into the record."""
-    folders = [Path(each) for each in arguments if not each.startswith("--")] or [ROOT]
-    names = set().union(*map(public_names, folders))
+    """Print the names, or write them into the record."""
+    text = "\n".join(sorted(public_names())) + "\n"
     if "--write" in arguments:
-        RECORD.write_text("\n".join(sorted(names | recorded_names())) + "\n")
+        RECORD.write_text(text)
     else:
-        print(*sorted(names), sep="\n")  # noqa: T201
+        print(text, end="")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -122,13 +122,6 @@ class AR3PO(Allocator):
     def _memory(self) -> dict[str, Any]:
         return {"store": self._store.state()}
 
-    def _completed(self, state: dict[str, Any]) -> dict[str, Any]:
-        """The store of version 0.2.0 was bounded by entries alone; the bounds of today hold from now on."""
-        settings, own = state.get("settings"), self._settings()
-        if isinstance(settings, dict) and "store_bytes" not in settings:
-            state["settings"] = settings | {key: own[key] for key in ("entries", "store_bytes")}
-        return state
-
     def _restore(self, saved: SavedValues) -> None:
         self._store.restore(saved.state("store"))
 

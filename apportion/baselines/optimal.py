@@ -12,7 +12,7 @@ Note: |h|^2 is ``Rollout.score_norm``, a proxy for the norm with respect to the 
 the lab sets the norm with respect to the logits, and engines ``sampled_score_norm``, from log-probabilities.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
@@ -63,7 +63,6 @@ class Optimal(Baseline):
     scope: Scope = "prompt"
 
     name: ClassVar[str] = "optimal"
-    added: ClassVar[Mapping[str, Any]] = {"range": None}  # the next batch sets it
     needs: ClassVar[Needs] = Needs(score_norms=True)
     _sums: PooledSums = field(init=False, repr=False, compare=False)
     _range: Range | None = field(default=None, init=False, repr=False, compare=False)

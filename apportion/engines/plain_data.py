@@ -2,13 +2,11 @@
 
 JSON has text, numbers, true, false, null and lists. Everything else is an object with one key, which says what it is:
 a ``dict``, a ``tuple``, ``bytes`` in hexadecimal, the number of a ``tensor`` or of a numpy ``array`` or ``scalar``, or
-a ``record``: one of the dataclasses that the reader names. Earlier versions also wrote the name of a ``part``, which is
-kept elsewhere.
+a ``record``: one of the dataclasses that the reader names.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -56,10 +54,8 @@ def encode(value: Any, tensors: list[Tensor]) -> Any:
     )
 
 
-def decode(
-    value: Any, tensors: dict[int, Tensor], records: Records = (), parts: Mapping[str, Any] = MappingProxyType({})
-) -> Any:
-    """Return what ``encode`` was given, with the ``parts`` in the places of their names.
+def decode(value: Any, tensors: dict[int, Tensor], records: Records = ()) -> Any:
+    """Return what ``encode`` was given.
 
     Raises ValueError, TypeError, KeyError or RecursionError for JSON that it cannot have written. ``tensors`` are taken
     out by number, so that each is used once. A record must be of one of ``records``. Fields with a default may be newer
@@ -67,7 +63,7 @@ def decode(
     """
 
     def inner(part: Any) -> Any:
-        return decode(part, tensors, records, parts)
+        return decode(part, tensors, records)
 
     if isinstance(value, list):
         return [inner(part) for part in value]
@@ -91,6 +87,4 @@ def decode(
         if name not in (known := {record.__name__: record for record in records}):
             raise ValueError(f"a record must be one of {', '.join(known) or 'none'}, got {name!r:.40}")
         return known[name](**inner(own))
-    if kind == "part":
-        return parts[content]
     raise ValueError(f"an object must say what it is, got {kind!r:.40}")

@@ -5,14 +5,10 @@ another state. The format is a table of tensors that covers its bytes exactly, s
 memory than the file has bytes. One of the tensors is UTF-8 JSON with the kind of the file, its version, the state by
 ``plain_data``, and the type and shape of each tensor in it. Those of one type follow one another in one tensor, because
 the format has room for about a million names. Loading a file builds these values and nothing else. It never runs code.
-
-In files of earlier versions each tensor has its number as a name. Files of verl had rollouts in other files beside
-them, as states of their own, by checksum.
 """
 
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,11 +25,10 @@ from apportion.engines.plain_data import Records, decode, encode
 from apportion.runs.whole_files import is_file, write_whole
 
 VERSION = 2
-"""Version of all files; 1 were pickles."""
+"""Version of all files."""
 CHECKSUM_BYTES = 32
 HEAD = "apportion"
 """Name of the tensor that holds the JSON. The others are named by their type."""
-PART = "part of a run"
 
 
 class SavedStateError(ValueError):
@@ -56,7 +51,7 @@ def load_state(path: Path, kind: str, *, remedy: str, records: Records = ()) -> 
     with restoring(path, remedy):
         if not is_file(path):
             raise ValueError("a checkpoint must hold the state of its run, got no such file")
-        return _unpacked(path.read_bytes(), kind, records, path)
+        return _unpacked(path.read_bytes(), kind, records)
 
 
 @contextmanager
@@ -83,19 +78,16 @@ def packed(kind: str, state: Any) -> bytes:
     return content + sha256(content).digest()
 
 
-def _unpacked(content: bytes, kind: str, records: Records, path: Path) -> Any:
+def _unpacked(content: bytes, kind: str, records: Records) -> Any:
     """Return the state in what ``packed`` returned. Raise ValueError for anything else."""
     what = f"the file must be the saved state of a {kind}"
     if sha256(content[:-CHECKSUM_BYTES]).digest() != content[-CHECKSUM_BYTES:]:
-        pickled = content.startswith((b"PK\x03\x04", b"\x80"))
-        got = "an archive or a pickle of an earlier version" if pickled else "a file that is damaged"
-        raise ValueError(f"{what}, got {got} or of something else")
+        raise ValueError(f"{what}, got a file that is damaged or of something else")
     try:
         tensors = load(content[:-CHECKSUM_BYTES])
         head = json.loads(tensors.pop(HEAD).numpy().tobytes())
         found, version, state = head["kind"], head["version"], head["state"]
-        shapes = head.get("shapes")
-        numbered = {int(name): own for name, own in tensors.items()} if shapes is None else _apart(tensors, shapes)
+        numbered = _apart(tensors, head["shapes"])
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{what}, got a file that is damaged or of something else") from error
     if found != kind:
@@ -103,12 +95,7 @@ def _unpacked(content: bytes, kind: str, records: Records, path: Path) -> Any:
     if version != VERSION:
         raise ValueError(f"{what} of version {VERSION}, got version {version!r:.40}")
     try:
-        parts = {
-            name: _unpacked(part, PART, records, path)
-            for file, sizes in head.get("files", {}).items()
-            for name, part in _parts_beside(path, file, sizes)
-        }
-        return decode(state, numbered, records, parts)
+        return decode(state, numbered, records)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"{what}, got one that is damaged ({error})") from error
 
@@ -121,17 +108,3 @@ def _apart(joined: Mapping[str, Tensor], shapes: Any) -> dict[int, Tensor]:
         starts[name] += math.prod(shape)
         found[number] = joined[name][start : starts[name]].reshape(shape).clone()
     return found
-
-
-def _parts_beside(path: Path, name: str, sizes: Mapping[str, int]) -> Iterator[tuple[str, bytes]]:
-    """Yield the checksum and the bytes of each part in the file ``name`` beside ``path``. Raises ValueError."""
-    if not re.fullmatch(rf"{re.escape(path.stem)}\.[0-9a-f]{{16}}\.parts", name):
-        raise ValueError(f"a file of parts must have its own kind of name, got {name!r:.80}")
-    if not is_file(file := path.with_name(name)):
-        raise ValueError(f"{name}, a file of its parts, is missing")
-    content, start = file.read_bytes(), 0
-    for checksum, size in sizes.items():
-        part, start = content[start : start + size], start + size
-        if part[-CHECKSUM_BYTES:].hex() != checksum:
-            raise ValueError(f"{name}, a file of its parts, is damaged")
-        yield checksum, part

@@ -41,7 +41,7 @@ Note: one rollout has no sample variance. A prompt with fewer than two rewards i
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -232,13 +232,6 @@ class GaussianProcess(LatentProcess):
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
         return Belief.from_mean(sigmoid(self.prior_mean + self._latent(prompts)), self.strength)
 
-    def _completed(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Version 0.2.0 had the paper's prior mean."""
-        settings = state.get("settings")
-        if isinstance(settings, dict) and settings.keys() == self._settings().keys() - {"prior_mean"}:
-            state["settings"] = {**settings, "prior_mean": 0.0}
-        return state
-
     def update(self, batch: Batch) -> None:
         """Run Algorithm 1 once."""
         if not (seen := observations(batch)):
@@ -300,7 +293,6 @@ class GradedGaussianProcess(LatentProcess):
     discount: float = 0.9
 
     name: ClassVar[str] = "graded_gp"
-    added: ClassVar[Mapping[str, Any]] = {"range": None}  # the next batch sets it
     needs: ClassVar[Needs] = Needs()
 
     def __post_init__(self) -> None:

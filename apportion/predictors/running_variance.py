@@ -1,6 +1,6 @@
 """The discounted variance of each prompt's graded rewards, shrunk towards the mean variance of all prompts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -56,7 +56,6 @@ class RunningVariance(Predictor):
     strength: float = 2.0
 
     name: ClassVar[str] = "running_variance"
-    added: ClassVar[Mapping[str, Any]] = {"range": None}  # the next batch sets it
     needs: ClassVar[Needs] = Needs()
 
     def __post_init__(self) -> None:

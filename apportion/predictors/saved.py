@@ -127,8 +127,6 @@ class Learner:
     kind: ClassVar[str]
     """What it is in a run: the key under which a state has its name."""
     name: ClassVar[str]
-    added: ClassVar[Mapping[str, Any]] = {}
-    """What version 0.2.0 did not keep, and what it is in a state of that version."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of the settings and of all that was learned, as plain Python and numpy values."""
@@ -180,8 +178,8 @@ class Learner:
         return {}
 
     def _completed(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return a saved ``state`` with what the version that wrote it did not keep."""
-        return {**self.added, **state}
+        """Return a saved ``state`` of the minor version before as one of today."""
+        return state
 
     def _restore(self, saved: SavedValues) -> None:
         """Replace what was learned by what ``_memory`` returned. Raise ValueError for anything else."""

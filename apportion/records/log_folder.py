@@ -69,12 +69,11 @@ def start_log(folder: str | Path) -> str:
 def resume_log(folder: str | Path, run: str | None, step: int) -> str:
     """Continue the log of ``run`` after ``step``, whose later steps are removed. Return the id of the run.
 
-    ``run`` is None if the run began without a log, or with an earlier version, which wrote no id. Raises RecordError if
-    the folder has the steps of another run.
+    ``run`` is None if the run began without a log. Raises RecordError if the folder has the steps of another run.
     """
     prepare_log(folder)
     files, written = files_of(folder), read_run(folder)
-    if files and written != run:
+    if files and (run is None or written != run):
         raise RecordError(
             f"a resumed run needs its own rollout log, got {folder} with {_count(files)} steps of another run; give it "
             "the folder that it began with, or a new one"

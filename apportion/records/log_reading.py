@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-READABLE = ("1", str(VERSION))
-"""The versions that are read."""
-
 ATTEMPTS = 5
 """How often a log is listed again if a step disappears while it is read, because a run resumes from an earlier one."""
 
@@ -25,13 +22,12 @@ ATTEMPTS = 5
 def read_log(folder: str | Path) -> Table:
     """Return all steps of a log as one pyarrow Table, ordered by step and then as in the batch.
 
-    The columns are those of version 2, also of a log of version 1. Raises RecordError for a folder without steps, and
-    for a file of another version or format.
+    Raises RecordError for a folder without steps, and for a file of another version or format.
     """
-    kinds = schema()
+    schema()
     from pyarrow import concat_tables  # noqa: PLC0415 - an optional extra
 
-    return read_whole(folder, lambda paths: concat_tables([read_file(path).cast(kinds) for path in paths]))
+    return read_whole(folder, lambda paths: concat_tables([read_file(path) for path in paths]))
 
 
 def read_whole(folder: str | Path, read: Callable[[list[Path]], T]) -> T:
@@ -56,30 +52,27 @@ def read_file(path: Path, columns: Sequence[str] = tuple(COLUMNS), coded: Sequen
 
     Raises RecordError, or FileNotFoundError if there is no such file.
     """
-    schema()
-    from pyarrow import ArrowException, nulls  # noqa: PLC0415 - an optional extra
+    kinds = schema()
+    from pyarrow import ArrowException  # noqa: PLC0415 - an optional extra
     from pyarrow.parquet import ParquetFile  # noqa: PLC0415
 
     try:
         with ParquetFile(path, read_dictionary=list(coded), page_checksum_verification=True) as file:
             found = file.schema.to_arrow_schema()  # without dictionaries
             version = (found.metadata or {}).get(MARK, b"").decode()
-            if version in READABLE and found.equals(schema(int(version))):
-                there = [name for name in columns if name in found.names]
-                table = file.read(columns=there, use_threads=False)
+            if version == str(VERSION) and found.equals(kinds):
+                table = file.read(columns=list(columns), use_threads=False)
                 _check_steps(path, table)
-                if len(there) < len(columns):
-                    table = table.append_column("written", nulls(len(table), "float64"))
                 return table.select(list(columns))
     except FileNotFoundError:
         raise
     except (ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0]
         raise RecordError(f"{path} must be a step of a rollout log, got no Parquet ({reason}); remove it") from error
-    if version in ("", *READABLE):
+    if version in ("", str(VERSION)):
         raise RecordError(f"{path} must be a step of a rollout log, got other Parquet; remove it from the folder")
     raise RecordError(
-        f"{path} must be of version 1 or {VERSION} of the rollout log, got {version}; "
+        f"{path} must be of version {VERSION} of the rollout log, got {version}; "
         "read it with the apportion that wrote it"
     )
 

@@ -35,7 +35,7 @@ SMALL_BYTES = 2**18
 class About:
     """What the steps of a log do not say about a run: the fields of ``RunRecord`` of the same names, and its size.
 
-    ``steps`` and ``rollouts`` tell a log that is whole from one that is not. Version 0.2.0 kept no ``doubts``.
+    ``steps`` and ``rollouts`` tell a log that is whole from one that is not.
     """
 
     name: str

@@ -23,10 +23,7 @@ if TYPE_CHECKING:
     from pyarrow import Schema
 
 VERSION = 2
-"""The version of the columns and their meaning. Logs of versions 1 and 2 are read, and those of others are refused.
-
-In version 1 there was no column ``written``, and ``predicted`` and ``prompt`` were never null.
-"""
+"""The version of the columns and their meaning. Logs of other versions are refused."""
 COLUMNS = {
     "step": "int64",  # of training
     "place": "int64",  # of the prompt in its batch, from 0; tells repeated prompts apart
@@ -67,18 +64,14 @@ class RecordError(ValueError):
     """The error for a rollout log that cannot be written or read: problem, location and remedy in one line."""
 
 
-def schema(version: int = VERSION) -> Schema:
-    """Return the schema of a log of ``version``, 1 or 2. Raise RecordError if pyarrow is missing."""
+def schema() -> Schema:
+    """Return the schema of a log. Raise RecordError if pyarrow is missing."""
     try:
         import pyarrow  # noqa: PLC0415 - an optional extra
     except ImportError as error:
         raise RecordError(
             "a rollout log needs pyarrow, which cannot be imported; pip install 'apportion[report]', or log none"
         ) from error
-    columns, always = COLUMNS, ALWAYS
-    if version == 1:
-        columns = {name: kind for name, kind in COLUMNS.items() if name != "written"}
-        always = ALWAYS | {"prompt", "predicted"}
-    kinds = {name: pyarrow.type_for_alias(kind) for name, kind in columns.items()}
-    fields = [pyarrow.field(name, kind, nullable=name not in always) for name, kind in kinds.items()]
-    return pyarrow.schema(fields, metadata={MARK: str(version)})
+    kinds = {name: pyarrow.type_for_alias(kind) for name, kind in COLUMNS.items()}
+    fields = [pyarrow.field(name, kind, nullable=name not in ALWAYS) for name, kind in kinds.items()]
+    return pyarrow.schema(fields, metadata={MARK: str(VERSION)})

@@ -8,7 +8,7 @@ be forgotten again, so it is tested again after a while.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.random import Generator
@@ -90,12 +90,6 @@ class Retire(ShuffledEpochs):
     def _learn(self, places: Counts, means: Floats) -> None:
         rests = (means >= self.threshold) | (means <= (-math.inf if self.hopeless is None else self.hopeless))
         self._retired[places], self._since[places] = np.where(rests, self._steps, NEVER), self._drawn
-
-    def _completed(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Version 0.2.0 kept no turns: they begin with the state."""
-        if "since" not in state and isinstance(state.get("retired"), np.ndarray):
-            state["since"] = np.full(state["retired"].shape, state.get("drawn", 0), np.int64)
-        return state
 
     def _restore_own(self, saved: SavedValues) -> None:
         saved.array("since", (None,), high=saved.count("drawn"), dtype=np.int64)

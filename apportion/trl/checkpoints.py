@@ -43,7 +43,7 @@ class SavedState:
     if the checkpoint falls in the middle of a generation batch, and None between two batches. ``chosen`` are the rows
     of the batches that the selection has chosen in this epoch. ``settings`` are those of the allocator, the baseline
     and the selection, ``iterations`` is TRL's num_iterations, ``log`` is the id of the run in its rollout log, and
-    ``failures`` is the state of its count of completions without a reward, which earlier versions did not save.
+    ``failures`` is the state of its count of completions without a reward.
     """
 
     allocator: dict[str, Any]
@@ -58,7 +58,7 @@ class SavedState:
     settings: dict[str, Any]
     iterations: int
     log: str | None = None
-    failures: dict[str, Any] = field(default_factory=dict)
+    failures: dict[str, Any]
 
 
 class WholeCheckpoints(TRLTrainer):  # type: ignore[misc]

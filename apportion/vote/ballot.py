@@ -98,7 +98,7 @@ class Ballot:
     def from_json(cls, line: str) -> Self:
         """Return the ballot that ``to_json`` wrote. Raises ValueError for anything else."""
         record = {"repeats": None} | unsealed(line)  # answers of version 0.3 lack it
-        record |= {name: tuple(record[name]) for name in ("errors", "aliases") if isinstance(record[name], list)}
+        record |= {name: tuple(record[name]) for name in ("errors", "aliases") if isinstance(record.get(name), list)}
         check_fields(cls, record)
         ballot = cls(**record)
         if not _is_possible(ballot):

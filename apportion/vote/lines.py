@@ -33,10 +33,7 @@ def sealed(record: Mapping[str, Any]) -> str:
 
 
 def unsealed(line: str) -> dict[str, Any]:
-    """Return the record of a line that ``sealed`` wrote.
-
-    Raises ValueError if it is not a JSON object, or was changed since.
-    """
+    """Return the record of a line that ``sealed`` wrote. Raise ValueError for any other line."""
     record = parse_json(line)
     if not isinstance(record, dict):
         raise ValueError("not a record")

@@ -162,17 +162,6 @@ def test_a_state_of_other_settings_is_refused():
             AR3PO().load_state_dict(AR3PO(**{key: value}).state_dict())
 
 
-@pytest.mark.parametrize("entries", [10_000, 2])
-def test_a_checkpoint_of_a_store_bounded_by_entries_goes_on_with_the_bounds_of_today(entries):
-    state = remembering("r", "s").state_dict()
-    old = {key: value for key, value in state["settings"].items() if key != "store_bytes"} | {"entries": entries}
-    allocator = AR3PO()
-    allocator.load_state_dict(state | {"settings": old})
-    assert allocator.state_dict() == state
-    with pytest.raises(ValueError, match="stages must be 3 to load"):
-        AR3PO().load_state_dict(state | {"settings": old | {"stages": 3}})
-
-
 def test_the_store_holds_a_response_of_every_prompt_of_a_large_data_set():
     """With 10,000 responses in all a prompt had lost its own when it came again, and reuse did nothing."""
     allocator, prompts = AR3PO(), make_prompts(11_000)

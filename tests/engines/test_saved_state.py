@@ -1,10 +1,8 @@
 """A saved state comes back bit for bit; any other file is refused in one line, without running code."""
 
 import json
-import shutil
 from collections import OrderedDict
 from hashlib import sha256
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +12,6 @@ import torch
 from apportion.engines.saved_state import CHECKSUM_BYTES, SavedStateError, load_state, restoring, save_state
 from apportion.types import Batch, Belief, Prompt, Rollout
 from tests.cases import check_all, lines
-from tests.golden.old import HERE as OLD
 from tests.hostile import FILES, MARKER
 
 REMEDY = "delete it"
@@ -130,7 +127,7 @@ def test_a_file_cut_anywhere_or_changed_in_one_bit_is_refused(tmp_path):
             load_state(path, "test", remedy=REMEDY)
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
-        with pytest.raises(SavedStateError, match=r"damaged or of something else|an archive or a pickle"):
+        with pytest.raises(SavedStateError, match="damaged or of something else"):
             load_state(path, "test", remedy=REMEDY)
 
 
@@ -167,27 +164,6 @@ def test_a_forged_head_is_refused(tmp_path):
         assert "\n" not in str(caught.value)
 
     check_all(check, lines(FORGED))
-
-
-@pytest.mark.parametrize("fault", ["removed", "garbled", "swapped", "elsewhere"])
-def test_a_file_of_parts_of_an_earlier_version_is_refused_if_it_is_damaged(tmp_path, fault):
-    """``tests/golden`` loads such a file that is whole."""
-    path = Path(shutil.copytree(OLD / "verl" / "ar3po", tmp_path / "run")) / "allocation.pt"
-    (file,) = path.parent.glob("*.parts")
-    content, problem = file.read_bytes(), "parts, a file of its parts, is damaged"
-    if fault == "removed":
-        file.unlink()
-        problem = "parts, a file of its parts, is missing"
-    elif fault == "garbled":
-        file.write_bytes(content[:500] + b"?" + content[501:])
-        problem = "got one that is damaged"
-    elif fault == "swapped":
-        file.write_bytes(content[len(content) // 2 :] + content[: len(content) // 2])
-    else:
-        rewritten(path, lambda head: head.update(files={"../" + name: own for name, own in head["files"].items()}))
-        problem = "a file of parts must have its own kind of name, got '../allocation"
-    with pytest.raises(SavedStateError, match=rf"^\S*allocation\.pt: .*{problem}.*; delete it$"):
-        load_state(path, "verl run", remedy=REMEDY)
 
 
 def test_an_error_while_restoring_names_the_file_and_the_remedy(tmp_path):

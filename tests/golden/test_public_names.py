@@ -1,33 +1,16 @@
-"""A public name stays, or it warned for one version before it left: docs/promises.md."""
+"""A public name comes, goes or changes its place only where somebody meant it: docs/promises.md."""
 
 import importlib
 import inspect
-from fnmatch import fnmatch
 from itertools import groupby
 
 import pytest
 
-from tests.public_names import RECORD, ROOT, public_names, recorded_names
+from tests.public_names import public_names, recorded_names
 
-REMOVED = {
-    "TRLAllocation.with_budget": (
-        "`TRLAllocation.with_budget` is `with_defaults`",
-        "apportion.trl:TRLAllocation.with_defaults",
-    ),
-}
-"""Names and members that left before 0.3.0, without a warning: the words of CHANGELOG.md, and what replaces each.
-
-Nothing is added from 0.3.0 on. A name that leaves then warns with DeprecationWarning for one minor version first. It is
-listed in ``WARNED``.
-"""
-
-WARNED = {}
-"""Names that left after they had warned: the words of CHANGELOG.md that say since when, and what replaces each."""
-
-GONE = REMOVED | WARNED
 NAMES = {
     module: [name for _, _, name in found]
-    for module, found in groupby((name.partition(":") for name in sorted(recorded_names())), key=lambda each: each[0])
+    for module, found in groupby((name.partition(":") for name in recorded_names()), key=lambda each: each[0])
 }
 
 
@@ -54,27 +37,19 @@ def case(module):
 
 
 @pytest.mark.parametrize("module", map(case, NAMES))
-def test_every_recorded_name_is_there_or_left_with_a_word(module):
+def test_every_recorded_name_can_be_imported(module):
     try:
         imported = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name.partition(".")[0] == "apportion":
             raise
         pytest.skip(f"{module} needs {error.name}")
-    left = [name for name in missing(imported, NAMES[module]) if not any(fnmatch(name, each) for each in GONE)]
-    assert not left, f"deprecate first, as docs/promises.md says: {left}"
+    assert not missing(imported, NAMES[module])
 
 
-def test_every_public_name_is_recorded():
-    assert not public_names() - recorded_names(), "run python -m tests.public_names --write"
-    lines = RECORD.read_text().splitlines()
-    assert lines == sorted(set(lines))
-
-
-def test_what_left_is_in_the_changelog_and_has_a_successor():
-    changelog = " ".join((ROOT / "CHANGELOG.md").read_text().split())
-    for words, successor in GONE.values():
-        assert words in changelog and successor in recorded_names()
+def test_the_record_has_today_s_public_names():
+    names = sorted(public_names())
+    assert recorded_names() == names, "say so in CHANGELOG.md, and run python -m tests.public_names --write"
 
 
 def test_a_name_or_member_that_left_is_found():

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -150,24 +149,6 @@ def test_a_length_that_is_overridden_takes_the_place_of_the_files(tmp_path, conf
     monkeypatch.chdir(tmp_path)
     training = read_study(config, [f"training.{unit}={length}"], None, resume=False).training
     assert training.length == length and training.unit == unit.removesuffix("s" if unit == "steps" else "")
-
-
-def test_a_study_that_measured_the_variance_goes_on_without(tmp_path, config, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with claim(read_study(config, [], None, resume=False)):
-        pass
-    settings = tmp_path / "runs" / "quick" / "config.toml"
-    settings.write_text("variance_draws = 60\n" + settings.read_text())
-    with pytest.warns(DeprecationWarning, match="variance_draws has no effect"):
-        study = read_study(None, [], "quick", resume=True)
-    with claim(study):
-        assert "variance_draws" not in settings.read_text()
-
-
-def test_the_command_shows_that_a_setting_has_no_effect(tmp_path):
-    command = [sys.executable, "-m", "apportion", "lab", "--dry-run", "--set", "variance_draws=60"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0 and "variance_draws has no effect" in done.stderr
 
 
 def test_an_allocator_may_train_by_settings_of_its_own(tmp_path, config, monkeypatch):

@@ -175,9 +175,7 @@ def test_a_log_of_another_version_is_refused(tmp_path):
     later = {key: str(VERSION + 1) for key in table.schema.metadata}
     parquet.write_table(table.replace_schema_metadata(later), tmp_path / "step-000001.parquet")
     for read in (read_log, read_streams):
-        with pytest.raises(
-            RecordError, match=f"step-000001.parquet must be of version 1 or {VERSION} .*, got {VERSION + 1};"
-        ):
+        with pytest.raises(RecordError, match=f"must be of version {VERSION} .*, got {VERSION + 1};"):
             read(tmp_path)
 
 
@@ -249,15 +247,9 @@ def test_a_log_is_of_one_run(tmp_path):
     assert resume_log(folders[0], one, 1) == one
     assert read_log(folders[0])["step"].to_pylist() == [0, 1]
     assert resume_log(tmp_path / "new", one, 1) == one
-
-
-def test_a_log_without_an_id_goes_on_with_a_run_without_one(tmp_path):
-    """Earlier versions wrote no id."""
-    batch = make_batch([[1]])
-    for step in range(3):
-        write_step(tmp_path, step, batch, Uniform(1).groups(batch))
-    run = resume_log(tmp_path, None, 0)
-    assert read_log(tmp_path)["step"].to_pylist() == [0] and resume_log(tmp_path, run, 0) == run
+    (folders[0] / "run.txt").unlink()
+    with pytest.raises(RecordError, match="of another run"):
+        resume_log(folders[0], None, 1)
 
 
 def test_problems_of_a_log_are_found_before_anything_is_sampled(tmp_path, monkeypatch):

@@ -171,20 +171,6 @@ def test_a_rest_has_an_effect_at_every_number_of_prompts_a_choice(count):
     assert hopeless / chosen < 0.25
 
 
-def test_an_old_state_begins_to_count_turns_where_it_was_saved():
-    selector, again = prepared(Retire(retest_after=1), 8), prepared(Retire(retest_after=1), 8)
-    for _ in range(6):  # far beyond four turns
-        show(selector, dict.fromkeys(selector.choose(8), 1.0))
-    state = selector.state_dict()
-    del state["since"]
-    again.load_state_dict(state)
-    for _ in range(3):
-        assert again.metrics()["retired"] == 1.0
-        again.choose(8)
-    again.choose(8)
-    assert again.metrics()["retired"] == 0.0
-
-
 def test_greso_skips_by_the_number_of_useless_visits_and_moves_p_towards_its_targets():
     selector = prepared(GRESO(start=0.5, move=0.01), 30)
     show(selector, dict.fromkeys(range(10), 1.0) | dict.fromkeys(range(10, 20), 0.5))

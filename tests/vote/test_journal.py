@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from apportion.vote import Ballot
 from apportion.vote.journal import Journal, VoteRecord, read_finished, read_recorded, samples_path, settings_path
-from apportion.vote.lines import JournalError
+from apportion.vote.lines import JournalError, sealed
 from apportion.vote.sample import Sample
 from apportion.vote.setup import make_setup
 from tests.cases import lines
@@ -41,10 +41,10 @@ def write(path, *ids, samples=(), setup=SETUP, **settings):
 
 
 def edit(path, **changes):
-    """Change fields of the first line, as a hand does that leaves no checksum."""
+    """Change fields of the first line, whose checksum is right again."""
     line = json.loads(path.read_text().splitlines()[0]) | changes
-    line.pop("checksum", None)
-    path.write_text(json.dumps(line) + "\n")
+    line.pop("checksum")
+    path.write_text(sealed(line) + "\n")
 
 
 def expect_refusal(path, problem, setup=SETUP, reading=True, **settings):
@@ -86,7 +86,6 @@ def test_an_answer_whose_numbers_no_vote_can_have_is_refused(out):
         {"answer": "9"}
         {"answer": null}
         {"seconds": -1.0}
-        {"seconds": NaN}
         {"disagreement": 1.5}
         {"waves": -1}
         {"completion_tokens": -1}
@@ -187,6 +186,14 @@ def test_the_address_the_version_and_a_key_in_the_body_may_change(out):
     assert list(finished(out, setup_of(**new, base_url="http://localhost:8001/v1"))) == ["a"]
     new["extra_body"]["top_k"] = 30
     expect_refusal(out, r"started with extra_body\.top_k = 20, got 30", setup_of(**new))
+
+
+def test_an_answer_without_a_checksum_is_refused(out):
+    write(out, "a", "b")
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    del lines[0]["checksum"]
+    out.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    expect_refusal(out, "must hold answers of apportion vote, got something else in line 1", reading=False)
 
 
 def test_settings_may_change_while_nothing_was_sampled(out):

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,9 +38,7 @@ CONFIG = "config.toml"
 PROMPTS = "prompts.sha256"
 FILES = (CONFIG, ENVIRONMENT, PROMPTS, "report.md", "summary.json")
 """Files of a study, beside the lock and the folders of its runs."""
-GONE = "variance_draws"
-"""A setting until 0.3.0."""
-MAY_CHANGE = ("processes", "training.rollout_log", GONE)
+MAY_CHANGE = ("processes", "training.rollout_log")
 """Settings that may change when a study is resumed, beside the ``rollout_log`` of each of ``trainings``."""
 
 
@@ -141,8 +138,6 @@ def read_study(
     given = {"labels": labels, "prompts": None if prompts is None else str(prompts)}
     options = [f"training.{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
     table = load(config or default, [*overrides, *options])
-    if table.pop(GONE, None):
-        warnings.warn(f"{GONE} has no effect: a study measures no variance; leave it out", DeprecationWarning, 2)
     if not all(isinstance(table.get(key, {}), dict) for key in ("training", "allocators", "trainings")):
         return build(Study, table)  # which refuses it
     table = _with_one_length(table, overrides)

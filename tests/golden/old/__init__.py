@@ -1,4 +1,4 @@
-"""Files that version 0.2.0 wrote: they must load for ever, so nothing here is ever written again."""
+"""Files that version 0.3.0 wrote: version 0.4 must load them."""
 
 from pathlib import Path
 
