@@ -13,8 +13,7 @@ import pytest
 from benchmarks.common import ROOT
 from benchmarks.evidence import age, page
 from benchmarks.evidence import cell as cells_module
-from benchmarks.evidence.__main__ import main
-from benchmarks.evidence.cell import Cell, kept, measure, run
+from benchmarks.evidence.cell import Cell, kept, measure
 from benchmarks.evidence.registry import MODULES, cells_by_module
 from tests.benchmarks.halves import half
 
@@ -61,25 +60,6 @@ def test_every_number_on_the_page_leads_to_its_details():
         assert f'\n<a id="{name}-{number}"></a>\n\n## {number}. ' in details[name]
 
 
-def test_a_row_leads_to_its_rule_its_values_their_age_and_their_command():
-    text = page.details()["vip"]
-    own = text.split('<a id="vip-1"></a>')[1].split('<a id="vip-2"></a>')[0]
-    assert "central" in own and "fewer than" not in own and "`vip_learning.gp_8_rloo`" in own
-    assert re.search(r"\| Pass@32 .*-0\.5 ± 1\.2, 10 seeds \| +above 0 \| +too weak \|", own)
-    assert "has fewer than 10 seeds, so it is not told" in text.split('<a id="vip-26"></a>')[1]
-    assert re.search(r"\n\| vip_learning\.gp_8_rloo \| \w+ \| 2026-.* \| .*Xeon.* \| .* \| \d+ definitions: ", text)
-    assert "--only NAME --fresh" in text and "| current |" in page.details()["vip"]
-
-
-def test_every_row_of_a_table_has_as_many_cells_as_its_head():
-    for name, text in (page.details() | {"evidence": page.overview()}).items():
-        width = 0
-        for line in text.splitlines():
-            cells = line.count("|") if line.startswith("|") else 0
-            assert not (cells and width) or cells == width, f"{name}: {line[:80]}"
-            width = cells
-
-
 def test_committed_values_are_of_the_code_that_measures_them_or_are_said_to_be_older():
     """So a measurement that was changed is made again, or the page says what changed since."""
     for module, cells in CELLS.items():
@@ -102,20 +82,6 @@ def test_every_cell_is_read_by_a_claim_or_is_a_sweep():
     assert unread == {"vip_learning.rates"}
 
 
-def test_committed_values_are_small():
-    sizes = {path.stem: path.stat().st_size for path in page.MEASURED.glob("*.json")}
-    assert sizes.keys() <= CELLS.keys()
-    assert sum(sizes.values()) <= 256_000 and max(sizes.values(), default=0) <= 50_000
-
-
-def test_figures_are_rounded_to_few_digits_and_whole_numbers_are_kept():
-    assert page._rounded({"a": [0.123456789, 3], "b": None, "c": 123456.7}) == {
-        "a": [0.12346, 3],
-        "b": None,
-        "c": 123460.0,
-    }
-
-
 def test_what_is_measured_is_kept_until_its_code_or_arguments_change(folder):
     cell = Cell(half)
     measure("a.b", cell)
@@ -130,33 +96,6 @@ def test_a_damaged_file_is_measured_again(folder):
     for content in ("", "{", "[]", '{"values": {}}', VALUES[:-3], "\x00" * 9):
         (folder / "a.b.json").write_text(content)
         assert kept("a.b", Cell(half)) is None, content
-
-
-@pytest.mark.slow
-def test_a_cell_that_fails_and_one_that_is_silent_hold_up_no_other(folder, capsys):
-    body = "{'a.fails': lambda: 1 / 0, 'a.hangs': lambda: time.sleep(600)}.get(name, keep)()"
-    cells = {name: Cell(half) for name in ("a.fails", "a.hangs", "a.good", "a.also")}
-    impatient = cells | {"a.hangs": Cell(half, minutes=0.01)}
-    started = time.monotonic()
-    assert sorted(run(impatient, 2, command(folder, body))) == ["a.fails", "a.hangs"]
-    assert time.monotonic() - started < 200
-    said = capsys.readouterr().out
-    assert "a.fails: failed with exit code 1, see" in said and "a.hangs: not finished after 6 s, see" in said
-    assert "ZeroDivisionError" in (folder / "a.fails.log").read_text()
-    assert {name for name in cells if kept(name, cells[name])} == {"a.good", "a.also"}
-    (folder / "a.good.json").write_text("{")
-    assert run(cells, 2, command(folder, "keep()")) == []
-    assert "1 of 4 cells are measured" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_a_disk_that_cannot_be_written_ends_the_run_at_once(folder):
-    """The cell that runs beside it is stopped, and no other begins."""
-    (folder / "a.full.log").mkdir()
-    started = time.monotonic()
-    with pytest.raises(IsADirectoryError):
-        run({f"a.{name}": Cell(half) for name in ("full", "one", "two")}, 2, command(folder, "time.sleep(600)"))
-    assert time.monotonic() - started < 60
 
 
 @pytest.mark.slow
@@ -193,11 +132,3 @@ def wait_until(true, seconds=120):
     while not true():
         assert time.monotonic() < end, "nothing happened"
         time.sleep(0.05)
-
-
-def test_unknown_cells_are_refused_with_a_remedy(monkeypatch, capsys):
-    for option in ("--cell", "--only"):
-        monkeypatch.setattr(sys, "argv", ["evidence", option, "nothing"])
-        with pytest.raises(SystemExit, match="2"):
-            main()
-        assert "nothing; --list shows them" in capsys.readouterr().err

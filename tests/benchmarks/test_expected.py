@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 
 from apportion import Belief
-from benchmarks.expected import hora, near_truth, vip
-
-
-def test_the_window_is_cut_at_the_ends_and_can_leave_its_centre_out():
-    shares = np.arange(12.0)[None]
-    assert near_truth(shares, 0) == [2.0] and near_truth(shares, 6) == [5.5] and near_truth(shares, 11) == [8.5]
-    assert near_truth(shares, 0, without=True) == [2.5]
+from benchmarks.expected import hora, vip
 
 
 def test_vip_and_hora_gain_nothing_where_all_prompts_are_alike():

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks import model_factorial
-from benchmarks.model_factorial import ARMS, Run, Trainer, measure, tasks
+from benchmarks.model_factorial import ARMS, measure
 from tests.benchmarks.llama import make_llama
 from tests.trl.tiny import make_tokenizer
 
@@ -26,21 +26,6 @@ def small(monkeypatch):
         monkeypatch.setattr(model_factorial, name, value)
     monkeypatch.setattr(model_factorial, "load", lambda: (model, tokenizer))
     return model, tokenizer
-
-
-@pytest.mark.parametrize("name", ["sums", "between"])
-def test_a_run_is_the_same_alone_and_beside_others(name, small):
-    task = tasks()[name]
-    questions = [question for question, _ in task.training]
-
-    def trained(arms):
-        runs = [Run(arm, 1e-2, 3, questions) for arm in arms]
-        Trainer(task, *small, "cpu").train(runs)
-        return runs
-
-    beside, alone = trained(["single_zero", "fours_global", "eights_rloo"]), trained(["fours_global"])
-    for key, values in alone[0].found.items():
-        assert beside[1].found[key] == pytest.approx(values, nan_ok=True, abs=1e-5)
 
 
 def test_a_measurement_goes_on_where_it_stopped(small, tmp_path, capsys):
