@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 WORKERS ?= 3
+# The Pythons beside PYTHON in which the fast tests run, as python3.12 and the like on the path.
+PYTHONS ?= 3.12 3.13
 # Every process computes on one thread: small policies run slower on two, and runs are parallel already.
 export OMP_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
@@ -50,7 +52,7 @@ check: .venv/dev  ## what every commit passes, and what CI runs: format, lint, t
 	$(BIN)/mypy apportion
 	$(MAKE) test
 
-versions: .venv/versions/lowest .venv/versions/newest  ## the fast tests with the lowest and the newest versions allowed
+versions: .venv/versions/lowest .venv/versions/newest $(PYTHONS:%=.venv/versions/python%)  ## the fast tests with the lowest and the newest versions allowed, and in newer Pythons
 	$(foreach each,$^,$(MAKE) fast-in BIN=$(each)/bin &&) true
 
 fast-in:  # without the benchmarks, which belong to the versions of constraints.txt
@@ -64,6 +66,11 @@ fast-in:  # without the benchmarks, which belong to the versions of constraints.
 .venv/versions/newest: pyproject.toml
 	$(PYTHON) -m venv --clear $@
 	$@/bin/pip install --quiet -e '.[lab,trl,vote,serve,docs,dev]'
+
+# Without torch, of which not every index has a wheel without CUDA for each Python: what needs it is left out.
+.venv/versions/python%: pyproject.toml constraints.txt
+	python$* -m venv --clear $@
+	$@/bin/pip install --quiet -c constraints.txt -e '.[report,serve,docs,dev]'
 
 docs: .venv/dev  ## the site, in site/: open site/index.html. Every warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

@@ -8,7 +8,7 @@ import json
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from reprlib import Repr
 from typing import Any, TextIO
@@ -99,18 +99,22 @@ def read_lines(file: TextIO) -> Iterator[str]:
         yield line
 
 
-def parse_json(text: str | bytes) -> Any:
+def _constant(word: str) -> Any:
+    raise ValueError(f"{word}, which is not JSON")
+
+
+def parse_json(text: str | bytes, constant: Callable[[str], Any] = _constant) -> Any:
     """Return what the JSON ``text`` says. Raise ValueError, with the reason in a few words, if it cannot be used.
 
     Nesting beyond ``MAX_DEPTH``, integers of more than 4,300 digits, repeated keys, lone surrogates, NaN and Infinity
-    are refused.
+    are refused. A ``constant`` such as float reads the last two.
 
     >>> parse_json('{"a": 1, "a": 2}')
     Traceback (most recent call last):
     ValueError: the key 'a' twice
     """
     try:
-        value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+        value = json.loads(text, object_pairs_hook=_object, parse_constant=constant)
     except json.JSONDecodeError as error:
         raise ValueError(error.msg) from error
     except UnicodeDecodeError:
@@ -158,10 +162,6 @@ def _entries(value: Any) -> Iterable[Any]:
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()
-
-
-def _constant(word: str) -> Any:
-    raise ValueError(f"{word}, which is not JSON")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

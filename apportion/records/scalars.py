@@ -6,7 +6,6 @@ and whether the policy left its start.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import struct
@@ -27,7 +26,7 @@ from apportion.records.importing.names import USUAL
 from apportion.records.rollout_log import RecordError
 from apportion.rows import reading
 from apportion.types import Counts, Floats
-from apportion.untrusted import TABLE_BYTES, check_file, parse_number
+from apportion.untrusted import TABLE_BYTES, check_file, parse_json, parse_number
 
 SERIES = {
     "reward": ("reward", "score", "raw_reward", "task_reward", "rewards", "scores", "reward/total"),
@@ -320,7 +319,7 @@ def _wandb(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 name, value = item.get(1) or item.get(2), item.get(16)
                 if isinstance(name, bytes) and isinstance(value, bytes):
                     with suppress(ValueError):  # not JSON
-                        row[name.decode(errors="replace")] = json.loads(value)
+                        row[name.decode(errors="replace")] = parse_json(value, float)
             if type(row.get("_step")) is int:
                 yield row["_step"], row
 

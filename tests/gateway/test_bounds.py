@@ -43,7 +43,7 @@ BODIES = r"""
 
 @served(by_sample(["42"]), seconds=60)
 async def test_a_body_that_cannot_be_used_is_refused_in_the_form_of_openai(place):
-    for body, said in [*lines(BODIES), ("[" * 5000, "nesting")]:
+    for body, said in [*lines(BODIES), ("[" * 5000 + "]" * 5000, "nesting")]:
         reply = await post(place, body.encode())
         assert reply.status_code == 400 and place.upstream.requests == [], body
         error = reply.json()["error"]

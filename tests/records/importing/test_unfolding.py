@@ -237,7 +237,8 @@ def test_verdicts_have_many_names_and_forms(opened, name, words):
         ("{}", "a run must be a list of objects"),
         ("{", "must be one JSON document, got"),
         ("", "must be one JSON document, got"),
-        ("[" * 5000, "levels of nesting"),
+        ("[" * 5000 + "]" * 5000, "levels of nesting"),
+        ('{"a": NaN, "b": ' + "[" * 5000 + "]" * 5000 + "}", "levels of nesting"),
     ],
 )
 def test_a_document_without_rollouts_is_refused_in_one_line(tmp_path, content, message):
