@@ -53,4 +53,4 @@ def restored_rollout(values: Mapping[str, Any], step: int) -> Rollout:
         saved.count("tokens")
     if values["score_norm"] is not None:
         saved.number("score_norm", low=0)
-    return for_reuse(Rollout(**values), values["step"])
+    return Rollout(**values)
