@@ -2,10 +2,8 @@
 
 import numpy as np
 import pytest
-import torch
 
 from benchmarks.baselines import gains, recorded
-from benchmarks.baselines_measured import MEASURES, scores
 from benchmarks.baselines_rules import (
     SHIPPED,
     WEIGHTS,
@@ -14,7 +12,6 @@ from benchmarks.baselines_rules import (
     rules,
 )
 from benchmarks.common import RESULTS, cells_of
-from tests.benchmarks.llama import make_llama
 
 
 def made(prompts=6, number=8, seed=0):
@@ -22,24 +19,6 @@ def made(prompts=6, number=8, seed=0):
     rng = np.random.default_rng(seed)
     rewards = (rng.random((prompts, number)) < rng.random((prompts, 1))).astype(float)
     return Samples(rewards, {name: rng.gamma(1.0, size=rewards.shape) for name in WEIGHTS} | {"equal": rewards * 0 + 1})
-
-
-def test_the_measures_of_a_completion_are_those_of_autograd():
-    model = make_llama(initializer_range=0.02)
-    prompt, completion = torch.tensor([[1, 2, 3]]), (4, 5)
-    found = dict(zip(MEASURES, scores(model, prompt, completion), strict=True))
-    logits = model(torch.tensor([[1, 2, 3, 4, 5]])).logits[0, 2:4]
-    logprob = logits.log_softmax(-1)[[0, 1], [4, 5]]
-    pi = logprob.exp().detach()
-    for name, over in (("parameters", list(model.parameters())), ("logits", [logits])):
-        parts = torch.autograd.grad(logprob.sum(), over, retain_graph=True, allow_unused=True)
-        assert found[name] == pytest.approx(
-            sum(part.square().sum().item() for part in parts if part is not None), rel=1e-4
-        )
-    assert found["squared"] == pytest.approx((1 - pi).square().sum().item(), rel=1e-4)
-    assert found["linear"] == pytest.approx((1 - pi).sum().item(), rel=1e-4)
-    assert found["surprise"] == pytest.approx(-logprob.sum().item(), rel=1e-4)
-    assert found["tokens"] == 2
 
 
 @pytest.mark.parametrize("name", rules() | SHIPPED, ids=" by ".join)

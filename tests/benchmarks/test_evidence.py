@@ -1,16 +1,10 @@
-"""Tests of the evidence: the page is what the committed values give, and measuring survives faults in pairs."""
+"""Tests of the evidence: the page is what the committed values give, and what is measured is kept."""
 
 import json
 import re
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
 
-from benchmarks.common import ROOT
 from benchmarks.evidence import age, page
 from benchmarks.evidence import cell as cells_module
 from benchmarks.evidence.cell import Cell, kept, measure
@@ -20,7 +14,6 @@ from tests.benchmarks.halves import half
 CELLS = cells_by_module()
 OF_CHANGED_TREES = 27
 """Values measured before this was refused. The page names them."""
-VALUES = '{"values": {"area": 0.5}}'
 
 
 @pytest.fixture
@@ -28,23 +21,6 @@ def folder(tmp_path, monkeypatch):
     """Return an empty folder for what is measured."""
     monkeypatch.setattr(cells_module, "FOLDER", tmp_path)
     return tmp_path
-
-
-def command(folder, body):
-    """Return a command that runs ``body``, which may ``keep()`` the values of the cell ``name``."""
-    script = folder / "child.py"
-    script.write_text(
-        "import os, pathlib, sys, time\n"
-        f"sys.path.insert(0, {str(ROOT)!r})\n"
-        "from benchmarks.evidence import cell\n"
-        f"cell.FOLDER = pathlib.Path({str(folder)!r})\n"
-        "cell.end_with_parent()\n"
-        "name = sys.argv[1]\n"
-        "from tests.benchmarks.halves import half\n"
-        "def keep(): cell.measure(name, cell.Cell(half))\n" + body,
-        encoding="utf-8",
-    )
-    return [sys.executable, str(script)]
 
 
 def test_the_page_is_written_from_the_committed_values():
@@ -90,45 +66,3 @@ def test_what_is_measured_is_kept_until_its_code_or_arguments_change(folder):
     assert kept("a.b", Cell(half, minutes=5)) is not None
     (folder / "a.b.json").write_text(json.dumps({**found, "key": "of other code"}))
     assert kept("a.b", cell) is None
-
-
-def test_a_damaged_file_is_measured_again(folder):
-    for content in ("", "{", "[]", '{"values": {}}', VALUES[:-3], "\x00" * 9):
-        (folder / "a.b.json").write_text(content)
-        assert kept("a.b", Cell(half)) is None, content
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGKILL])
-def test_a_stopped_run_leaves_no_process_and_keeps_what_is_finished(folder, kind):
-    wait = "pathlib.Path(f'{cell.FOLDER}/{name}.pid').write_text(str(os.getpid())), time.sleep(600)"
-    body = f"keep() if name == 'a.good' else ({wait})"
-    parent = folder / "parent.py"
-    parent.write_text(
-        f"import pathlib, sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "from benchmarks.evidence import cell\nfrom tests.benchmarks.halves import half\n"
-        f"cell.FOLDER = pathlib.Path({str(folder)!r})\n"
-        "cells = {'a.good': cell.Cell(half, 2), 'a.one': cell.Cell(half), 'a.two': cell.Cell(half)}\n"
-        f"cell.run(cells, 3, {command(folder, body)!r})\n",
-        encoding="utf-8",
-    )
-    with subprocess.Popen([sys.executable, str(parent)], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        wanted = [folder / "a.good.json", folder / "a.one.pid", folder / "a.two.pid"]
-        wait_until(lambda: all(path.exists() and path.stat().st_size for path in wanted))
-        process.send_signal(kind)
-        assert process.wait(20) != 0
-    for path in wanted[1:]:
-        wait_until(lambda path=path: not alive(int(path.read_text())))
-    assert kept("a.good", Cell(half)) is not None and kept("a.one", Cell(half)) is None
-
-
-def alive(number):
-    status = Path(f"/proc/{number}/stat")
-    return status.exists() and status.read_text().split()[2] != "Z"
-
-
-def wait_until(true, seconds=120):
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "nothing happened"
-        time.sleep(0.05)

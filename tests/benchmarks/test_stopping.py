@@ -6,12 +6,7 @@ from pathlib import Path
 import pytest
 
 import benchmarks.stopping
-from apportion.stopping import BayesianSPRT, decide
-from benchmarks.recorded import VENDORED, Question, Streams, read_datasets, read_vendored
-from benchmarks.stopping_measured import (
-    CurtailmentCosts,
-    replay,
-)
+from benchmarks.recorded import VENDORED, Question, read_datasets, read_vendored
 from tests.soak import case
 
 NOWHERE = Path("nowhere") / "votes.parquet"
@@ -30,17 +25,6 @@ def test_the_vendored_rows_carry_their_source_and_their_notice():
         'THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND',
     ):
         assert words in notice
-
-
-def test_a_curtailment_that_loses_agreement_is_an_error():
-    """The literal OptPO stops for the runner-up late; curtailed, it stops for the leader before."""
-    stream = ("a",) * 12 + ("b",) * 2 + ("a",) * 6
-    rule = BayesianSPRT(min_samples=16, choices=2, p0_factor=0.5, exceedances=3, low_accuracy="literal")
-    assert decide(stream, rule, 20).answer == "b"
-    streams = Streams((Question(stream, {"a": True, "b": False}, None),), 1, (stream,), None)
-    replay(streams, rule, 20, 1, ["a"])
-    with pytest.raises(CurtailmentCosts, match="at most 20 samples in waves of 1"):
-        replay(streams, rule, 20, 1, ["b"])
 
 
 @pytest.mark.slow
