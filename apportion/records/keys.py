@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 import numpy as np
@@ -40,7 +40,7 @@ class Keys:
     group: Counts
     ids: Sequence[str]
     prompts: Sequence[str | None]
-    doubts: list[str]
+    doubts: list[str] = field(default_factory=list)
     piece: int = 0
 
 
@@ -59,15 +59,17 @@ def keys_of(
     if "group" in named:
         keys = _by_group(step, *named["group"])
     elif "id" not in named:
-        keys = _by_text(group, named, [])
+        keys = _by_text(group, named)
         keys = _by_gold(step, keys, *named["gold"]) if "gold" in named else keys
     elif "prompt" not in named:
-        keys = _by_id(group, named, [])
+        keys = _by_id(group, named)
     else:
         keys = _by_id_or_text(step, group, named)
     if column is None and _sizes(step, keys.prompt).max() > _sizes(step, keys.prompt, keys.group).max() == 1:
-        said = "the column of groups differs in every row of a prompt: not read; --column group=COLUMN reads it"
-        keys = replace(keys, group=np.zeros_like(keys.group), doubts=[*keys.doubts, said])
+        keys.doubts.append(
+            "the column of groups differs in every row of a prompt: not read; --column group=COLUMN reads it"
+        )
+        keys = replace(keys, group=np.zeros_like(keys.group))
     if column == "":
         return keys
     if column is not None and column.isdecimal() and not keys.group.any():
@@ -92,21 +94,22 @@ def _by_run(step: Counts, keys: Keys, run: Counts, names: Sequence[str], by_file
                 "or join them by --column run="
             )
         if len(_sizes(step, run)) > len(np.unique(step)) and len(before) == len(after):
-            said = f"files of one step are one run, whose steps have the prompts of all: {listed}; open one for itself"
-            return replace(keys, doubts=[*keys.doubts, said])
+            keys.doubts.append(
+                f"files of one step are one run, whose steps have the prompts of all: {listed}; open one for itself"
+            )
     if len(before) == len(after):
         return keys
     if _tears(before, after):
-        said = "the run or model differs within groups of one prompt and step: not read"
-        return replace(keys, doubts=[*keys.doubts, said])
-    said = (
+        keys.doubts.append("the run or model differs within groups of one prompt and step: not read")
+        return keys
+    keys.doubts.append(
         f"rows of {len(np.unique(run))} runs or models: each has groups of its own, {len(after):,} in all; --column "
         f"run= joins them to {len(before):,}"
     )
-    return replace(keys, group=numbered_pairs(keys.group, run)[0], doubts=[*keys.doubts, said])
+    return replace(keys, group=numbered_pairs(keys.group, run)[0])
 
 
-def _by_id(group: Counts, named: Named, doubts: list[str]) -> Keys:
+def _by_id(group: Counts, named: Named) -> Keys:
     prompt, ids = named["id"]
     prompts: list[str | None] = [None] * len(ids)
     if "prompt" in named:
@@ -114,12 +117,12 @@ def _by_id(group: Counts, named: Named, doubts: list[str]) -> Keys:
         first = np.full(len(ids), -1)
         first[prompt[::-1]] = codes[::-1]
         prompts = [None if code < 0 else texts[code] for code in first]
-    return Keys(prompt, group, ids, prompts, doubts)
+    return Keys(prompt, group, ids, prompts)
 
 
-def _by_text(group: Counts, named: Named, doubts: list[str]) -> Keys:
+def _by_text(group: Counts, named: Named) -> Keys:
     codes, texts = named["prompt"]
-    return Keys(codes, group, [prompt_id(text) for text in texts], texts, doubts)
+    return Keys(codes, group, [prompt_id(text) for text in texts], texts)
 
 
 def _by_group(step: Counts, group: Counts, texts: Sequence[str]) -> Keys:
@@ -137,8 +140,10 @@ def _by_gold(step: Counts, keys: Keys, gold: Counts, golds: Sequence[str]) -> Ke
     if not several:
         return keys
     if _tears(_sizes(step, keys.group, keys.prompt), _sizes(step, keys.group, own)):
-        said = f"texts with several known answers: {several:,}; one prompt each, because groups would be torn"
-        return replace(keys, doubts=[said])
+        keys.doubts.append(
+            f"texts with several known answers: {several:,}; one prompt each, because groups would be torn"
+        )
+        return keys
     ids: list[str] = []
     seen: set[int] = set()
     for text, code in zip(of.tolist(), gold[heads].tolist(), strict=True):
@@ -158,32 +163,33 @@ def _by_id_or_text(step: Counts, group: Counts, named: Named) -> Keys:
     heads = numbered_pairs(id, text)[1]
     heads = heads[text[heads] >= 0]
     of_ids, of_texts = np.bincount(id[heads]) > 1, np.bincount(text[heads]) > 1
-    if not (of_ids.any() or of_texts.any()):
-        return _by_id(group, named, [])
-    own = _sizes(step, group, id)
+    keys, own = _by_id(group, named), _sizes(step, group, id)
     if several := int(of_ids.sum()):
         if _restarts(step, id) and not _tears(own, _sizes(step, group, id, text)):
-            said = (
+            keys = _by_text(numbered_pairs(group, id)[0], named)  # rows of different ids are different groups
+            keys.doubts.append(
                 f"id is the place in a batch, because {several:,} ids have several texts: a text is a prompt, "
                 f"{len(texts):,} in all; by id there are {len(ids):,}; --column prompt= reads ids alone"
             )
-            return _by_text(numbered_pairs(group, id)[0], named, [said])  # rows of different ids are different groups
-        said = (
-            f"{several:,} of {len(ids):,} ids have several texts: an id is a prompt; by text there are "
-            f"{len(texts):,}; --column id= reads texts alone"
-        )
+        else:
+            keys.doubts.append(
+                f"{several:,} of {len(ids):,} ids have several texts: an id is a prompt; by text there are "
+                f"{len(texts):,}; --column id= reads texts alone"
+            )
+    elif not of_texts.any():
+        return keys
     elif own.max() == 1 and _sizes(step, group, text).max() > 1:
-        said = (
+        keys = _by_text(group, named)
+        keys.doubts.append(
             f"id differs in every row: a text is a prompt, {len(texts):,} in all; by id no group has two "
             "rollouts; --column prompt= reads ids alone"
         )
-        return _by_text(group, named, [said])
     else:
-        said = (
+        keys.doubts.append(
             f"{int(of_texts.sum()):,} texts have several ids: an id is a prompt, {len(ids):,} in all; by text there "
             f"are {len(texts):,}; --column id= reads texts alone"
         )
-    return _by_id(group, named, [said])
+    return keys
 
 
 def _with_runs(step: Counts, keys: Keys, files: Counts) -> Keys:
@@ -212,21 +218,25 @@ def _with_runs(step: Counts, keys: Keys, files: Counts) -> Keys:
         often = len(firsts) - len(np.unique(step)) >= LEAST_AGAIN * len(falls)
         if not often or np.median(np.bincount(own[heads])) == 1 or set(falls.tolist()) <= set(files.tolist()):
             return keys  # rows came late or are sorted by prompt, or files are of processes
-        said = f"{times}, to other prompts: one run, whose steps have all of them; if these are several, split the file"
-        return replace(keys, doubts=[*keys.doubts, said])
+        keys.doubts.append(
+            f"{times}, to other prompts: one run, whose steps have all of them; if these are several, split the file"
+        )
+        return keys
     if not again.all():
         if whole[again].mean() < LARGER * whole[~again].mean():
             return keys  # rows came late
     elif np.median(parts) == 1 or set(falls.tolist()) <= set(files.tolist()):
-        said = f"{times}: rows of one prompt at one step are one group; if these are several runs, read them apart"
-        return replace(keys, doubts=[*keys.doubts, said])
+        keys.doubts.append(
+            f"{times}: rows of one prompt at one step are one group; if these are several runs, read them apart"
+        )
+        return keys
     elif _usual(parts) < _usual(whole):
         return keys
-    said = (
+    keys.doubts.append(
         f"{times}: {len(falls) + 1} runs in one, or a resumed one? Their groups are kept apart; split the file, or "
         "--column group= joins them"
     )
-    return replace(keys, group=numbered_pairs(keys.group, run)[0], doubts=[*keys.doubts, said])
+    return replace(keys, group=numbered_pairs(keys.group, run)[0])
 
 
 def _drawn_again(step: Counts, keys: Keys) -> Keys:
@@ -243,11 +253,11 @@ def _drawn_again(step: Counts, keys: Keys) -> Keys:
     again = whole & (sizes > size) & (pieces > 1)
     if size > 1 and again.any() and (whole & (sizes == size)).mean() >= MOSTLY and whole.mean() >= USUAL_SHARE:
         group = np.where((whole & (sizes > size))[of], _places(of) // size, 0)
-        said = (
+        keys.doubts.append(
             f"{int(again.sum()):,} prompts were drawn several times in a step, because their rows come {size} at a "
             f"time: groups of {size}; --column group= joins those of a step"
         )
-        return replace(keys, group=group, doubts=[*keys.doubts, said])
+        return replace(keys, group=group)
     if min(length, times) == 1 or len(pieces) < LEAST_ROWS or min(_usual(lengths), _usual(pieces)) < USUAL_SHARE:
         return keys
     return replace(keys, piece=length)

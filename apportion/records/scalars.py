@@ -22,7 +22,7 @@ import numpy as np
 
 from apportion.checks import LARGEST_INTEGER
 from apportion.records.importing.files import document_of, natural, rows_of
-from apportion.records.importing.names import USUAL
+from apportion.records.importing.names import KEYS, USUAL
 from apportion.records.rollout_log import RecordError
 from apportion.rows import reading
 from apportion.types import Counts, Floats
@@ -54,7 +54,7 @@ _SECTIONS = re.compile(
 _MEAN = re.compile(r"(?:^|/)(?:mean|avg|all)(?=/|$)|(?<![a-z])(?:mean|avg)_|_(?:mean|avg)(?=/|$)")
 """Sections under which frameworks log, and how they call a mean."""
 
-VERDICTS = {"correct", *USUAL["correct"], *USUAL["share"]}
+VERDICTS = {*USUAL["correct"], *USUAL["share"][1:]}
 PART = re.compile(r"rewards?/(?!total$|std$|min$|max$)([^/]+)")
 HELD_OUT = re.compile(r"(?:^|/)acc/mean@[0-9]+$")
 """Names of verdicts, of the parts of a reward, and of verl's accuracy on held-out problems."""
@@ -62,7 +62,6 @@ HELD_OUT = re.compile(r"(?:^|/)acc/mean@[0-9]+$")
 NOT_FINITE = {"NaN": math.nan, "nan": math.nan, "Infinity": math.inf, "inf": math.inf, "-Infinity": -math.inf}
 """How W&B writes numbers that are not finite."""
 
-PROMPTS = {name for role in ("prompt", "id") for name in (role, *USUAL[role])}
 TABLES, LEAST_OF_A_TABLE, MOST_AGAIN = (".jsonl", ".ndjson", ".csv"), 2, 2
 """Files that may be something else; the series that one must have to be a log of steps, and how often a step
 comes again."""
@@ -193,7 +192,7 @@ def scalars_of(name: str, source: str, rows: Iterable[tuple[int, Mapping[str, An
     found: dict[str, dict[int, float]] = {}
     again: Counter[str] = Counter()
     for step, row in rows:
-        if PROMPTS & row.keys():  # rollouts, which may be many
+        if KEYS & row.keys():  # rollouts, which may be many
             return None
         if abs(step) > LARGEST_INTEGER:
             continue

@@ -19,7 +19,7 @@ import numpy as np
 
 from apportion.records.importing.cells import check_rows, numbers_of, texts_of
 from apportion.records.importing.layout import Layout
-from apportion.records.importing.names import is_evaluation
+from apportion.records.importing.names import OPTIONAL, is_evaluation
 from apportion.records.keys import by_appearance, keys_of, numbered_pairs
 from apportion.records.rollout_log import RecordError
 from apportion.records.run_record import PER_ROLLOUT, RunRecord
@@ -30,7 +30,7 @@ ROWS = 20_000
 """Rows that become columns together."""
 
 NAMING = ("id", "prompt", "gold", "run", "group", "rollout")
-KEPT = {"step", "turn", "trials", "tokens", "score_norm", "truncated", "predicted", "asked", "time", "advantage"}
+KEPT = {"step", "turn", "trials", *OPTIONAL}
 """Texts that are held as codes, and numbers that are held as they are."""
 
 _WHOLE = re.compile(r"(-?[0-9]+)\.0+")

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from apportion.records.importing.names import COUNTED, SPLIT, TOTALS, TURNS, USUAL, is_evaluation, number_in
+from apportion.records.importing.names import COUNTED, SPLIT, STEPS, TOTALS, USUAL, is_evaluation, number_in
 
 Head = Sequence[Mapping[str, Any]]
 
@@ -39,14 +39,18 @@ def resolved(
     """Return the column of ``found`` that says ``role``: the user's, that of its name, or one of a usual name."""
     if role in renamed:
         return renamed[role] or None
+    return next(iter(_named(usual or USUAL[role], found)), None)
+
+
+def _named(names: Sequence[str], found: Collection[str]) -> list[str]:
+    """Return the columns of ``found`` that have one of ``names`` in any case, in the order of these."""
     by_name = {column.lower(): column for column in reversed(list(found))}
-    names = (role, *(USUAL.get(role, ()) if usual is None else usual))
-    return next((by_name[name] for name in names if name in by_name), None)
+    return [by_name[name] for name in names if name in by_name]
 
 
 def counted_in(found: Collection[str], renamed: Mapping[str, str]) -> str | None:
     """Return the column of a number of correct rollouts, beside a number of rollouts."""
-    return resolved("correct", found, renamed, (*COUNTED, *USUAL["correct"]))
+    return resolved("correct", found, renamed, ("correct", *COUNTED, *USUAL["correct"]))
 
 
 def _counts(head: Head, found: Collection[str], renamed: Mapping[str, str]) -> bool:
@@ -72,11 +76,10 @@ def _counts(head: Head, found: Collection[str], renamed: Mapping[str, str]) -> b
     return once and (all_counted or any(right > 1 for right, _ in pairs))
 
 
-def split_in(head: Head, found: Collection[str]) -> str | None:
+def split_in(head: Head, found: Collection[str]) -> str:
     """Return the column that tells rows of an evaluation from others: one of a usual name whose cells say it, or one
-    whose texts all name a split of the data; else one of a usual name."""
-    by_name = {column.lower(): column for column in reversed(list(found))}
-    usual = [by_name[name] for name in ("split", *USUAL["split"]) if name in by_name]
+    whose texts all name a split of the data; else one of a usual name; "" without one."""
+    usual = _named(USUAL["split"], found)
     for name in (*usual, *found):
         cells = {row.get(name) for row in head if isinstance(row.get(name), (str, bool, int, float))}
         flag = SPLIT.search(name.lower()) and not VERDICT.search(name.lower())
@@ -85,23 +88,23 @@ def split_in(head: Head, found: Collection[str]) -> str | None:
         if may_be and 0 < len(cells) <= MOST_SPLITS and all(is_evaluation(name, cell) is not None for cell in cells):
             return name
     late = [name for name in usual if all(row.get(name) is None for row in head)]
-    return next(iter(late + usual), None)
+    return next(iter(late + usual), "")
 
 
-def turn_in(head: Head, columns: Mapping[str, str], found: Collection[str]) -> tuple[str | None, str | None] | None:
-    """Return the columns of the turn and of the step if a rollout has a row for each of its turns, None otherwise.
+def turn_in(head: Head, columns: Mapping[str, str], found: Collection[str]) -> tuple[str, str] | None:
+    """Return the columns of the turn and of the step, "" for none, if a rollout has a row for each of its turns.
 
     ``columns`` has the columns by what they say. A step that begins again with each rollout of a prompt is a turn.
     """
-    turn, step = columns.get("turn"), columns.get("step")
-    if turn not in (None, step) and _begins_again(head, str(turn), columns, step, turn.lower() not in USUAL["step"]):
+    turn, step = columns.get("turn", ""), columns.get("step", "")
+    if turn not in ("", step) and _begins_again(head, turn, columns, step, turn.lower() not in USUAL["step"]):
         return turn, step
-    steps = [name for name in found if name != step and name.lower() in {"step", *USUAL["step"]} - TURNS]
-    other = steps[0] if steps else None
-    return (step, other) if step is not None and _begins_again(head, step, columns, other, False) else None
+    steps = [name for name in found if name != step and name.lower() in STEPS]
+    other = steps[0] if steps else ""
+    return (step, other) if step and _begins_again(head, step, columns, other, False) else None
 
 
-def _begins_again(head: Head, turn: str, columns: Mapping[str, str], step: str | None, named: bool) -> bool:
+def _begins_again(head: Head, turn: str, columns: Mapping[str, str], step: str, named: bool) -> bool:
     """Return whether the column ``turn`` counts up by 1 within rollouts, and begins again with each.
 
     Unless it is ``named`` as turns, some prompt must have several rollouts, one after the other or with ids.

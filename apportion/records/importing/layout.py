@@ -192,17 +192,12 @@ def _resolved(found: Sequence[str], own: Mapping[str, str], head: Head) -> dict[
         columns |= {"answer": sampled} | ({} if "gold" in columns or "gold" in own else {"gold": "answer"})
     if "split" not in own:
         columns.pop("split", None)
-        if split := split_in(head, [name for name in found if name not in columns.values()]):
-            columns["split"] = split
-    turns = None if own.get("turn") else turn_in(head, columns, found) if "turn" not in own else None
-    if turns is not None:
-        columns["turn"], step = str(turns[0]), turns[1]
-        columns = (
-            {**columns, "step": step} if step else {each: name for each, name in columns.items() if each != "step"}
-        )
+        columns["split"] = split_in(head, [name for name in found if name not in columns.values()])
+    if "turn" not in own and (turns := turn_in(head, columns, found)):
+        columns["turn"], columns["step"] = turns
     elif not own.get("turn"):
-        columns = {role: name for role, name in columns.items() if role not in ("turn", "rollout")}
-    return columns
+        columns |= {"turn": "", "rollout": ""}
+    return {role: name for role, name in columns.items() if name}
 
 
 def _is_verdict(name: str, head: Head) -> bool:
@@ -240,8 +235,8 @@ def _check_whole(source: str, layout: Layout, found: Sequence[str], listed: str)
     if not missing:
         return
     roles = sorted({role for each in missing.values() for role in each})
-    usual = dict.fromkeys(USUAL["share"], "reward") if "reward" in roles else {}
-    usual |= {name: role for role in roles for name in (role, *USUAL.get(role, ()))}
+    usual = dict.fromkeys(USUAL["share"][1:], "reward") if "reward" in roles else {}
+    usual |= {name: role for role in roles for name in USUAL[role]}
     near = next(
         (f"{usual[close[0]]}={column}" for column in found if (close := get_close_matches(column.lower(), usual, 1))),
         "reward=COLUMN" if "reward" in roles else f"{roles[0]}=COLUMN",

@@ -46,7 +46,7 @@ the known answer of a problem, or its image: it tells apart problems that have t
 an evaluation from those of training, and ``run`` those of several runs or models from each other. ``rollout`` is the
 rollout of a row that is a ``turn`` of one."""
 
-USUAL = {
+OTHER = {
     role: tuple(names.split())
     for role, names in {
         "step": "global_step train_step training_step training_iteration iteration iter _step global_steps "
@@ -85,15 +85,21 @@ USUAL = {
 }
 """Other names under which people keep a column, the likeliest first; of counts and lists of rollouts; and verdicts."""
 
-TURNS = {"turn", *USUAL["turn"]}
+USUAL = {role: (role, *OTHER.get(role, ())) for role in (*NUMBERS, *TEXTS)}
+"""The names under which people keep what is read, its own first."""
+
+TURNS = {*USUAL["turn"]}
+STEPS = {*USUAL["step"]} - TURNS
+KEYS = {*USUAL["id"], *USUAL["prompt"]}
+"""Columns of turns, of steps that are no turns, and those that say which prompt a row is of."""
 
 WORDY = USUAL["correct"][-7:]
 """Names of a verdict, if all cells are verdicts; else they say something else."""
 
-COUNTED = USUAL["counted"]
+COUNTED = OTHER["counted"]
 """Names of a number of correct rollouts, beside a number of rollouts."""
 
-TOTALS = USUAL["trials"][:3]
+TOTALS = USUAL["trials"][1:4]
 """Names of a number of rollouts of which another column counts those that were correct, even if that is 0 or 1."""
 
 RENAMED = {"verl": {"prompt": "input", "reward": "score", "group": "uid", "gold": "gts"}}
@@ -108,7 +114,7 @@ NAMES = {
 }
 """The formats that ``import_run`` reads, and what each is called in ``RunRecord.source``."""
 
-ROLLOUTS = USUAL["rollouts"]
+ROLLOUTS = OTHER["rollouts"]
 """Columns of a list of rollouts. A verdict beside them is one of all, such as their mean."""
 
 UNDERSTOOD = {"completion", "completions", "advantage", "output", "response", "responses", "generation", *USUAL["gold"]}
@@ -118,7 +124,7 @@ MOST_OTHERS = 4
 """Other columns that may be the reward whose figures are shown."""
 
 TRUTHS = {"true": 1.0, "false": 0.0}
-WORDS = TRUTHS | dict.fromkeys(USUAL["right"], 1.0) | dict.fromkeys(USUAL["wrong"], 0.0)
+WORDS = TRUTHS | dict.fromkeys(OTHER["right"], 1.0) | dict.fromkeys(OTHER["wrong"], 0.0)
 """Verdicts in words, of any case. C and I are those of inspect_ai."""
 
 AT_LIMIT = re.compile(r"length|max_?(?:new_?|output_?)?tokens|max_?len|trunc|overlong|too_long|context_window", re.I)
@@ -136,8 +142,7 @@ PART = re.compile(
 
 def verdict_names(renamed: Mapping[str, str] = {}) -> set[str]:
     """Return the columns that may say how good a rollout was."""
-    usual = {"correct", "reward", *USUAL["correct"], *USUAL["reward"]}
-    return usual | {renamed[role] for role in ("correct", "reward") if renamed.get(role)}
+    return {*USUAL["correct"], *USUAL["reward"]} | {renamed[role] for role in ("correct", "reward") if renamed.get(role)}
 
 
 def number_in(cell: Any, words: bool = True) -> float:

@@ -14,7 +14,7 @@ from apportion.records.importing.assembly import Assembled, RunAssembly
 from apportion.records.importing.files import evaluations_in_names, files_of, repeats, runs_in_names, steps_in_names
 from apportion.records.importing.formats import detect
 from apportion.records.importing.layout import Layout, layout_of, weights_of
-from apportion.records.importing.names import MOST_OTHERS, NAMES, TURNS, USUAL, verdict_names
+from apportion.records.importing.names import MOST_OTHERS, NAMES, STEPS, TURNS, verdict_names
 from apportion.records.importing.source import HEAD, LATER_HEAD, LateColumns, Source
 from apportion.records.importing.visits import read_visits
 from apportion.records.rollout_log import ALWAYS, RecordError
@@ -172,11 +172,10 @@ def import_run(
 
 def _other_steps(source: Source, column: str | None) -> list[str]:
     """Return the columns that may be the step in place of ``column``, and differ from it in the first rows."""
-    names = {"step", *USUAL["step"]} - TURNS
     return [
         name
         for name in source.numeric
-        if column is not None and name.lower() in names and any(row.get(name) != row.get(column) for row in source.head)
+        if column is not None and name.lower() in STEPS and any(row.get(name) != row.get(column) for row in source.head)
     ]
 
 

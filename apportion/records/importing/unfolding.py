@@ -18,6 +18,7 @@ from apportion.records.importing.files import parsed
 from apportion.records.importing.names import (
     COUNTED,
     EVALUATION,
+    KEYS,
     ROLLOUTS,
     STEP,
     USUAL,
@@ -49,15 +50,12 @@ WHOLE = ("value", "total")
 EXTRACTED = re.compile(r"answer|pred|extract|parsed")
 """Parts of a verdict that are the reward, and those that are read from the completion."""
 
-SHARES = {"share", *USUAL["share"]}
-COUNTS = SHARES | {"correct", *COUNTED, *USUAL["correct"]}
+SHARES = {*USUAL["share"]}
+COUNTS = SHARES | {*COUNTED, *USUAL["correct"]}
 """Columns of shares, and of numbers of correct rollouts."""
 
 ABOUT = {"step", "global_step", "train_step"}, {"split", "validate", "is_validation", "is_val", "is_eval"}
 """Columns of steps and of splits that are looked for in objects of a row too, if it has none of them."""
-
-KEYS = {"id", "prompt", *USUAL["id"], *USUAL["prompt"]}
-"""Columns that say which prompt a row is of."""
 
 
 def is_folded(row: Mapping[str, Any], renamed: Mapping[str, str]) -> bool:
@@ -301,7 +299,7 @@ def _lifted(row: Mapping[str, Any]) -> Row:
 
 def _counts_in(value: Mapping[str, Any]) -> list[str]:
     """Return the columns of lists of counts, or of shares, of a number of rollouts that stands beside them."""
-    if {"trials", *USUAL["trials"]}.isdisjoint(value):
+    if {*USUAL["trials"]}.isdisjoint(value):
         return []
     return [
         name

@@ -50,7 +50,7 @@ def read_visits(path: Path, name: str) -> RunRecord:
 
 def _first(row: dict[str, Any], role: str, default: Any = None) -> Any:
     """Return the cell of a usual name of ``role``."""
-    return next((row[name] for name in (role, *USUAL[role]) if name in row), default)
+    return next((row[name] for name in USUAL[role] if name in row), default)
 
 
 def _key(row: dict[str, Any], at: str) -> str:
