@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from apportion.records.keys import numbered_pairs
-from apportion.records.run_record import RunRecord
+from apportion.records.run_record import PER_GROUP, RunRecord
 from apportion.types import Counts, Floats, Mask
 
 MOST_TRIED = 2_000
@@ -48,26 +48,23 @@ def doubts_of(
             )
     if record.source == "rollout log":
         return found
-    if len(sizes):
-        found += _pieces_in_doubt(record, piece) if piece else _sizes_in_doubt(record, sizes)
+    usual = np.median(sizes)
+    if piece:
+        found.append(
+            f"rows of a prompt come {piece} at a time, {usual // piece:g} times in a step: one group of {int(usual)}; "
+            f"if a prompt was drawn several times, {_in_groups_of(record, piece)}"
+        )
+    else:
+        found += _sizes_in_doubt(record, sizes)
     if (times := _copies(record)) > 1:
         found.append(f"every rollout of every group is there {times} times: remove the copies, or the second log")
-    usual = float(np.median(sizes)) if len(sizes) else 0.0
     for name, length in lists.items():
         if length > usual:
             found.append(
                 f"{name} holds {length} values where groups have {usual:g} rows: one verdict for {length}, or a "
                 "selection of the rollouts, and no figure here is that of the run; give a row to each rollout"
             )
-    return found + [said for said in [gold_answers(record)] if said]
-
-
-def _pieces_in_doubt(record: RunRecord, piece: int) -> list[str]:
-    size = int(np.median(np.diff(record.first)))
-    return [
-        f"rows of a prompt come {piece} at a time, {size // piece} times in a step: one group of {size}; if a prompt "
-        f"was drawn several times, {_in_groups_of(record, piece)}"
-    ]
+    return [*found, *filter(None, [gold_answers(record)])]
 
 
 def _in_groups_of(record: RunRecord, size: int) -> str:
@@ -76,16 +73,8 @@ def _in_groups_of(record: RunRecord, size: int) -> str:
     times = -(-sizes // size)
     of = np.repeat(np.arange(len(sizes)), times)
     begins = record.first[of] + size * (np.arange(len(of)) - np.repeat(np.cumsum(times) - times, times))
-    other = RunRecord(
-        name=record.name,
-        source=record.source,
-        ids=record.ids,
-        texts=record.texts,
-        step=record.step[of],
-        prompt=record.prompt[of],
-        first=np.r_[begins, len(record.reward)],
-        reward=record.reward,
-    )
+    columns = {name: getattr(record, name)[of] for name in PER_GROUP}
+    other = replace(record, first=np.r_[begins, len(record.reward)], **columns)
     return f"--column group={size} makes groups of {size}, and {_dead(other)} would be dead in place of {_dead(record)}"
 
 

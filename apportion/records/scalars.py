@@ -29,19 +29,22 @@ from apportion.types import Counts, Floats
 from apportion.untrusted import TABLE_BYTES, check_file, parse_json, parse_number
 
 SERIES = {
-    "reward": ("reward", "score", "raw_reward", "task_reward", "rewards", "scores", "reward/total"),
-    "dead": ("frac_reward_zero_std",),
-    "all right": ("by_group/frac_all_good", "solve_all"),
-    "all wrong": ("by_group/frac_all_bad", "solve_none"),
-    "mixed": ("by_group/frac_mixed",),
-    "spread": ("reward_std",),
-    "cut": ("clipped_ratio", "response_length/clip_ratio", "is_truncated", "truncated_ratio"),
-    "length": ("length", "completion_length", "response_length", "response_len", "num_tokens", "ac_tokens_per_turn"),
-    "longest": ("max_length", "response_length/max", "response_len/max"),
-    "kl": ("kl", "kl_loss", "policy_kl", "reward_kl_penalty", "kl_policy_base"),
-    "entropy": ("entropy", "entropy_loss", "policy_entropy"),
-    "gradient": ("grad_norm", "raw_grad_norm"),
-    "loss": ("loss", "pg_loss", "policy_loss", "final_loss"),
+    name: tuple(names.split())
+    for name, names in {
+        "reward": "reward score raw_reward task_reward rewards scores reward/total",
+        "dead": "frac_reward_zero_std",
+        "all right": "by_group/frac_all_good solve_all",
+        "all wrong": "by_group/frac_all_bad solve_none",
+        "mixed": "by_group/frac_mixed",
+        "spread": "reward_std",
+        "cut": "clipped_ratio response_length/clip_ratio is_truncated truncated_ratio",
+        "length": "length completion_length response_length response_len num_tokens ac_tokens_per_turn",
+        "longest": "max_length response_length/max response_len/max",
+        "kl": "kl kl_loss policy_kl reward_kl_penalty kl_policy_base",
+        "entropy": "entropy entropy_loss policy_entropy",
+        "gradient": "grad_norm raw_grad_norm",
+        "loss": "loss pg_loss policy_loss final_loss",
+    }.items()
 }
 """Plain names of the series, the likeliest first. ``plain_name`` makes them of what a framework logs.
 
@@ -74,7 +77,10 @@ LOG_ROLLOUTS = (
     "rollout_log in apportion"
 )
 PATTERNS = (
-    *("trainer_state.json", "checkpoint-*/trainer_state.json", "**/events.out.tfevents.*", "**/*.wandb"),
+    "trainer_state.json",
+    "checkpoint-*/trainer_state.json",
+    "**/events.out.tfevents.*",
+    "**/*.wandb",
     "metrics.jsonl",
 )
 """Files with series in a folder, those that say most first."""

@@ -75,15 +75,16 @@ class RunAssembly:
         while some := list(islice(rows, ROWS)):
             if (total := total + len(some)) > MOST_ROWS:
                 raise RecordError(f"a run must have at most {MOST_ROWS:,} rows, got more; import a part of it")
-            blocks.append((len(some), self._columns(path, layout, some)))
+            columns = self._columns(path, layout, some)
             if step is not None:
-                blocks[-1][1]["step"] = np.full(len(some), float(step))
+                columns["step"] = np.full(len(some), float(step))
             if evaluation:
-                blocks[-1][1]["split"] = np.ones(len(some), bool)
+                columns["split"] = np.ones(len(some), bool)
             if run and "run" not in layout.columns:
                 known = self._known["run"]
-                blocks[-1][1]["run"] = np.full(len(some), known.setdefault(run, len(known)), np.int32)
+                columns["run"] = np.full(len(some), known.setdefault(run, len(known)), np.int32)
                 self._named_by_files = True
+            blocks.append((len(some), columns))
         if self._blocks and blocks and ("id" in blocks[0][1]) != ("id" in self._blocks[0][1]):
             raise RecordError("all files of a run must have a column id, or none, got both; import them apart")
         self._files.append(self.rows)

@@ -30,19 +30,19 @@ def numbers_of(path: Path, layout: Layout, role: str, rows: Rows) -> Floats:
     """Return a column of numbers as floats [R], nan for none. Raise RecordError for a cell that is wrong there."""
     column = layout.numbers[role]
     cells = [row.get(column) for _, row in rows]
-    if layout.has_nan(role):
+    if layout.format == "trl" and role != "step":  # TRL writes nan for nothing
         cells = [None if cell != cell else cell for cell in cells]
     if role == "step":
         cells = [_step(cell) if isinstance(cell, str) else cell for cell in cells]
     if role == "truncated":
         return np.array([truncation_in(cell) for cell in cells])
-    words = layout.may_hold_words(role)
+    words = "trials" not in layout.columns and role.split()[0] in ("correct", "reward", "other")
     numbers = np.array([number_in(cell, words) for cell in cells])
-    wrong = layout.out_of_limits(role, numbers)
+    low, high, whole = layout.limits(role)
+    wrong = (numbers < low) | (numbers > high) | (whole & (numbers > np.floor(numbers)))
     if role.startswith("other ") and not layout.made_of_others:
         numbers[wrong] = np.nan
     elif wrong.any():
-        low, high, whole = layout.limits(role)
         cell = cells[int(wrong.argmax())]
         said = f"{column} must be a {'whole' if whole else 'finite'} number from {low:g} to {high:g}, got {shown(cell)}"
         _refuse(path, rows, wrong, said, _remedy(role, cell, path, rows[int(wrong.argmax())][1]))
@@ -66,16 +66,16 @@ def check_rows(path: Path, layout: Layout, rows: Rows, columns: Mapping[str, Any
         return
     trials = columns["trials"]
     if "share" in columns:
-        right = columns["share"] * trials
+        given = columns["share"]
+        right = given * trials
         wrong = np.abs(right - np.rint(right)) > SHARE_ERROR * trials
-        place = int(wrong.argmax())
-        said = f"a share must be of whole rollouts, got {columns['share'][place]:g} of {trials[place]:g}"
-        _refuse(path, rows, wrong, said, "give their number")
+        said, remedy = "a share must be of whole rollouts", "give their number"
     else:
-        wrong = columns["correct"] > trials
-        place = int(wrong.argmax())
-        said = f"correct must be at most trials, got {columns['correct'][place]:g} of {trials[place]:g}"
-        _refuse(path, rows, wrong, said, "correct it")
+        given = columns["correct"]
+        wrong = given > trials
+        said, remedy = "correct must be at most trials", "correct it"
+    place = int(wrong.argmax())
+    _refuse(path, rows, wrong, f"{said}, got {given[place]:g} of {trials[place]:g}", remedy)
 
 
 def _refuse(path: Path, rows: Rows, wrong: Mask, said: str, remedy: str) -> None:

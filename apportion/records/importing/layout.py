@@ -6,8 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
-import numpy as np
-
 from apportion.records.importing.formats import Head, counted_in, resolved, split_in, turn_in
 from apportion.records.importing.names import (
     MOST_OTHERS,
@@ -18,12 +16,12 @@ from apportion.records.importing.names import (
     TEXTS,
     UNDERSTOOD,
     USUAL,
+    VERDICTS,
     WORDY,
     number_in,
     verdict_names,
 )
 from apportion.records.rollout_log import RecordError
-from apportion.types import Floats, Mask
 from apportion.untrusted import parse_number, shown
 
 
@@ -65,16 +63,6 @@ class Layout:
         kind = role.split()[0]
         return NUMBERS["reward" if kind == "other" else kind]
 
-    def out_of_limits(self, role: str, values: Floats) -> Mask:
-        """Return which ``values`` [R] of a column of numbers, nan for none, are wrong there."""
-        low, high, whole = self.limits(role)
-        wrong = (values < low) | (values > high)
-        return wrong | (values > np.floor(values)) if whole else wrong
-
-    def has_nan(self, role: str) -> bool:
-        """Return whether nan stands for nothing in a column of numbers, as TRL writes it."""
-        return self.format == "trl" and role != "step"
-
     def ignored(self, found: Collection[str]) -> list[str]:
         """Return the columns of ``found`` that nothing reads."""
         read = {*self.columns.values(), *self.rewards, *self.others} | UNDERSTOOD
@@ -83,11 +71,7 @@ class Layout:
     @property
     def made_of_others(self) -> bool:
         """Whether the reward is made of ``others``, so that they must hold numbers."""
-        return bool(self.others) and not (self.rewards or {"reward", "correct"} & self.columns.keys())
-
-    def may_hold_words(self, role: str) -> bool:
-        """Return whether a column of numbers may hold verdicts in words, such as pass and fail."""
-        return "trials" not in self.columns and role.split()[0] in ("correct", "reward", "other")
+        return bool(self.others) and not (self.rewards or VERDICTS & self.columns.keys())
 
     @property
     def renamed(self) -> list[str]:
@@ -137,7 +121,7 @@ def layout_of(
     _check_named(source, found, rewards, renamed, listed)
     own = {role: name for role, name in RENAMED.get(format, {}).items() if name in found} | dict(renamed)
     columns = _resolved(found, own, head)
-    counts, named = format == "counts", {"reward", "correct"} & renamed.keys()
+    counts, named = format == "counts", VERDICTS & renamed.keys()
     if counts and (counted := counted_in(found, renamed)):
         columns["correct"] = counted
     unread = {"truncated"} if counts else {"trials", "share"}
@@ -155,15 +139,15 @@ def layout_of(
     usual = verdict_names()
     others = [column for column in further if format == "trl" or column.lower().partition(".")[0] in usual]
     if not (rewards or counts or named):  # of TRL all further columns of numbers may be the reward
-        if {"reward", "correct"} <= columns.keys():
+        if columns.keys() >= VERDICTS:
             others.insert(0, columns.pop("correct"))
         if format == "trl" and "reward" not in found:  # a reward function may have any name
             others = [columns.pop(role) for role in ("reward", "correct") if role in columns] + others
-        if {"reward", "correct"} & columns.keys():
+        if VERDICTS & columns.keys():
             others = others[:MOST_OTHERS]
     for role in unnamed:
         columns.pop(role, None)
-    if rewards or {"reward", "correct"} & columns.keys():
+    if rewards or VERDICTS & columns.keys():
         others += [column for column in further if PART.search(column.lower())]
     layout = Layout(
         format,
@@ -218,7 +202,7 @@ def _check_named(
     for column in rewards:
         if column not in found:
             raise RecordError(f"{source} must have the reward column {column}, got {listed}; correct --reward")
-    if rewards and {"reward", "correct"} & renamed.keys():
+    if rewards and VERDICTS & renamed.keys():
         raise RecordError("the reward must be named once, got --reward and --column; leave one out")
 
 
@@ -230,7 +214,7 @@ def _check_whole(source: str, layout: Layout, found: Sequence[str], listed: str)
     if layout.format == "counts":
         wanted |= {"correct or share": {"correct", "share"}, "trials": {"trials"}}
     elif not (layout.rewards or layout.others):
-        wanted |= {"reward or correct": {"reward", "correct"}}
+        wanted |= {"reward or correct": VERDICTS}
     missing = {name: roles for name, roles in wanted.items() if not roles & layout.columns.keys()}
     if not missing:
         return

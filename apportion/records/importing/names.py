@@ -79,6 +79,9 @@ OTHER = {
         "counted": "num_correct n_correct correct_count num_passed n_passed passes successes c k",
         "rollouts": "rollouts samples completions responses generations outputs attempts trajectories resps "
         "output_list",
+        "completion": "completion output response generation output_response model_output generated_text messages "
+        "conversation conversations trajectory",
+        "understood": "completion completions advantage output response responses generation",
         "right": "yes y t pass passed passes correct c right success successful succeeded solved resolved accepted ✓ ✔",
         "wrong": "no n f fail failed fails failure incorrect i wrong unsuccessful unsolved unresolved rejected ✗ ✘",
     }.items()
@@ -87,6 +90,9 @@ OTHER = {
 
 USUAL = {role: (role, *OTHER.get(role, ())) for role in (*NUMBERS, *TEXTS)}
 """The names under which people keep what is read, its own first."""
+
+VERDICTS = {"reward", "correct"}
+"""What says how good a rollout was."""
 
 TURNS = {*USUAL["turn"]}
 STEPS = {*USUAL["step"]} - TURNS
@@ -117,7 +123,10 @@ NAMES = {
 ROLLOUTS = OTHER["rollouts"]
 """Columns of a list of rollouts. A verdict beside them is one of all, such as their mean."""
 
-UNDERSTOOD = {"completion", "completions", "advantage", "output", "response", "responses", "generation", *USUAL["gold"]}
+COMPLETIONS = OTHER["completion"]
+"""Columns of one completion. Beside it a list of numbers has the parts of one reward."""
+
+UNDERSTOOD = {*OTHER["understood"], *USUAL["gold"]}
 """Columns that are understood but not needed."""
 
 MOST_OTHERS = 4
@@ -142,7 +151,7 @@ PART = re.compile(
 
 def verdict_names(renamed: Mapping[str, str] = {}) -> set[str]:
     """Return the columns that may say how good a rollout was."""
-    return {*USUAL["correct"], *USUAL["reward"]} | {renamed[role] for role in ("correct", "reward") if renamed.get(role)}
+    return {name for role in VERDICTS for name in (*USUAL[role], renamed.get(role)) if name}
 
 
 def number_in(cell: Any, words: bool = True) -> float:

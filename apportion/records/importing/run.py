@@ -14,7 +14,7 @@ from apportion.records.importing.assembly import Assembled, RunAssembly
 from apportion.records.importing.files import evaluations_in_names, files_of, repeats, runs_in_names, steps_in_names
 from apportion.records.importing.formats import detect
 from apportion.records.importing.layout import Layout, layout_of, weights_of
-from apportion.records.importing.names import MOST_OTHERS, NAMES, STEPS, TURNS, verdict_names
+from apportion.records.importing.names import MOST_OTHERS, NAMES, STEPS, TURNS, VERDICTS, verdict_names
 from apportion.records.importing.source import HEAD, LATER_HEAD, LateColumns, Source
 from apportion.records.importing.visits import read_visits
 from apportion.records.rollout_log import ALWAYS, RecordError
@@ -87,12 +87,11 @@ def import_run(
     assembly, record, chosen, repeated, stepped = RunAssembly(), None, "", 0, False
     folded = False
     steps = None if renamed.get("step") == "" else steps_in_names(files)
-    evaluations = evaluations_in_names(files)
-    runs = runs_in_names(files)
-    if "split" in renamed:
-        evaluations, runs = [False] * len(files), [""] * len(files) if any(evaluations) else runs
-    if renamed.get("run") == "":
+    evaluations, runs = evaluations_in_names(files), runs_in_names(files)
+    if renamed.get("run") == "" or ("split" in renamed and any(evaluations)):
         runs = [""] * len(files)
+    if "split" in renamed:
+        evaluations = [False] * len(files)
     said: dict[str, None] = {}
     ignored: dict[str, None] = {}
     lists: dict[str, int] = {}
@@ -189,7 +188,7 @@ def _decided(
         called, values, said = chosen_reward(record, others, found.advantage)
         record, doubts = replace(record, reward=values), [said] if said else []
         others.pop(called, None)
-    explicit = {"reward", "correct"} & layout.given or layout.rewards
+    explicit = VERDICTS & layout.given or layout.rewards
     if not explicit and (pair := two_valued(record.reward)) is not None:
         low, high = pair
         record = replace(record, reward=np.where(np.isnan(record.reward), np.nan, record.reward == high))

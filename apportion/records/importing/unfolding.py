@@ -16,6 +16,7 @@ from typing import Any
 
 from apportion.records.importing.files import parsed
 from apportion.records.importing.names import (
+    COMPLETIONS,
     COUNTED,
     EVALUATION,
     KEYS,
@@ -36,12 +37,6 @@ Row = dict[str, Any]
 
 DEEPEST = 8
 """Levels of objects in which verdicts are looked for."""
-
-COMPLETIONS = (
-    *("completion", "output", "response", "generation", "output_response", "model_output", "generated_text"),
-    *("messages", "conversation", "conversations", "trajectory"),
-)
-"""Columns of one completion. Beside it a list of numbers has the parts of one reward."""
 
 VALUES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
 """Scores of inspect_ai: correct, incorrect, partially correct, no answer."""
@@ -260,22 +255,19 @@ def _leaves(
     Lists of verdicts are spread: one row for each entry of all lists of their length; other cells are repeated.
     """
     value = {key: _listed(cell) for key, cell in value.items()} if names & value.keys() else value
-    if counts := _counts_in(value):
-        length = len(value[counts[0]])
+    counts = _counts_in(value)
+    lists = [cell for name, cell in value.items() if name in (counts or names) and _is_list_of_cells(cell)]
+    parts = len(lists) > 0 and len(lists[0]) > 1 and any(_is_completion(value.get(name)) for name in COMPLETIONS)
+    if counts or (lists and not parts):
+        length = len(lists[0])
         spread = {key: cell for key, cell in value.items() if isinstance(cell, list) and len(cell) == length}
-        shared = {**outer, **{key: cell for key, cell in value.items() if key not in spread}}
-        visit = "step" not in shared and not KEYS & spread.keys()  # one prompt at several times
+        rest = {key: cell for key, cell in value.items() if key not in spread and (counts or key not in names)}
+        shared, number = {**outer, **rest}, next(groups)
+        visit = counts and "step" not in shared and not KEYS & spread.keys()  # one prompt at several times
+        several = not counts and length > 1 and "group" not in shared  # a list of one verdict is one rollout
         for place in range(length):
-            one = {key: cell[place] for key, cell in spread.items()}
-            yield {**shared, **one} | ({"step": place} if visit else {})
-        return
-    lists = [cell for name, cell in value.items() if name in names and _is_list_of_cells(cell)]
-    if lists and not (len(lists[0]) > 1 and any(_is_completion(value.get(name)) for name in COMPLETIONS)):
-        length, group = len(lists[0]), next(groups)
-        spread = {key: cell for key, cell in value.items() if isinstance(cell, list) and len(cell) == length}
-        shared = {**outer, **{key: cell for key, cell in value.items() if key not in spread and key not in names}}
-        own = {} if length == 1 or "group" in shared else {"group": group}  # a list of one verdict is one rollout
-        yield from ({**shared, **{key: cell[place] for key, cell in spread.items()}, **own} for place in range(length))
+            own = {"step": place} if visit else {"group": number} if several else {}
+            yield {**shared, **{key: cell[place] for key, cell in spread.items()}, **own}
         return
     inside = _rollouts_in(value, names) if depth < DEEPEST else {}
     if not inside:
