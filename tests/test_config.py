@@ -215,7 +215,6 @@ embedders = st.builds(
     model=st.text(min_size=1, max_size=8),
     batch_size=st.integers(1, 64),
     cache_dir=st.none() | text,
-    show_progress_bar=st.none() | st.booleans(),
 )
 predictors = st.one_of(
     st.builds(UniformPrior, alpha=positive, beta=positive),

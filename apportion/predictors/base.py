@@ -56,23 +56,7 @@ class Predictor(Learner, ABC):
         return settings
 
 
-def check_clip(predictor: Predictor, clip: float) -> None:
-    """Raise ValueError unless ``clip`` is strictly between 0 and 0.5."""
-    if not 0 < clip < 0.5:
-        raise ValueError(
-            f"clip must be above 0 and below 0.5 for {predictor.name!r}, got {clip}; leave it out for the default"
-        )
-
-
 def check_discount(discount: float, called: str = "discount") -> None:
     """Raise ValueError unless ``discount`` is between 0 and 1. The error calls it ``called``."""
     if not 0 <= discount <= 1:
         raise ValueError(f"{called} must be between 0 and 1, got {discount}; 1 forgets nothing")
-
-
-def check_window(predictor: Predictor, window: int) -> None:
-    """Raise ValueError unless ``window`` is at least 1."""
-    if window < 1:
-        raise ValueError(
-            f"window must be at least 1 observation for {predictor.name!r}, got {window}; 1024 is the paper's"
-        )

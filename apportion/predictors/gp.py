@@ -47,8 +47,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from apportion.checks import check_numbers, check_positive
-from apportion.predictors.base import Predictor, check_clip, check_discount
+from apportion.checks import check_least, check_numbers, check_positive
+from apportion.predictors.base import Predictor, check_discount
 from apportion.predictors.embeddings import Embedder, SentenceTransformerEmbedder, embed
 from apportion.predictors.embeddings.table import EmbeddingTable, Rows
 from apportion.predictors.kernels.rbf import MEDIAN_SAMPLE, SMALLEST_BANDWIDTH, median_distance, rbf_blocks
@@ -78,11 +78,8 @@ class LatentProcess(Predictor):
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        check_positive(self, "noise", "bandwidth")
-        if self.noise < SMALLEST_NOISE:
-            raise ValueError(
-                f"noise must be at least {SMALLEST_NOISE}, got {self.noise}; near-duplicate prompts need it"
-            )
+        check_positive(self, "bandwidth")
+        check_least(self, "near-duplicate prompts need it", noise=SMALLEST_NOISE)
         self._table = EmbeddingTable()
         self._mean, self._weights = np.empty(0), np.empty(0)
         self._h = None if self.bandwidth is None else float(self.bandwidth)
@@ -91,22 +88,6 @@ class LatentProcess(Predictor):
         """Embed new ``prompts``, and set the bandwidth if it is not set yet."""
         self._join(prompts)
         self._fix_bandwidth()
-
-    def covariance(self, prompts: Sequence[Prompt], observed: Sequence[Prompt] = ()) -> Floats:
-        """Return Sigma* [P, P], the covariance of the latent values of ``prompts`` given those of ``observed``.
-
-        It is K - K_B (K_BB + noise I)^-1 K_B^T with B = ``observed``, in units of the prior variance, and 0 for the
-        observed prompts up to ``noise``. Without ``observed`` it is the prior's K. Allocation does not read it.
-        """
-        rows, known = self._join(prompts), np.unique(self._join(observed))
-        h, x = self._fix_bandwidth(), self._table.embeddings
-        both = np.r_[rows, known]
-        if not both.size:
-            return np.zeros((0, 0))
-        kernel = np.concatenate([k.copy() for _, k in rbf_blocks(x, both, x[both], h)])
-        own, across = kernel[: len(rows), : len(rows)], kernel[: len(rows), len(rows) :]
-        given = kernel[len(rows) :, len(rows) :] + self.noise * np.eye(len(known))
-        return own - across @ np.linalg.solve(given, across.T)
 
     def _latent(self, prompts: Sequence[Prompt]) -> Floats:
         """Return m at ``prompts``, [P]."""
@@ -174,7 +155,8 @@ class LatentProcess(Predictor):
         ids, x = saved.texts("ids"), saved.array("embeddings", (None, None), dtype=np.float32)
         rows = saved.array("rows", (len(ids),), low=0, high=len(x) - 1, dtype=np.int64)
         table = EmbeddingTable()
-        table.add(ids, x[rows])
+        if ids:
+            table.add(ids, x[rows])
         if len(table.ids) != len(ids) or not np.array_equal(table.rows(ids), rows) or len(table) != len(x):
             raise saved.refusal("rows", "the row of each prompt, in order of arrival")
         mean, weights = saved.array("mean", (len(x),)), saved.array("weights", (len(x),))
@@ -221,7 +203,8 @@ class GaussianProcess(LatentProcess):
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        check_clip(self, self.clip)
+        if not 0 < self.clip < 0.5:
+            raise ValueError(f"clip must be above 0 and below 0.5, got {self.clip}; leave it out for the default")
         check_positive(self, "strength")
         if not abs(self.prior_mean) < LARGEST_LOGIT:
             raise ValueError(
@@ -298,9 +281,7 @@ class GradedGaussianProcess(LatentProcess):
     def __post_init__(self) -> None:
         check_numbers(self)
         if not 0 < self.floor < 1:
-            raise ValueError(
-                f"floor must be above 0 and below 1 for {self.name!r}, got {self.floor}; leave it out for the default"
-            )
+            raise ValueError(f"floor must be above 0 and below 1, got {self.floor}; leave it out for the default")
         check_positive(self, "scale")
         check_discount(self.discount)
         super().__post_init__()

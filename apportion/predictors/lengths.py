@@ -1,13 +1,12 @@
 """Predicted completion lengths: the cost of a rollout if the budget counts tokens."""
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from apportion.checks import check_numbers
+from apportion.checks import check_least, check_numbers
 from apportion.predictors.saved import SavedValues
 from apportion.predictors.statistics.per_prompt import by_prompt
 from apportion.predictors.statistics.pooled import DiscountedSums
@@ -41,8 +40,7 @@ class MeanLengths:
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        if not 1 <= self.initial < math.inf:
-            raise ValueError(f"initial must be at least 1 token, got {self.initial}; give the length that you expect")
+        check_least(self, "give the length in tokens that you expect", initial=1)
         self._seen, self._overall = DiscountedSums(2, self.discount), np.zeros(2)
 
     def predict(self, prompts: Sequence[Prompt]) -> Counts:
@@ -63,7 +61,7 @@ class MeanLengths:
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of the settings and of all that was learned, as plain Python values."""
         return {
-            "settings": self._settings(),
+            "settings": asdict(self),
             "seen": dict(self._seen.by_id),
             "overall": tuple(self._overall.tolist()),
         }
@@ -71,9 +69,9 @@ class MeanLengths:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a copy of what ``state_dict`` returned. Raise ValueError for a state under other settings."""
         saved = SavedValues(state, "lengths", ["settings", "seen", "overall"])
-        if saved.state("settings") != self._settings():
+        if saved.state("settings") != asdict(self):
             raise ValueError(
-                f"the state of the lengths must come from {self._settings()}, got {state['settings']}; "
+                f"the state of the lengths must come from {asdict(self)}, got {state['settings']}; "
                 "use the saved settings, or start from an empty state"
             )
         seen = DiscountedSums(2, self.discount)
@@ -82,6 +80,3 @@ class MeanLengths:
         if bool(seen.by_id) != (overall[1] > 0):
             raise saved.refusal("overall", "of the lengths that were seen")
         self._seen, self._overall = seen, overall
-
-    def _settings(self) -> dict[str, float]:
-        return {"initial": self.initial, "discount": self.discount}

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from apportion.checks import check_numbers, check_positive
-from apportion.predictors.base import Predictor, check_window
+from apportion.checks import check_least, check_numbers, check_positive
+from apportion.predictors.base import Predictor
 from apportion.predictors.saved import SavedValues
 from apportion.predictors.statistics.per_prompt import observations
 from apportion.types import Batch, Belief, Prompt
@@ -45,7 +45,7 @@ class MovingAverage(Predictor):
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        check_window(self, self.window)
+        check_least(self, "1024 is the paper's", window=1)
         check_positive(self, "strength")
         self._recent: deque[tuple[str, float]] = deque(maxlen=int(self.window))
 

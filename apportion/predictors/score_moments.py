@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from apportion.checks import check_numbers, check_positive
+from apportion.checks import check_choice, check_numbers, check_positive
 from apportion.predictors.base import Predictor
 from apportion.predictors.saved import SavedValues
 from apportion.predictors.score_norms import score_norm
@@ -97,11 +97,7 @@ class ScoreMoments(Predictor):
     def __post_init__(self) -> None:
         check_numbers(self)
         check_positive(self, "prior_alpha", "prior_beta", "strength")
-        if self.baseline not in get_args(HistoryBaseline):
-            raise ValueError(
-                f"baseline must be one of {', '.join(get_args(HistoryBaseline))} for {self.name!r}, got "
-                f"{self.baseline!r}; name the one that the estimator subtracts"
-            )
+        check_choice("baseline", self.baseline, get_args(HistoryBaseline), "name the one that the estimator subtracts")
         self._sums = PooledSums(4, self.discount, self.bandwidth, self.pool_discount)
 
     def predict(self, prompts: Sequence[Prompt]) -> Belief:

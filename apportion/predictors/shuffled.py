@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from apportion.checks import check_numbers
+from apportion.checks import check_least, check_numbers
 from apportion.predictors.base import Predictor
 from apportion.predictors.saved import SavedValues
 from apportion.types import Batch, Belief, Counts, Floats, Needs, Prompt
@@ -38,8 +38,7 @@ class Shuffled(Predictor):
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        if self.seed < 0:
-            raise ValueError(f"seed must be at least 0, got {self.seed}; any other integer will do")
+        check_least(self, "any other integer will do", seed=0)
         self._updates = 0
 
     @property

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import pdist
 
-from apportion.predictors import GaussianProcess, PrecomputedEmbeddings
-from apportion.types import Prompt
+from apportion.predictors import GaussianProcess
 from tests.predictors.builders import LatentReference, embedder_of, embeddings, make_batch, make_prompts, random_batch
 from tests.soak import case
 
@@ -149,17 +148,3 @@ def test_an_update_at_17000_prompts_stays_within_its_memory():
     tracemalloc.stop()
     assert peak < 200e6 / 4
     assert seconds < 10
-
-
-def test_the_covariance_is_that_of_a_conditioned_gaussian():
-    rng = np.random.default_rng(0)
-    prompts, x = [Prompt(str(q)) for q in range(6)], rng.normal(size=(6, 3))
-    predictor = GaussianProcess(PrecomputedEmbeddings.from_array(prompts, x), bandwidth=1.5)
-    x = x.astype(np.float32).astype(float)
-    kernel = np.exp(-((x[:, None] - x) ** 2).sum(-1) / (2 * 1.5**2))
-    assert predictor.covariance(prompts) == pytest.approx(kernel, abs=1e-6)
-    given = np.linalg.inv(kernel + 1e-12 * np.eye(6))
-    posterior = np.linalg.inv(given[2:, 2:])  # the inverse of a block of the precision is the conditional covariance
-    found = predictor.covariance(prompts, prompts[:2])
-    assert found[2:, 2:] == pytest.approx(posterior, abs=1e-4) and np.abs(found[:2]).max() < 1e-4
-    assert predictor.covariance([]).shape == (0, 0)

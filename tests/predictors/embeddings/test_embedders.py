@@ -94,16 +94,14 @@ def make_embedder(folder, **settings):
     return embedder
 
 
-@pytest.mark.parametrize(
-    ("texts", "shown", "seen"), [(1000, None, True), (999, None, False), (3, True, True), (1000, False, False)]
-)
-def test_embeddings_show_progress(tmp_path, capsys, texts, shown, seen):
+@pytest.mark.parametrize(("texts", "seen"), [(1000, True), (999, False)])
+def test_embeddings_show_progress(tmp_path, capsys, texts, seen):
     pytest.importorskip("tqdm")
-    embedder, prompts = make_embedder(tmp_path, show_progress_bar=shown), make_prompts(texts)
+    embedder, prompts = make_embedder(tmp_path), make_prompts(texts)
     embedder(prompts)
     said = capsys.readouterr().err
     assert ("Embedding prompts with all-MiniLM-L6-v2" in said) == seen
-    assert (f"{texts}/{texts}" in said) == seen
+    assert ("16/16" in said) == seen
     embedder(prompts)
     assert capsys.readouterr().err == ""  # all of them are in the cache
 

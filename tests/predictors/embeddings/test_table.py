@@ -17,13 +17,6 @@ def test_rows_stay_where_they_are_however_many_come():
     assert len(set(table.rows(["zero", "-zero"]).tolist())) == 1
 
 
-def test_a_known_prompt_keeps_its_embedding():
-    table = EmbeddingTable()
-    table.add(["a"], np.array([[1.0]], np.float32))
-    table.add(["a", "b"], np.array([[2.0], [3.0]], np.float32))
-    assert table.embeddings[table.rows(["a", "b"])].tolist() == [[1.0], [3.0]]
-
-
 def test_the_sample_does_not_depend_on_the_order_of_arrival():
     x = np.random.default_rng(1).normal(size=(50, 2)).astype(np.float32)
     forward, backward = EmbeddingTable(), EmbeddingTable()
