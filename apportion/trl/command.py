@@ -36,8 +36,8 @@ from apportion.trl.settings import TRLAllocation, check_verdict
 from apportion.trl.trainer import AllocatedGRPOTrainer, AllocatedRLOOTrainer
 from apportion.untrusted import one_line
 
-KINDS: dict[str, tuple[Any, Any]] = {"grpo": (grpo, AllocatedGRPOTrainer), "rloo": (rloo, AllocatedRLOOTrainer)}
-"""TRL's script of an algorithm, and the trainer that it gets."""
+TRAINERS: dict[str, type[Any]] = {"grpo": AllocatedGRPOTrainer, "rloo": AllocatedRLOOTrainer}
+SCRIPTS: dict[str, Any] = {"grpo": grpo, "rloo": rloo}
 FAILED, USAGE = 1, 2
 
 
@@ -72,7 +72,7 @@ def run(algorithm: str, words: Sequence[str]) -> int:
     What is refused before training takes one line on stderr and code 2, of several processes from the first of each
     machine.
     """
-    script, kind = KINDS[algorithm]
+    script = SCRIPTS[algorithm]
     made: list[Any] = []
     try:
         *theirs, ours = _parsed(script, algorithm, words)
@@ -82,7 +82,7 @@ def run(algorithm: str, words: Sequence[str]) -> int:
 
             def make(**given: Any) -> Any:
                 replacement.close()  # before the trainer looks for the class that it extends
-                made.append(_make(kind, ours, **given))
+                made.append(_make(algorithm, ours, **given))
                 return made[0]
 
             replacement.enter_context(replaced(trl, **{f"{algorithm.upper()}Trainer": make}))
@@ -94,11 +94,16 @@ def run(algorithm: str, words: Sequence[str]) -> int:
         return _say(
             f"Stopped{step}. To continue from the last checkpoint: --resume_from_checkpoint true", code_of(stop)
         )
-    except (KeyError, ValueError, TypeError, OSError, ImportError, AttributeError, YAMLError) as error:
+    except KeyError as error:
         if made:
             raise
-        split = f"the data must have the split {error}; set dataset_train_split and dataset_test_split"
-        return _say(f"error: {split if isinstance(error, KeyError) else error}", USAGE)
+        return _say(
+            f"error: the data must have the split {error}; set dataset_train_split and dataset_test_split", USAGE
+        )
+    except (ValueError, TypeError, OSError, ImportError, AttributeError, YAMLError) as error:
+        if made:
+            raise
+        return _say(f"error: {error}", USAGE)
     return 0
 
 
@@ -116,7 +121,7 @@ def _parsed(script: Any, algorithm: str, words: Sequence[str]) -> list[Any]:
     return arguments
 
 
-def _make(kind: Any, ours: Any, **given: Any) -> Any:
+def _make(algorithm: str, ours: Any, **given: Any) -> Any:
     """Return the trainer for what TRL's script gives. A dry run prints the plan and exits instead."""
     args, read = given["args"], {each.name: getattr(ours, each.name) for each in fields(TRLAllocation)}
     allocation = build(TRLAllocation, {name: value for name, value in read.items() if value is not None})
@@ -128,6 +133,7 @@ def _make(kind: Any, ours: Any, **given: Any) -> Any:
     given["train_dataset"] = as_asked(given["train_dataset"])
     if ours.evaluation:
         given["eval_dataset"] = {name: as_asked(rows) for name, rows in _sets(ours.evaluation, args).items()}
+    kind = TRAINERS[algorithm]
     if ours.dry_run:
         sys.stdout.writelines(f"{line}\n" for line in _plan(kind, ours.preset, allocation, given))
         raise SystemExit(0)
@@ -138,8 +144,8 @@ def _make(kind: Any, ours: Any, **given: Any) -> Any:
     if str(args.resume_from_checkpoint).lower() == "true":
         newest = newest_checkpoint(Path(args.output_dir))
         args.resume_from_checkpoint = None if newest is None else str(newest)
-    # early versions of TRL's script leave it out
-    trainer.train = partial(trainer.train, resume_from_checkpoint=args.resume_from_checkpoint)
+    resume = args.resume_from_checkpoint  # which early versions of TRL's script leave out
+    trainer.train = partial(trainer.train, resume_from_checkpoint=resume)
     return trainer
 
 
@@ -157,13 +163,14 @@ def _template(template: str | None, model: str, args: Any) -> Callable[[Any], An
             raise ConfigError(
                 f"the data must have a column {' or '.join(PROMPT_COLUMNS)}, got {rows.column_names}; rename one"
             )
-        return rows.map(lambda row: {"prompt": prompt(row[column])}, load_from_cache_file=False)
-
-    def prompt(question: Any) -> Any:
-        filled = fill_template(template, Question("", question))
-        return [{"role": "user", "content": filled}] if chat and isinstance(filled, str) else filled
+        return rows.map(lambda row: {"prompt": _prompt(template, row[column], chat)}, load_from_cache_file=False)
 
     return asked
+
+
+def _prompt(template: str, question: Any, chat: bool) -> Any:
+    filled = fill_template(template, Question("", question))
+    return [{"role": "user", "content": filled}] if chat and isinstance(filled, str) else filled
 
 
 def _sets(evaluation: Any, args: Any) -> dict[str, Any]:
