@@ -15,7 +15,7 @@ from apportion.answers import EXTRACTORS, MathVerify, extract
 from apportion.checks import choices
 from apportion.untrusted import shown
 
-__all__ = ["Exact", "Math", "Verifier"]
+__all__ = ["Choice", "Exact", "Math", "Verifier"]
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,33 @@ class Verifier(ABC):
 class Exact(Verifier):
     """Right if the stated answer is the text of gold. White space around either is ignored.
 
-    >>> Exact().verdict("The answer is Paris.", "Paris"), Exact("choice").verdict("Answer: (c)", "C")
-    (1.0, 1.0)
+    >>> Exact().verdict("The answer is Paris.", "Paris"), Exact().verdict("It is Paris", "Paris")
+    (1.0, 0.0)
     """
 
     name: ClassVar[str] = "exact"
 
     def _same(self, answer: str, gold: str) -> bool:
         return answer.strip() == gold.strip()
+
+
+@dataclass(frozen=True)
+class Choice(Verifier):
+    """Right if the chosen letter, A to J in either case, is that of gold. Unknown if gold is no letter.
+
+    >>> Choice().verdict("Answer: (c)", "c"), Choice().verdict("The answer is A dog.", "A"), Choice().verdict("A", "dog")
+    (1.0, 0.0, None)
+    """
+
+    extract: str = "choice"
+
+    name: ClassVar[str] = "choice"
+
+    def _reads(self, gold: str) -> bool:
+        return self.answer(gold) is not None
+
+    def _same(self, answer: str, gold: str) -> bool:
+        return answer == self.answer(gold)
 
 
 @dataclass(frozen=True)
