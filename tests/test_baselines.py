@@ -2,8 +2,6 @@ import copy
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from apportion import Batch, Belief, Prompt, Rollout
 from apportion.baselines import BASELINES, SPO, Baseline, Optimal, Predicted, Zero
@@ -91,17 +89,6 @@ def test_before_anything_was_seen_optimal_is_zero():
         assert baseline.predict(make_prompts(2)).tolist() == [0.0, 0.0] and baseline.predict([]).shape == (0,)
         baseline.update(graded_batch(make_prompts(1), [[(1.0, 0.0), (0.0, 0.0)]]))
         assert baseline.predict(make_prompts(2)).tolist() == [0.0, 0.0]
-
-
-@given(st.floats(0.001, 1000), st.integers(0, 10**6))
-def test_the_scale_of_the_score_norms_does_not_matter(scale, seed):
-    rng, prompts = np.random.default_rng(seed), make_prompts(4)
-    one, other = Optimal(), Optimal()
-    for _ in range(3):
-        drawn = [bandit.sample(rng, 3) for bandit in BANDITS]
-        one.update(graded_batch(prompts, drawn))
-        other.update(graded_batch(prompts, [[(r, scale * h) for r, h in group] for group in drawn]))
-    assert other.predict(prompts) == pytest.approx(one.predict(prompts))
 
 
 def test_optimal_forgets_what_is_old():

@@ -19,13 +19,6 @@ OUTCOME_DEPENDENT = [
 ]
 
 
-@pytest.mark.parametrize("allocator", [Uniform(5), *OUTCOME_DEPENDENT, ReinforceAda()], ids=repr)
-def test_the_ways_to_end_have_probability_one(allocator):
-    found = leaves(allocator)
-    for p in SUCCESS:
-        assert sum(leaf.probability(p) for leaf in found) == pytest.approx(1)
-
-
 def test_uniform_counts_are_unbiased_and_dr_grpo_is_short_by_one():
     found = leaves(Uniform(5))
     np.testing.assert_allclose(exact(found, "rloo").ratio, 1)
@@ -64,15 +57,6 @@ def test_the_first_rounds_factors_make_rloo_unbiased_and_less_noisy_than_the_fir
     np.testing.assert_allclose(mended.ratio, 1)
     first = exact(leaves(Uniform(int(allocator.plan(allocator.start(PROMPT)).counts[0]))), "rloo")
     assert (mended.noise <= first.noise * (1 + 1e-12)).all()
-
-
-def test_ar3po_has_one_unbiased_weight_function_and_it_ignores_the_second_stage():
-    """Rows: an end's coefficients of p^j (1 - p)^(8 - j). The only function of ends with mean p (1 - p) is solved."""
-    ends = [(leaf.right, leaf.trials, leaf.paths) for leaf in leaves(AR3PO(reuse="none"))]
-    rows = [[paths * comb(8 - n, j - s) if j >= s else 0 for j in range(9)] for s, n, paths in ends]
-    weights = np.linalg.solve(np.array(rows, float).T, [0, *(comb(6, j) for j in range(8))])
-    expected = [right * (4 - right) / 12 if trials == 4 else 0 for right, trials, _ in ends]
-    np.testing.assert_allclose(weights, expected, atol=1e-9)
 
 
 def test_the_mean_score_of_successes_does_not_depend_on_what_stopped_a_group():

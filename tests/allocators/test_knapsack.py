@@ -1,13 +1,12 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from apportion import Belief
 from apportion.allocators.knapsack import value_gains
 from apportion.allocators.spending.solver import spend
-from tests.builders import splits
 
 weights = st.floats(0.01, 50)
 
@@ -33,20 +32,6 @@ def test_gains_are_expected_differences_of_the_value(a, b, low):
         for n in range(low, low + 6)
     ]
     np.testing.assert_allclose(value_gains(Belief([a], [b]), low, 6)[0], expected, rtol=1e-6)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=4), st.integers(1, 2), st.integers(0, 5), st.data())
-def test_a_belief_of_great_strength_gives_the_best_split_at_known_p(success, low, extra, data):
-    """This is the paper's problem, solved by enumeration."""
-    high = low + extra
-    budget = data.draw(st.integers(low * len(success), high * len(success)))
-    gains = value_gains(Belief.from_mean(success, strength=1e12), low, extra)
-    counts = spend(gains, budget, np.full(len(success), low))
-    every = splits(budget, low, high, len(success))
-    totals = [sum(value(p, n) for p, n in zip(success, split.tolist(), strict=True)) for split in every]
-    found = sum(value(p, n) for p, n in zip(success, counts.tolist(), strict=True))
-    assert found == pytest.approx(max(totals), rel=1e-6, abs=1e-9)
 
 
 def test_a_prompt_that_always_failed_keeps_a_value():

@@ -37,21 +37,6 @@ def wrong_after(first, second, votes):
     return total
 
 
-def hull_slopes(values):
-    """Slopes of the upper concave envelope of ``values`` at 0, 1, ...: of the points that no chord passes over."""
-    last = len(values) - 1
-    on_top = [
-        m
-        for m in range(last + 1)
-        if all(
-            values[m] * (right - left) >= values[left] * (right - m) + values[right] * (m - left) - 1e-15
-            for left in range(m)
-            for right in range(m + 1, last + 1)
-        )
-    ]
-    return np.diff(np.interp(range(last + 1), on_top, [values[m] for m in on_top]))
-
-
 def worth(states, left, counts):
     """The error that ``counts`` more votes are expected to remove, after the votes of ``states``, summed."""
     return sum(
@@ -73,16 +58,6 @@ def test_the_error_removed_is_that_of_every_sequence_of_votes(first, second):
     now, removed = wrong(first, second), error_removed(np.array([first]), np.array([second]), 9)[0]
     for votes in range(10):
         assert removed[votes] == pytest.approx(float(now - wrong_after(first, second, votes)), abs=1e-14)
-
-
-@pytest.mark.parametrize("left", [0, 2, 21])
-def test_votes_are_worth_the_slopes_of_the_envelope(left):
-    first, second = np.array(PAIRS).T
-    found = votes_worth(first, second, np.full(len(PAIRS), left))
-    removed = error_removed(first, second, left)
-    assert found.shape == (len(PAIRS), left)
-    for q in range(len(PAIRS)):
-        assert found[q] == pytest.approx(hull_slopes(removed[q]), abs=1e-12)
 
 
 @given(

@@ -25,7 +25,7 @@ def test_the_score_is_the_risk_over_the_share_of_samples_that_remain():
     assert score([3, 3], 6) == np.inf
 
 
-@given(COUNTS, st.integers(0, 3), st.integers(1, 20), st.sampled_from([0.001, 0.01, 0.1, 0.5, 3.0]))
+@given(COUNTS, st.integers(0, 3), st.integers(1, 20), st.sampled_from([0.0, 0.01, 0.1, 0.5, 3.0]))
 def test_the_early_exit_decides_the_same(votes, missing, more, threshold):
     samples, total = sum(votes) + missing, sum(votes) + missing + more
     decided = Calibrated(threshold=threshold).enough(np.array(votes), np.array(samples), total)
@@ -39,13 +39,6 @@ def test_free_waves_cost_next_to_no_sample_on_recorded_answers():
     one, free = decide(streams, "calibrated"), decide(streams, "calibrated", wave="free")
     assert (free.samples >= one.samples).all() and (free.samples > one.samples).mean() <= 0.01
     assert free.samples.sum() <= 1.001 * one.samples.sum() and free.waves.mean() < one.waves.mean() / 3
-
-
-def test_a_threshold_of_0_never_disagrees():
-    rng = np.random.default_rng(0)
-    streams = [rng.choice(list("abc"), 15, p=[0.5, 0.3, 0.2]).tolist() for _ in range(300)]
-    found, full = decide(streams, "calibrated", threshold=0.0), decide(streams, "fixed")
-    assert found.answer == full.answer and found.samples.mean() < 15
 
 
 def test_eps_bounds_the_disagreement_on_the_game_of_24_which_decided_the_scale():

@@ -38,23 +38,9 @@ def test_an_empty_answer_is_an_answer_and_none_is_not():
     assert count_votes(np.array([-1, -1]), 0).tolist() == [[0], [0]]
 
 
-def test_many_streams_are_counted_at_once():
-    codes = np.random.default_rng(0).integers(-1, 4, (5, 9))
-    votes = count_votes(codes, 4)
-    assert votes.shape == (5, 9, 4)
-    for one, row in zip(codes, votes, strict=True):
-        np.testing.assert_array_equal(count_votes(one, 4), row)
-
-
 @given(streams, st.integers(0, 5))
 def test_votes_for_the_leader_are_those_of_the_longer_stream(stream, more):
     answers, codes = encode_answers(stream)
     votes = count_votes(codes, len(answers))
     longer = np.append(codes, np.full(more, leader(votes[-1]) if len(votes) else 0))
     np.testing.assert_array_equal(extend_for_leader(votes, more), count_votes(longer, len(answers))[len(votes) :])
-
-
-def test_many_streams_go_on_at_once_each_for_its_own_leader():
-    votes = np.array([[[1, 0], [1, 1], [1, 2]], [[1, 0], [2, 0], [2, 0]]])
-    assert extend_for_leader(votes, 2).tolist() == [[[1, 3], [1, 4]], [[3, 0], [4, 0]]]
-    assert extend_for_leader(np.zeros((0, 2), np.int64), 3).tolist() == [[1, 0], [2, 0], [3, 0]]
