@@ -91,7 +91,8 @@ class Exact(Verifier):
 class Choice(Verifier):
     """Right if the chosen letter, A to J in either case, is that of gold. Unknown if gold is no letter.
 
-    >>> Choice().verdict("Answer: (c)", "c"), Choice().verdict("The answer is A dog.", "A"), Choice().verdict("A", "dog")
+    >>> choice = Choice()
+    >>> choice.verdict("Answer: (c)", "c"), choice.verdict("The answer is A dog.", "A"), choice.verdict("A", "dog")
     (1.0, 0.0, None)
     """
 
