@@ -34,11 +34,6 @@ def test_the_commands_of_the_page_print_what_it_quotes(tmp_path, step):
     assert step.quoted.strip() and missing(step.quoted, done.stdout) is None
 
 
-def test_the_figures_in_the_words_are_those_of_the_outputs():
-    words, printed = PAGE.read_text(), STEPS[0].quoted
-    assert "is 1.24 times that of an even split" in words and "even split's 1.24" in printed
-
-
 def test_trl_takes_the_rule():
     """The settings of a trainer, with the budget of TRL's ``num_generations``."""
     settings = pytest.importorskip("apportion.trl.settings")

@@ -1,10 +1,10 @@
 """Tests that the pages about the papers say what the evidence says."""
 
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 from apportion.allocators import Allocator
 from apportion.config import build
@@ -78,8 +78,8 @@ def test_every_interval_of_a_page_stands_in_evidence_or_results():
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_the_configuration_of_a_page_builds_its_allocator(page):
-    (block,) = re.findall(r"^```toml\n(.*?)^```", read(page), re.MULTILINE | re.DOTALL)
-    assert build(Allocator, tomllib.loads(block)["allocator"]).name == page.stem
+    (block,) = re.findall(r"^```yaml\n(.*?)^```", read(page), re.MULTILINE | re.DOTALL)
+    assert build(Allocator, yaml.safe_load(block)["allocator"]).name == page.stem
 
 
 def test_all_links_into_the_evidence_lead_to_a_claim():

@@ -97,7 +97,7 @@ def fault(subject: str, field: str, value: Any) -> str:
 
 
 def faults(wanted: type, values: Sequence[Any]) -> list[str]:
-    assert len(settings_of(wanted)) > 5
+    assert len(settings_of(wanted)) > 4
     return [
         found for subject, field in settings_of(wanted) for value in values if (found := fault(subject, field, value))
     ]

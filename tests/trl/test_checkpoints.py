@@ -262,7 +262,7 @@ def test_a_run_that_skips_no_data_chooses_anew(tmp_path):
 
 def saved(folder, **values):
     given = {"allocator": {}, "baseline": None, "name": "hora", "drawn": 3, "batches": 2, "step": 5, "iterations": 3}
-    learnt = checkpoints.SavedState(settings={}, **given | values)
+    learnt = checkpoints.SavedState(settings={}, **{"failures": {}} | given | values)
     save_state(folder / checkpoints.FILE, checkpoints.KIND, learnt)
     return learnt
 

@@ -255,7 +255,7 @@ def test_a_short_update_is_filled_up_without_a_change_of_the_loss():
 REFUSED = {
     "weight_sync_steps must be 1": {"weight_sync_steps": 2},
     "batch must say how many prompts inverse_accuracy": {"allocator": InverseAccuracy()},
-    "got ar3po; use it with AllocatedGRPOTrainer": {"allocator": AR3PO()},
+    "got ar3po; use it with AllocatedGRPOTrainer": {"allocator": AR3PO(reuse="replay")},
     "got voting; use it with": {"allocator": Voting()},
     "verdict must be one of the reward functions, judge, got 'gold'": {"verdict": "gold"},
     "whole_groups must be left out of a stream, .* got True; ": {"whole_groups": True},

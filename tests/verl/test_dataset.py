@@ -196,7 +196,10 @@ def test_the_seed_of_the_data_decides_the_order_and_the_part_that_verl_takes_at_
         rows = TrainingPrompts(configured(make_questions(16), *overrides), None)
         return [prompt.id for prompt in rows.draw(16, set())]
 
-    assert order() == order("data.seed=0") != order("data.seed=1")
+    assert order("data.shuffle=True") == order("data.shuffle=True", "data.seed=0")
+    assert order("data.shuffle=True", "data.seed=0") != order("data.shuffle=True", "data.seed=1")
+    in_order = [prompt.id for prompt in TrainingPrompts(configured(make_questions(16)), None).in_order()]
+    assert order("data.shuffle=False", "data.seed=1") == in_order
     some = ("data.train_max_samples=4", "data.shuffle=True")
     config = configured(make_questions(16), *some, "data.seed=3")
     assert {p.id for p in TrainingPrompts(config, None).all()} == {p.id for p in prompts_of(batches(config)[0])}

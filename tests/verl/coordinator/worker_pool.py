@@ -55,7 +55,7 @@ class Settings:
     def label_free(self):
         return not self.allocator.needs.labels
 
-    observe, parts = VerlAllocation.observe, VerlAllocation.parts
+    observe, parts, _equal = VerlAllocation.observe, VerlAllocation.parts, None
 
 
 @dataclass(frozen=True)
