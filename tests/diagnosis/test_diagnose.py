@@ -145,7 +145,7 @@ def test_the_command_prints_the_diagnosis_of_the_real_run(tmp_path):
         "0.016",
     ]
     cells = [f"{cell['error']['value']:.3f}" for cell in rows["empirical Bayes"][:5]]
-    assert cells == ["0.127", "0.026", "0.020", "0.018", "0.016"]
+    assert cells == ["0.126", "0.026", "0.020", "0.018", "0.016"]
     low = rows["counts"][0]["error"]
     assert (f"{low['low']:.3f}", f"{low['high']:.3f}") == ("0.145", "0.156")
     best = found["advice"]["recommended"][-1]
