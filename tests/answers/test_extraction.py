@@ -110,7 +110,7 @@ def test_a_long_text_made_to_be_slow_takes_a_fraction_of_a_second(text):
     for how in ("auto", "choice", "last_number"):
         started = process_time()
         extract(text, how)
-        assert process_time() - started < 0.5, how  # at most 0.1 s on one slow core; quadratic time would be many
+        assert process_time() - started < 2, how  # 0.3 s on one slow core; quadratic time would be many
 
 
 def test_a_text_of_thousands_of_characters_is_not_an_answer():
