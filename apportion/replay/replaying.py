@@ -63,7 +63,7 @@ def replay(
     >>> record = record_of_visits([[0] * 12, [4] * 12, [1] * 12, [8] * 12], 8, ["a", "b", "c", "d"])
     >>> found = replay(record, {"vip": VIP()}, batch=4)
     >>> found.allocators[0].source, round(found.allocators[0].ratios["variance"].value, 1)
-    ('expected', 0.7)
+    ('expected', 0.6)
     """
     _check(record, rules, window, rollouts, batch, seeds)
     record = _sampled(record)
