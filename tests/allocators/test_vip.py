@@ -55,6 +55,13 @@ def test_the_printed_route_of_the_paper_is_not_always_best():
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_the_printed_route_fills_all_prompts_to_their_upper_bound(estimator):
+    """No multiplier is too small for it, and the ratio to a small one overflowed: a warning, which is an error here."""
+    for high in (3, 5, 10**9):
+        assert printed_counts([0.1, 1.0], 2 * high, 3, high, estimator).tolist() == [high, high]
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_variance_formulas_hold_for_simulated_groups(estimator):
     """Propositions 4.2 and 4.3 by Monte Carlo under Assumption 4.1: rewards in {-1, 1}, Z independent of them."""
     rng = np.random.default_rng(0)

@@ -20,6 +20,8 @@ from apportion.types import Counts, Floats
 BISECTIONS, LEAST = 200, 1e-300
 """Halvings of an interval, and the least a_q, so that its logarithm is finite."""
 LOG_LAMBDA = (-800.0, 50.0)
+LARGEST_LOG_RATIO = 100.0
+"""Of a_q / lambda: larger than the cube of any U, so that every count is at its upper bound."""
 LEAST_ROLLOUTS = {"rloo": 2, "dr_grpo": 3}
 """The least L under which each objective is convex and falls."""
 
@@ -58,9 +60,9 @@ def relaxed(a: Floats, budget: int, low: int, high: int, estimator: str) -> Floa
     below, above = LOG_LAMBDA
     for _ in range(BISECTIONS):
         middle = (below + above) / 2
-        taken = _counts_at(np.exp(log_a - middle), low, high, estimator).sum()
+        taken = _counts_at(log_a - middle, low, high, estimator).sum()
         below, above = (middle, above) if taken > budget else (below, middle)
-    return _counts_at(np.exp(log_a - above), low, high, estimator)
+    return _counts_at(log_a - above, low, high, estimator)
 
 
 def rounded(relaxed_counts: Floats, a: Floats, budget: int, low: int, high: int, estimator: str) -> Counts:
@@ -84,11 +86,12 @@ def _gain(a: Floats, n: Counts, high: int, estimator: str) -> Floats:
     return np.where(n < high, variance(a, n, estimator) - variance(a, n + 1, estimator), -np.inf)
 
 
-def _counts_at(ratio: Floats, low: int, high: int, estimator: str) -> Floats:
-    """Return n*(lambda) [P] from a / lambda [P], equations (7) and (9)."""
+def _counts_at(log_ratio: Floats, low: int, high: int, estimator: str) -> Floats:
+    """Return n*(lambda) [P] from the logarithm of a / lambda [P], equations (7) and (9)."""
+    ratio = np.exp(np.minimum(log_ratio, LARGEST_LOG_RATIO))
     if estimator == "rloo":
         return np.clip(1 + np.sqrt(ratio), low, high)
-    smaller, larger = np.full(len(ratio), float(low)), np.full(len(ratio), float(high))
+    smaller, larger = np.full_like(ratio, low), np.full_like(ratio, high)
     for _ in range(80):  # (n - 2) / n^3 = lambda / a, which falls from n = 3 on
         middle = (smaller + larger) / 2
         more = ratio * (middle - 2) / middle**3 > 1
