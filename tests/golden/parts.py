@@ -6,7 +6,15 @@ from pathlib import Path
 
 from tests.golden import decisions, words
 
-PARTS = {"decisions": decisions.record, "words": words.record}
+
+def drivers():
+    """Return what the drivers do."""
+    from tests.golden.drivers import record  # noqa: PLC0415 - the contract of engines needs torch
+
+    return record()
+
+
+PARTS = {"decisions": decisions.record, "drivers": drivers, "words": words.record}
 
 
 def file_of(part):
