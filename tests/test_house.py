@@ -277,22 +277,23 @@ def test_nothing_that_is_loaded_runs_code():
     assert used.keys() == MAY_RUN_CODE.keys(), {path: used[path] for path in used.keys() - MAY_RUN_CODE.keys()}
 
 
-def test_importing_the_package_is_light_and_quick():
-    """It loads numpy and nothing heavier, and it takes little time."""
+def test_importing_the_package_is_light_and_quick(tmp_path):
+    """It loads numpy and nothing heavier, and takes at most four times as long as numpy, beside which it is timed."""
     heavy = {*ALLOWED, "scipy", "asyncio", "numpy.random", "ssl"}
     code = (
-        "import sys, time, numpy; started = time.process_time(); import apportion\n"
-        "seconds = time.process_time() - started\n"
-        f"print(seconds, *({heavy!r} & sys.modules.keys()))"
+        "import sys, time; started = time.process_time(); import numpy; middle = time.process_time()\n"
+        "import apportion; ended = time.process_time()\n"
+        f"print((ended - middle) / (middle - started), *({heavy!r} & sys.modules.keys()))"
     )
-    seconds = []
-    for _ in range(5):
-        took, *found = cold("-c", code).stdout.split()
+    compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": tmp_path}  # by the first of these runs
+    least = float("inf")
+    for run in range(6):
+        ratio, *found = cold("-c", code, **compiled).stdout.split()
         assert not found, f"import apportion imports {found}"
-        seconds.append(float(took))
-        if seconds[-1] <= 0.3:  # half of it compiles the source where no bytecode may be kept
+        least = min(least, float(ratio)) if run else least
+        if least <= 4:
             return
-    raise AssertionError(f"import apportion takes {min(seconds)} s")
+    raise AssertionError(f"import apportion takes as long as {least} imports of numpy")
 
 
 def test_every_public_name_is_documented():
