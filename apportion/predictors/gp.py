@@ -57,7 +57,6 @@ from apportion.predictors.statistics.beta_binomial import logit
 from apportion.predictors.statistics.per_prompt import Range, observations, saved_range, spreads
 from apportion.types import Batch, Belief, Floats, Needs, Prompt
 
-NEWCOMERS_AT_ONCE = 512
 SMALLEST_NOISE = 1e-10
 LARGEST_LOGIT = 36.0
 SOFTPLUS_OF_0 = math.log(2)
@@ -104,7 +103,7 @@ class LatentProcess(Predictor):
         """Run lines 7 to 12: update m from latent values ``g`` [B] observed at the distinct table ``rows`` [B]."""
         x, h = self._table.embeddings, self._fix_bandwidth()
         x_batch = x[rows]
-        k_batch = np.concatenate([k.copy() for _, k in rbf_blocks(x, rows, x_batch, h)])
+        k_batch = np.concatenate([k for _, k in rbf_blocks(x, rows, x_batch, h)])
         k_batch.flat[:: len(rows) + 1] = 1.0 + self.noise
         w = np.linalg.solve(k_batch, g - self._mean[rows])
         mean = self._mean.copy()
@@ -127,12 +126,9 @@ class LatentProcess(Predictor):
     def _expand(self, rows: Rows) -> Floats:
         """Return m at ``rows`` [R] as the kernel expansion over the prompts observed so far."""
         mean, x, observed = np.zeros(len(rows)), self._table.embeddings, np.flatnonzero(self._weights)
-        if self._h is None or not observed.size:
-            return mean
-        for start in range(0, len(rows), NEWCOMERS_AT_ONCE):
-            newcomers = slice(start, start + NEWCOMERS_AT_ONCE)
-            for some, k in rbf_blocks(x, observed, x[rows[newcomers]], self._h):
-                mean[newcomers] += self._weights[some] @ k
+        if self._h is not None and observed.size and rows.size:
+            for some, k in rbf_blocks(x, observed, x[rows], self._h):
+                mean += self._weights[some] @ k
         return mean
 
     def _fix_bandwidth(self) -> float:

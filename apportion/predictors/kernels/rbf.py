@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from apportion.types import Floats
 
-BLOCK = 2048
+BLOCK_CELLS = 2**20
+"""Numbers in the rows of x and of K of a block: 8 MiB."""
 MEDIAN_SAMPLE = 2048
 SMALLEST_BANDWIDTH = float(np.finfo(np.float64).tiny)
 
@@ -16,35 +17,22 @@ SMALLEST_BANDWIDTH = float(np.finfo(np.float64).tiny)
 def rbf_blocks(
     x: NDArray[Any], rows: NDArray[np.int64], centres: NDArray[Any], bandwidth: float
 ) -> Iterator[tuple[NDArray[np.int64], Floats]]:
-    """Yield row numbers [R] and K(x[those rows], centres) [R, B] in blocks of at most 2048 of ``rows``.
+    """Yield row numbers [R] and K(x[those rows], centres) [R, B] in blocks of ``rows``.
 
     K(a, b) = exp(-|a - b|^2 / (2 h^2)), where h is the bandwidth. ``x`` is [Q, d] and ``centres`` [B, d], B at least 1,
     of any float type. The arithmetic is float64, because weights of either sign and up to 1 / noise cancel in sums over
-    K. Each block overwrites the one before, so use it before taking the next.
-
-    The exponent a.b/h^2 - |a|^2/(2h^2) - |b|^2/(2h^2) is one matrix product, with the norms appended as columns.
-    Coordinates are relative to the mean of the centres, which keeps the digits of small distances.
+    K. Coordinates are relative to the mean of the centres, which keeps the digits of small distances.
 
     >>> x = np.array([[0.0], [1.0]])
     >>> [(rows.tolist(), k.round(3).tolist()) for rows, k in rbf_blocks(x, np.arange(2), x[:1], bandwidth=1.0)]
     [([0, 1], [[1.0], [0.607]])]
     """
-    dimensions, origin = x.shape[1], centres.mean(axis=0, dtype=np.float64)
-    right = np.empty((dimensions + 2, len(centres)))
-    right[:dimensions] = ((centres - origin) / bandwidth).T
-    right[dimensions] = 1.0
-    right[dimensions + 1] = -0.5 * np.einsum("db,db->b", right[:dimensions], right[:dimensions])
-    right[:dimensions] /= bandwidth
-
-    left = np.ones((min(BLOCK, len(rows)), dimensions + 2))
-    kernel = np.empty((len(left), len(centres)))
-    for start in range(0, len(rows), BLOCK):
-        some = rows[start : start + BLOCK]
-        a, k = left[: len(some)], kernel[: len(some)]
-        shifted = np.subtract(x[some], origin, out=a[:, :dimensions])
-        a[:, dimensions] = np.einsum("rd,rd->r", shifted, shifted) * (-0.5 / bandwidth**2)
-        np.matmul(a, right, out=k)
-        yield some, np.exp(np.minimum(k, 0.0, out=k), out=k)  # rounding can leave more than 0 at a tiny bandwidth
+    origin = centres.mean(axis=0, dtype=np.float64)
+    b = (centres - origin) / bandwidth
+    step = max(1, BLOCK_CELLS // sum(centres.shape))
+    for start in range(0, len(rows), step):
+        some = rows[start : start + step]
+        yield some, np.exp(-0.5 * _squared_distances((x[some] - origin) / bandwidth, b))
 
 
 def median_distance(x: NDArray[Any]) -> float:
@@ -56,7 +44,11 @@ def median_distance(x: NDArray[Any]) -> float:
     (5.0, 1.0)
     """
     centred = x - x.mean(axis=0, dtype=np.float64)
-    norms = np.einsum("nd,nd->n", centred, centred)
-    squares = norms[:, None] + norms - 2 * centred @ centred.T
-    pairs = np.sqrt(np.maximum(squares[np.triu_indices(len(x), k=1)], 0.0))
+    pairs = np.sqrt(_squared_distances(centred, centred)[np.triu_indices(len(x), k=1)])
     return float(np.median(pairs)) or 1.0 if pairs.size else 1.0
+
+
+def _squared_distances(a: Floats, b: Floats) -> Floats:
+    """Return |a - b|^2, [A, B], of rows ``a`` [A, d] and ``b`` [B, d]; rounding leaves none below 0."""
+    lengths_a, lengths_b = (np.einsum("nd,nd->n", each, each) for each in (a, b))
+    return np.maximum(lengths_a[:, None] + lengths_b - a @ (2 * b).T, 0.0)
