@@ -48,11 +48,9 @@ class DiscountedCounts(Predictor):
         return Belief(self.prior_alpha + right, self.prior_beta + wrong)
 
     def update(self, batch: Batch) -> None:
-        for prompt, successes, trials in observations(batch):
-            right, wrong = self._counts.by_id.get(prompt.id, (0.0, 0.0))
-            # in this order, because the last bit of equal counts decides which of them gets one rollout more
-            counts = (self.discount * right + successes, self.discount * wrong + trials - successes)
-            self._counts.by_id[prompt.id] = counts
+        self._counts.add(
+            {seen.prompt.id: (seen.successes, seen.trials - seen.successes) for seen in observations(batch)}
+        )
 
     def _memory(self) -> dict[str, Any]:
         return {"counts": self._counts.by_id}

@@ -27,11 +27,10 @@ mean square norm is 1, and each coordinate is clipped to [-10, 10].
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from apportion.checks import LARGEST_INTEGER, check_numbers
 from apportion.predictors.base import Predictor, check_discount
@@ -39,7 +38,7 @@ from apportion.predictors.embeddings import Embedder, embed
 from apportion.predictors.saved import LARGEST, SavedValues
 from apportion.predictors.statistics.beta_binomial import log_likelihood, logit
 from apportion.predictors.statistics.drift import Drift, moved
-from apportion.predictors.statistics.per_prompt import Range, rewards_by_prompt, saved_range, widened
+from apportion.predictors.statistics.per_prompt import Range, rewards, saved_range
 from apportion.predictors.statistics.prior import EDGE, KNOWN, Prior
 from apportion.types import LARGEST_REWARD, Batch, Belief, Floats, Needs, Prompt
 
@@ -135,15 +134,13 @@ class EmpiricalBayes(Predictor):
         return low + (high - low) * self.predict(prompts).mean
 
     def update(self, batch: Batch) -> None:
-        if not (seen := rewards_by_prompt(batch)):
+        seen, limits = rewards(batch, self._range if self._seen else None)
+        if not seen:
             return
-        prompts, rewards = zip(*seen.values(), strict=True)
-        own, everything, before = self._join(prompts), np.concatenate(rewards), self._range
-        low, high = self._range = widened(before if self._seen else None, everything)
-        inside = (everything > low) & (everything < high)
-        self._graded |= bool(inside.any() or (self._seen and before != self._range))
-        clipped = [np.clip(each, low, high) for each in rewards]
-        trials, means, squares = np.array([(len(each), each.mean(), each.var() * len(each)) for each in clipped]).T
+        prompts = [each.prompt for each in seen]
+        own, (trials, means, squares, graded) = self._join(prompts), np.array([each[1:] for each in seen]).T
+        self._graded |= bool(graded.any() or (self._seen and limits != self._range))
+        self._range = low, high = limits
         if not self._follow(own, trials, (means - low) / (high - low)):
             return
         self._seen += [prompt.id for prompt, n in zip(prompts, own[:, TRIALS], strict=True) if n == 0]
@@ -154,7 +151,7 @@ class EmpiricalBayes(Predictor):
         own[:, MEAN] = np.clip(old + apart * trials / total, low, high)
         own[:, SQUARES] = self.discount * own[:, SQUARES] + squares + apart**2 * n * trials / total
         own[:, TRIALS], own[:, OFFSET] = total, self._drift.offset
-        self._own |= zip(seen, own, strict=True)
+        self._own |= zip([prompt.id for prompt in prompts], own, strict=True)
         self._fit()
         x, r, n = self._read(own[fresh])
         m, _, u = self._prior.at(x, n)
@@ -166,7 +163,7 @@ class EmpiricalBayes(Predictor):
         if new := [prompt for prompt in prompts if prompt.id not in self._own]:
             given, features = self.rates or {}, self._features_of(new)
             rates = np.array([given.get(prompt.id, prompt.rate) for prompt in new], np.float64)  # nan for None
-            rows = np.column_stack([np.zeros((len(new), FEATURES)), *_known(rates), features])
+            rows = np.column_stack([np.zeros((len(new), FEATURES)), _known(rates), features])
             self._own |= zip([prompt.id for prompt in new], rows, strict=True)
         return self._rows([prompt.id for prompt in prompts])
 
@@ -233,8 +230,8 @@ class EmpiricalBayes(Predictor):
             "sums": {id: own.tolist() for id, own in self._own.items()},
             "seen": self._seen,
             "axes": self._axes,
-            "drift": list(astuple(self._drift)),
-            "level": list(astuple(self._level)),
+            "drift": list(self._drift),
+            "level": list(self._level),
             "outage": self._outage,
             "range": list(self._range),
             "graded": int(self._graded),
@@ -244,27 +241,22 @@ class EmpiricalBayes(Predictor):
         """Version 0.3.0 kept arrays in units of the range, and other features of embeddings. The prior is refitted."""
         if "landmarks" not in state:
             return state
-        saved = SavedValues(state, self.name, state.keys())
         if state["landmarks"] is not None:
             raise ValueError(
                 f"a state of {self.name!r} of version 0.3.0 must have no embeddings, got some, whose features are no "
                 "longer used; start from an empty state"
             )
+        saved = SavedValues(state, self.name, state.keys())
         ids, settings, (low, high) = saved.texts("ids"), saved.state("settings"), saved_range(saved) or Range()
         n, _, r, squares = saved.array("sums", (len(ids), 4), low=0, high=LARGEST_INTEGER).T
         rates = saved.array("rates", (len(ids),), low=-1, high=1)
-        rows = [
-            n,
-            low + (high - low) * r,
-            squares * (high - low) ** 2,
-            0 * n,
-            *_known(np.where(rates < 0, np.nan, rates)),
-        ]
-        return {
-            **EmpiricalBayes()._state(),
-            "settings": {key: value for key, value in settings.items() if key != "bandwidth"},
-            "sums": dict(zip(ids, np.column_stack(rows).tolist(), strict=True)),
-            "seen": [id for id, seen in zip(ids, n, strict=True) if seen],
+        known = _known(np.where(rates < 0, np.nan, rates))
+        own = np.column_stack([n, low + (high - low) * r, squares * (high - low) ** 2, 0 * n, known])
+        settings.pop("bandwidth", None)
+        return EmpiricalBayes()._state() | {
+            "settings": settings,
+            "sums": dict(zip(ids, own.tolist(), strict=True)),
+            "seen": [id for id, trials in zip(ids, n, strict=True) if trials],
             "range": state["range"],
             "graded": state["graded"],
         }
@@ -274,18 +266,17 @@ class EmpiricalBayes(Predictor):
         f = 0 if axes is None else len(axes) - 1
         most = (LARGEST_INTEGER, LARGEST_REWARD, LARGEST, LARGEST, 1, 1, *(1 + f) * [LARGEST_FEATURE])
         own = saved.by_prompt("sums", (0, -LARGEST_REWARD, 0, -LARGEST, 0, 0, *(1 + f) * [-LARGEST_FEATURE]), most)
-        if (limits := saved_range(saved)) is None:
-            raise saved.refusal("range", "a range that holds 0 and 1")
-        seen, graded, outage = saved.texts("seen"), saved.count("graded") > 0, saved.count("outage")
+        seen, limits = saved.texts("seen"), saved_range(saved) or Range()
         if sorted(seen) != sorted(id for id, each in own.items() if each[TRIALS] >= 1):
             raise saved.refusal("seen", "the prompts with rewards")
         drift, level = (Drift(*saved.row(key, LOWEST)) for key in ("drift", "level"))
-        self._own, self._seen, self._axes, self._drift, self._level = own, seen, axes, drift, level
-        self._outage, self._range, self._graded = outage, limits, graded
+        self._outage, self._graded = saved.count("outage"), saved.count("graded") > 0
+        self._own, self._seen, self._axes, self._range = own, seen, axes, limits
+        self._drift, self._level = drift, level
         self._fit()
 
 
-def _known(rates: Floats) -> tuple[NDArray[Any], ...]:
-    """Return the three features of known ``rates`` [P], nan for none."""
+def _known(rates: Floats) -> Floats:
+    """Return the three features [P, 3] of known ``rates`` [P], nan for none."""
     known = ~np.isnan(rates)
-    return ~known, known, logit(np.clip(np.where(known, rates, 0.5), EDGE, 1 - EDGE))
+    return np.column_stack([~known, known, logit(np.clip(np.where(known, rates, 0.5), EDGE, 1 - EDGE))])

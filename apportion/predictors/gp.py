@@ -53,12 +53,11 @@ from apportion.predictors.embeddings import Embedder, SentenceTransformerEmbedde
 from apportion.predictors.embeddings.table import EmbeddingTable, Rows
 from apportion.predictors.kernels.rbf import MEDIAN_SAMPLE, SMALLEST_BANDWIDTH, median_distance, rbf_blocks
 from apportion.predictors.saved import SavedValues
-from apportion.predictors.statistics.beta_binomial import logit
-from apportion.predictors.statistics.per_prompt import Range, observations, saved_range, spreads
+from apportion.predictors.statistics.beta_binomial import LARGEST_LOGIT, expit, logit
+from apportion.predictors.statistics.per_prompt import Range, observations, rewards, saved_range
 from apportion.types import Batch, Belief, Floats, Needs, Prompt
 
 SMALLEST_NOISE = 1e-10
-LARGEST_LOGIT = 36.0
 SOFTPLUS_OF_0 = math.log(2)
 
 
@@ -160,11 +159,6 @@ class LatentProcess(Predictor):
         self._table, self._mean, self._weights, self._h = table, mean, weights, h
 
 
-def sigmoid(g: Floats) -> Floats:
-    """Return the probability of a latent value, elementwise; ``g`` is clipped to +-36, so never exactly 0 or 1."""
-    return 1 / (1 + np.exp(-np.clip(g, -LARGEST_LOGIT, LARGEST_LOGIT)))
-
-
 @dataclass
 class GaussianProcess(LatentProcess):
     """Recursive GP on prompt embeddings: Algorithm 1 of arXiv 2602.01601.
@@ -209,7 +203,7 @@ class GaussianProcess(LatentProcess):
         super().__post_init__()
 
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
-        return Belief.from_mean(sigmoid(self.prior_mean + self._latent(prompts)), self.strength)
+        return Belief.from_mean(expit(self.prior_mean + self._latent(prompts)), self.strength)
 
     def update(self, batch: Batch) -> None:
         """Run Algorithm 1 once."""
@@ -290,12 +284,13 @@ class GradedGaussianProcess(LatentProcess):
 
     def update(self, batch: Batch) -> None:
         """Update S, then run Algorithm 1 once."""
-        seen, self._range = spreads(batch, self._range)
-        if not seen:
+        seen, self._range = rewards(batch, self._range)
+        spreads = [(each.prompt, each.squares, each.trials - 1) for each in seen if each.trials > 1]
+        if not spreads:
             return
-        rows, variances = self._pooled(seen)
-        self._variances = self.discount * self._variances + sum(spread.variance for spread in seen)
-        self._observed = self.discount * self._observed + len(seen)
+        rows, variances = self._pooled(spreads)
+        self._variances = self.discount * self._variances + sum(squares / freedom for _, squares, freedom in spreads)
+        self._observed = self.discount * self._observed + len(spreads)
         self._observe(rows, inverse_softplus(np.maximum(variances / self._scale, self.floor * SOFTPLUS_OF_0)))
 
     @property

@@ -74,9 +74,8 @@ class MeanLengths:
                 f"the state of the lengths must come from {asdict(self)}, got {state['settings']}; "
                 "use the saved settings, or start from an empty state"
             )
-        seen = DiscountedSums(2, self.discount)
-        seen.restore(saved, "seen", (0, 1))
         overall = np.array(saved.row("overall", (0, 0)))
-        if bool(seen.by_id) != (overall[1] > 0):
+        if bool(saved.values["seen"]) != (overall[1] > 0):
             raise saved.refusal("overall", "of the lengths that were seen")
-        self._seen, self._overall = seen, overall
+        self._seen.restore(saved, "seen", (0, 1))
+        self._overall = overall

@@ -9,7 +9,7 @@ import numpy as np
 from apportion.checks import check_numbers, check_positive
 from apportion.predictors.base import Predictor
 from apportion.predictors.saved import SavedValues
-from apportion.predictors.statistics.per_prompt import Range, saved_range, spreads
+from apportion.predictors.statistics.per_prompt import Range, rewards, saved_range
 from apportion.predictors.statistics.pooled import DiscountedSums
 from apportion.types import Batch, Belief, Needs, Prompt
 
@@ -72,8 +72,8 @@ class RunningVariance(Predictor):
         return Belief(np.ones(len(prompts)), np.ones(len(prompts)), variance)
 
     def update(self, batch: Batch) -> None:
-        seen, self._range = spreads(batch, self._range)
-        self._spreads.add({prompt.id: (squares, freedom) for prompt, squares, freedom in seen})
+        seen, self._range = rewards(batch, self._range)
+        self._spreads.add({each.prompt.id: (each.squares, each.trials - 1) for each in seen if each.trials > 1})
 
     def _memory(self) -> dict[str, Any]:
         return {"spreads": self._spreads.by_id, "range": self._range and list(self._range)}

@@ -105,8 +105,9 @@ class ScoreMoments(Predictor):
         alpha, beta = self._counts(own)
         success = alpha / (alpha + beta)
         pool, everything = self._sums.pool.at(success), self._sums.pool.sums.sum(0)
-        usual = float(_ratio(everything[1::2].sum(), everything[::2].sum(), 1.0)) or 1.0
-        pooled = self.strength * _ratio(pool[:, 1::2], pool[:, ::2], usual)
+        usual = everything[1::2].sum() / everything[::2].sum() if everything[1::2].any() else 1.0
+        counts, norms = pool[:, ::2], pool[:, 1::2]
+        pooled = self.strength * np.divide(norms, counts, out=np.full_like(norms, usual), where=counts > 0)
         right, wrong = np.maximum((own[:, 1::2] + pooled) / (own[:, ::2] + self.strength), LEAST_SHARE * usual).T
         baseline = success if self.baseline == "success" else optimal_baseline(success, right, wrong)
         return Belief(alpha, beta, second_moment(success, baseline, right, wrong))
@@ -131,8 +132,3 @@ class ScoreMoments(Predictor):
 
     def _restore(self, saved: SavedValues) -> None:
         self._sums.restore(saved, low=(0, 0, 0, 0))
-
-
-def _ratio(sums: Floats, counts: Floats, otherwise: float) -> Floats:
-    """Return ``sums / counts``, and ``otherwise`` where the count is 0."""
-    return np.divide(sums, counts, out=np.full(np.shape(counts), otherwise), where=np.asarray(counts) > 0)

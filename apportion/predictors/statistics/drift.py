@@ -18,7 +18,7 @@ the mean of all prompts, so batches sorted by difficulty would show steps that a
 Reference: A. C. Harvey, "Forecasting, Structural Time Series Models and the Kalman Filter", 1989, section 4.1.
 """
 
-from dataclasses import astuple, dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,8 +42,7 @@ def moved(p: Floats, shift: float | Floats) -> Floats:
     return p * up / (p * up + (1 - p) * down)
 
 
-@dataclass(frozen=True)
-class Drift:
+class Drift(NamedTuple):
     """The ``offset`` D, the sums of d^2 - s^2 and of 1 over steps, and the sums over prompts since the last step.
 
     The latter are those of 1, w (y - r), w^2 (y - r)^2, w, and w m (1 - m).
@@ -60,12 +59,11 @@ class Drift:
 
     def after(self, beliefs: Floats, differences: Floats, weights: Floats) -> "Drift":
         """Return the drift after a batch with m, y - r and w of its prompts, [P] each. D moves by at most 2."""
-        scores, information = weights * differences, weights @ (beliefs * (1 - beliefs))
-        new = len(scores), scores.sum(), scores @ scores, weights.sum(), information
-        sums = (np.array(astuple(self)[3:]) + new).tolist()
-        if sums[0] < LEAST_PROMPTS:
-            return Drift(self.offset, self.excess, self.steps, *sums)
-        _, score, squares, weight, information = sums
+        scores = weights * differences
+        new = len(scores), scores.sum(), scores @ scores, weights.sum(), weights @ (beliefs * (1 - beliefs))
+        prompts, score, squares, weight, information = sums = (np.array(self[3:]) + new).tolist()
+        if prompts < LEAST_PROMPTS:
+            return Drift(*self[:3], *sums)
         information += 1 / LARGEST_STEP**2
         step = min(max(score / information, -LARGEST_STEP), LARGEST_STEP)
         error = (squares + (BIAS * weight) ** 2) / information**2

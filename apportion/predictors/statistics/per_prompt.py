@@ -24,21 +24,18 @@ class Observation(NamedTuple):
         return self.successes / self.trials
 
 
-class Spread(NamedTuple):
-    """The spread of one prompt's n rewards in a batch.
+class Rewards(NamedTuple):
+    """The rewards of one prompt in a batch, which are clipped to the range of rewards.
 
-    ``squares`` is the sum of squared deviations from their mean, and ``freedom`` is n - 1, at least 1. Spreads of
-    several prompts or batches are pooled by adding both.
+    ``squares`` is the sum of squared deviations from their mean, exactly 0 if all are equal. ``graded`` is whether one
+    of them is at neither end of the range.
     """
 
     prompt: Prompt
+    trials: int
+    mean: float
     squares: float
-    freedom: int
-
-    @property
-    def variance(self) -> float:
-        """The unbiased sample variance of the rewards."""
-        return self.squares / self.freedom
+    graded: bool
 
 
 def by_prompt(batch: Batch, read: Callable[[Rollout], Value | None]) -> dict[str, tuple[Prompt, list[Value]]]:
@@ -90,38 +87,28 @@ def widened(earlier: Range | None, rewards: Floats) -> Range:
     return Range(float(within.min()), float(within.max()))
 
 
-def rewards_by_prompt(batch: Batch) -> dict[str, tuple[Prompt, Floats]]:
-    """Return each prompt id's rewards, in order of first appearance. An id without a reward is left out.
+def rewards(batch: Batch, earlier: Range | None = None) -> tuple[list[Rewards], Range | None]:
+    """Return the rewards of each prompt id, in order of first appearance, and their range after the batch.
 
-    Rewards of a repeated id are pooled.
-    """
-    pooled = by_prompt(batch, lambda rollout: rollout.reward)
-    return {id: (prompt, np.array(rewards, np.float64)) for id, (prompt, rewards) in pooled.items()}
-
-
-def spreads(batch: Batch, earlier: Range | None = None) -> tuple[list[Spread], Range | None]:
-    """Return one spread per prompt id, in order of first appearance, and the range of rewards after the batch.
-
-    ``earlier`` is the range before it, and None before the first batch. Rewards beyond the new range are clipped. A
-    prompt with fewer than two rewards has no sample variance and is left out. Equal rewards give exactly 0.
+    ``earlier`` is the range before it, and None before the first batch. Rewards beyond the new range are clipped. Those
+    of a repeated id are pooled. An id without a reward is left out.
 
     >>> from apportion.types import Belief, Plan, Rollout
     >>> batch = Batch.start([Prompt("a"), Prompt("b")], Belief.uniform(2))
-    >>> rewards = [[0.0, 0.5, 1.0], [0.7]]
-    >>> batch = batch.add(Plan([3, 1]), [[Rollout(reward=reward) for reward in group] for group in rewards])
-    >>> [(seen.prompt.text, seen.squares, seen.freedom) for seen in spreads(batch)[0]]
-    [('a', 0.5, 2)]
+    >>> batch = batch.add(Plan([3, 0]), [[Rollout(reward=reward) for reward in (0.0, 0.5, 1.0)], []])
+    >>> [(seen.prompt.text, seen.trials, seen.mean, seen.squares) for seen in rewards(batch)[0]]
+    [('a', 3, 0.5, 0.5)]
     """
-    seen = rewards_by_prompt(batch).values()
-    if not seen:
+    if not (pooled := by_prompt(batch, lambda rollout: rollout.reward)):
         return [], earlier
-    everything = np.concatenate([rewards for _, rewards in seen])
-    limits = widened(earlier, everything)
-    clipped = ((prompt, rewards.clip(*limits)) for prompt, rewards in seen if len(rewards) > 1)
-    # Subtract the first reward because the mean of equal numbers may be off by a rounding error.
-    shifted = ((prompt, rewards - rewards[0]) for prompt, rewards in clipped)
-    found = [Spread(prompt, float(((each - each.mean()) ** 2).sum()), len(each) - 1) for prompt, each in shifted]
-    return found, limits
+    limits = widened(earlier, np.concatenate([found for _, found in pooled.values()]))
+    seen = []
+    for prompt, found in pooled.values():
+        clipped = np.clip(found, *limits)
+        apart = clipped - clipped[0]  # because the mean of equal numbers may be off by a rounding error
+        squares, graded = ((apart - apart.mean()) ** 2).sum(), ((clipped > limits.low) & (clipped < limits.high)).any()
+        seen.append(Rewards(prompt, len(found), float(clipped.mean()), float(squares), bool(graded)))
+    return seen, limits
 
 
 def saved_range(saved: SavedValues) -> Range | None:

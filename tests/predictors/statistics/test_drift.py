@@ -1,7 +1,5 @@
 """Tests of the common shift of log-odds."""
 
-from dataclasses import astuple
-
 import numpy as np
 import pytest
 from hypothesis import given, strategies
@@ -63,7 +61,7 @@ def test_no_batch_of_any_size_and_content_moves_more_than_2(batches):
     drift = Drift()
     for means, own, shares, weights in batches:
         before, drift = drift.offset, drift.after(means, shares - own, weights)
-        assert abs(drift.offset - before) <= LARGEST_STEP and np.isfinite(astuple(drift)).all()
+        assert abs(drift.offset - before) <= LARGEST_STEP and np.isfinite(drift).all()
 
 
 @given(RATES, strategies.floats(-1e9, 1e9))
