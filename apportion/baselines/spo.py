@@ -16,6 +16,7 @@ import numpy as np
 
 from apportion.baselines.base import Baseline
 from apportion.checks import check_numbers
+from apportion.predictors.base import checked_rates
 from apportion.predictors.saved import SavedValues
 from apportion.predictors.statistics.per_prompt import by_prompt
 from apportion.types import Batch, Floats, Prompt
@@ -56,9 +57,7 @@ class SPO(Baseline):
         check_numbers(self)
         if not 0 <= self.rho < 1:
             raise ValueError(f"rho must be at least 0 and below 1, got {self.rho}; 0.875 is the paper's")
-        for id, rate in (self.rates or {}).items():
-            if not 0 <= rate <= 1:
-                raise ValueError(f"rates must be between 0 and 1, got {rate} for prompt {id!r}; divide by the trials")
+        checked_rates(self.rates)
 
     @property
     def reads_rates(self) -> bool:

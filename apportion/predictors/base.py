@@ -1,7 +1,7 @@
 """The predictor protocol: beliefs about prompts, learned from finished batches; and checks of settings."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from apportion.predictors.saved import Learner
@@ -54,6 +54,14 @@ class Predictor(Learner, ABC):
             name = getattr(embedder, "__qualname__", type(embedder).__qualname__)
             settings["embedder"] = model.rstrip("/").rsplit("/", 1)[-1] if isinstance(model, str) else str(name)
         return settings
+
+
+def checked_rates(rates: Mapping[str, float] | None) -> Mapping[str, float]:
+    """Return known success ``rates`` by prompt id, {} for None. Raise ValueError for one outside [0, 1]."""
+    for id, rate in (rates := rates or {}).items():
+        if not 0 <= rate <= 1:
+            raise ValueError(f"rates must be between 0 and 1, got {rate} for prompt {id!r}; divide by the trials")
+    return rates
 
 
 def check_discount(discount: float, called: str = "discount") -> None:

@@ -33,7 +33,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from apportion.checks import LARGEST_INTEGER, check_numbers
-from apportion.predictors.base import Predictor, check_discount
+from apportion.predictors.base import Predictor, check_discount, checked_rates
 from apportion.predictors.embeddings import Embedder, embed
 from apportion.predictors.saved import LARGEST, SavedValues
 from apportion.predictors.statistics.beta_binomial import log_likelihood, logit
@@ -98,9 +98,7 @@ class EmpiricalBayes(Predictor):
     def __post_init__(self) -> None:
         check_numbers(self)
         check_discount(self.discount)
-        for id, rate in (self.rates or {}).items():
-            if not 0 <= rate <= 1:
-                raise ValueError(f"rates must be between 0 and 1, got {rate} for prompt {id!r}; divide by the trials")
+        self._rates = checked_rates(self.rates)
         self._own: dict[str, Floats] = {}
         self._seen: list[str] = []
         self._axes: Floats | None = None
@@ -161,8 +159,8 @@ class EmpiricalBayes(Predictor):
     def _join(self, prompts: Sequence[Prompt]) -> Floats:
         """Return what is known of each prompt, [P, 7 + f]."""
         if new := [prompt for prompt in prompts if prompt.id not in self._own]:
-            given, features = self.rates or {}, self._features_of(new)
-            rates = np.array([given.get(prompt.id, prompt.rate) for prompt in new], np.float64)  # nan for None
+            features = self._features_of(new)
+            rates = np.array([self._rates.get(prompt.id, prompt.rate) for prompt in new], np.float64)  # nan for None
             rows = np.column_stack([np.zeros((len(new), FEATURES)), _known(rates), features])
             self._own |= zip([prompt.id for prompt in new], rows, strict=True)
         return self._rows([prompt.id for prompt in prompts])
@@ -222,7 +220,7 @@ class EmpiricalBayes(Predictor):
 
     def _settings(self) -> dict[str, Any]:
         """Return the settings, with a hash in place of the known rates."""
-        rates = json.dumps(sorted((self.rates or {}).items())).encode()
+        rates = json.dumps(sorted(self._rates.items())).encode()
         return super()._settings() | {"rates": hashlib.blake2b(rates, digest_size=16).hexdigest()}
 
     def _memory(self) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 FOREIGN = ("SQLITE_NOTADB", "SQLITE_CORRUPT", "SQLITE_ERROR")
 """SQLite's names of the errors of a file that is no cache, or is damaged."""
 LOCK_TIMEOUT_SECONDS = 60.0
-KEYS_PER_QUERY = 500
 
 
 def default_cache_dir() -> Path:
@@ -46,15 +45,11 @@ class EmbeddingCache:
 
     def read(self, texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         """Return the embedding [d] of each text that is in the cache. Raises EmbeddingCacheError for another file."""
-        by_key = {_key(text): text for text in texts}
-        keys = list(by_key)
         found: dict[str, NDArray[np.float32]] = {}
         with self._open() as connection:
-            for start in range(0, len(keys), KEYS_PER_QUERY):
-                some = keys[start : start + KEYS_PER_QUERY]
-                places = ",".join("?" * len(some))
-                rows = connection.execute(f"SELECT key, vector FROM embeddings WHERE key IN ({places})", some)
-                found |= {by_key[key]: self._vector(vector) for key, vector in rows}
+            for text in texts:
+                for row in connection.execute("SELECT vector FROM embeddings WHERE key = ?", [_key(text)]):
+                    found[text] = self._vector(*row)
         if len({len(vector) for vector in found.values()}) > 1:
             raise self._error("vectors of several lengths")
         return found

@@ -50,9 +50,7 @@ def embed(embedder: Embedder, prompts: Sequence[Prompt]) -> Embeddings:
         raise ValueError(
             f"an embedder must give [{len(prompts)}, d], got {list(embeddings.shape)}; return one row per prompt"
         )
-    if not np.isfinite(embeddings).all():
-        for prompt, embedding in zip(prompts, embeddings, strict=True):
-            _check_finite(embedding, prompt.id)
+    _check_finite(dict(zip([prompt.id for prompt in prompts], embeddings, strict=True)))
     return embeddings
 
 
@@ -88,17 +86,12 @@ class SentenceTransformerEmbedder:
 
     def __call__(self, prompts: Sequence[Prompt], /) -> Embeddings:
         """Return the embeddings [P, d], P at least 1. Texts that are not in the cache are embedded and added to it."""
-        cache, known = self._cached([prompt.text for prompt in prompts])
-        missing = sorted({prompt.text for prompt in prompts} - known.keys(), key=lambda text: (len(text), text))
-        if missing:
-            self._encoder = _load(self.model) if self._encoder is None else self._encoder
-            known |= self._embedded(missing, cache)
-        if len({len(vector) for vector in known.values()}) > 1:
-            raise EmbeddingCacheError(
-                f"{cache.path}: the file must hold embeddings of this model, got others; delete it, and texts are "
-                "embedded again"
-            )
-        return np.stack([known[prompt.text] for prompt in prompts])
+        texts = [prompt.text for prompt in prompts]
+        cache, known = self._cached(texts)
+        if missing := sorted(set(texts) - known.keys(), key=lambda text: (len(text), text)):
+            self._embed(missing, cache)
+            known = cache.read(texts)
+        return np.stack([known[text] for text in texts])
 
     def __getstate__(self) -> dict[str, Any]:
         """Return all but the loaded model, so that copies and messages to other processes stay small."""
@@ -114,19 +107,16 @@ class SentenceTransformerEmbedder:
             logger.warning("%s. Until then they are cached in %s", error, cache.path)
             return cache, cache.read(texts)
 
-    def _embedded(self, texts: list[str], cache: EmbeddingCache) -> dict[str, Embeddings]:
+    def _embed(self, texts: list[str], cache: EmbeddingCache) -> None:
         """Embed ``texts``, longest last, add them to the cache batch by batch, and show a bar if they are many."""
+        self._encoder = self._encoder or _load(self.model)
         from tqdm.auto import tqdm  # noqa: PLC0415 - comes with sentence-transformers, an optional extra
 
-        found: dict[str, Embeddings] = {}
         title, starts = f"Embedding prompts with {self.model}", range(0, len(texts), self.batch_size)
         for start in tqdm(starts, title, disable=len(texts) < LONG_TEXTS, mininterval=SECONDS_BETWEEN_LINES):
             some = texts[start : start + self.batch_size]
             vectors = self._encoder.encode(some, batch_size=self.batch_size, show_progress_bar=False)
-            new = dict(zip(some, np.asarray(vectors, np.float32), strict=True))
-            cache.write(new)
-            found |= new
-        return found
+            cache.write(dict(zip(some, vectors, strict=True)))
 
     def _cache(self) -> EmbeddingCache:
         folder = default_cache_dir() if self.cache_dir is None else Path(self.cache_dir).expanduser()
@@ -160,9 +150,8 @@ class PrecomputedEmbeddings:
                     f"embeddings must be vectors [d] of one length, got {list(vector.shape)} for prompt {id!r} and "
                     f"{list(shape)} for the first; give each prompt one vector of the same model"
                 )
-            _check_finite(vector, id)
-        self._rows = {id: row for row, id in enumerate(vectors)}
-        self._array = np.stack(list(vectors.values()))
+        _check_finite(vectors)
+        self._vectors = vectors
 
     @classmethod
     def from_array(cls, prompts: Sequence[Prompt], array: ArrayLike) -> Self:
@@ -181,19 +170,20 @@ class PrecomputedEmbeddings:
         return cls(embeddings)
 
     def __call__(self, prompts: Sequence[Prompt], /) -> Embeddings:
-        """Return the embeddings [P, d]. Raise ValueError for a prompt without one."""
-        unknown = [prompt for prompt in prompts if prompt.id not in self._rows]
+        """Return the embeddings [P, d], P at least 1. Raise ValueError for a prompt without one."""
+        unknown = [prompt for prompt in prompts if prompt.id not in self._vectors]
         if unknown:
             raise ValueError(
                 f"each prompt must have an embedding, got none for {unknown[0].id!r} ({unknown[0].text[:40]!r}) among "
-                f"{len(self._rows)}; add it, or use SentenceTransformerEmbedder"
+                f"{len(self._vectors)}; add it, or use SentenceTransformerEmbedder"
             )
-        return self._array[[self._rows[prompt.id] for prompt in prompts]]
+        return np.stack([self._vectors[prompt.id] for prompt in prompts])
 
 
-def _check_finite(vector: Embeddings, id: str) -> None:
-    if not np.isfinite(vector).all():
-        raise ValueError(f"embeddings must be finite float32, got nan or inf for prompt {id!r}; give it a vector")
+def _check_finite(vectors: Mapping[str, Embeddings]) -> None:
+    for id, vector in vectors.items():
+        if not np.isfinite(vector).all():
+            raise ValueError(f"embeddings must be finite float32, got nan or inf for prompt {id!r}; give it a vector")
 
 
 def _load(model: str) -> Any:

@@ -62,5 +62,4 @@ class EmbeddingTable:
 
     def sample(self, size: int) -> Rows:
         """Return at most ``size`` rows, chosen by content hash, so the order of arrival does not matter."""
-        chosen = sorted(self._digests)[:size]
-        return np.array([self._digests[digest] for digest in chosen], np.int64)
+        return np.array([row for _, row in sorted(self._digests.items())[:size]], np.int64)

@@ -79,8 +79,8 @@ def widened(earlier: Range | None, rewards: Floats) -> Range:
     """
     ordered = np.sort(rewards)
     out = min(-(-len(ordered) // 20), (len(ordered) - 1) // 2)
-    common = ordered[out], ordered[-1 - out]
-    low, high = (min(0.0, float(common[0])), max(1.0, float(common[1]))) if earlier is None else earlier
+    common = ordered[[out, -1 - out]]
+    low, high = earlier or (min(0.0, common[0]), max(1.0, common[1]))
     room = high - low
     near = ordered[(ordered >= low - room) & (ordered <= high + room)]
     within = np.concatenate([[low, high], near, np.clip(common, low - room, high + room)])

@@ -11,7 +11,7 @@ import numpy as np
 
 from apportion.predictors.base import check_discount
 from apportion.predictors.saved import SavedValues
-from apportion.predictors.statistics.beta_binomial import logit
+from apportion.predictors.statistics.beta_binomial import expit, logit
 from apportion.types import Floats
 
 EDGE, NODES = 5.0, 41
@@ -108,6 +108,4 @@ class Profile:
 
 
 def _log_odds(success: Any) -> Floats:
-    p = np.asarray(success, np.float64)
-    with np.errstate(divide="ignore"):
-        return np.clip(logit(p), -EDGE, EDGE)
+    return logit(np.clip(success, *expit(np.array([-EDGE, EDGE]))))

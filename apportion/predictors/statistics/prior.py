@@ -20,8 +20,7 @@ logistic linear models", 1982, for rho; D. J. C. MacKay, "Bayesian interpolation
 "Logistic regression diagnostics", 1981, for the step that leaves a prompt out.
 """
 
-from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -43,8 +42,7 @@ LEAST_PRECISION, MOST_PRECISION = 0.01, 1e4
 MOST_LEVERAGE = 0.99
 
 
-@dataclass(frozen=True)
-class Prior:
+class Prior(NamedTuple):
     """The regression's ``weights`` w [3 + f], their ``covariance``, and the ``correlation`` rho.
 
     P prompts are given by features ``x`` [P, 3 + f], mean rewards ``r`` [P] and their numbers ``n`` [P], divided by phi

@@ -5,39 +5,42 @@ from hypothesis import strategies as st
 
 from apportion.baselines import Optimal
 from apportion.predictors import EmpiricalBayes, GradedGaussianProcess, PrecomputedEmbeddings, RunningVariance
-from apportion.predictors.statistics.per_prompt import Range, observations, spreads, widened
+from apportion.predictors.statistics.per_prompt import Range, observations, rewards, widened
 from apportion.types import Rollout
 from tests.builders import finished
 from tests.predictors.builders import graded_batch, make_batch, make_prompts
 
-rewards = st.floats(-1e6, 1e6)
+reward = st.floats(-1e6, 1e6)
 WIDE = Range(-1e6, 1e6)
 
 
-@given(st.lists(st.lists(rewards, max_size=6), min_size=1, max_size=5))
-def test_the_variance_is_the_unbiased_one_for_prompts_with_two_rewards_or_more(groups):
+@given(st.lists(st.lists(reward, max_size=6), min_size=1, max_size=5))
+def test_moments_are_those_of_all_rewards_of_a_prompt(groups):
     prompts = make_prompts(len(groups))
-    found, _ = spreads(graded_batch(prompts, groups), WIDE)
-    expected = {prompt: np.var(group, ddof=1) for prompt, group in zip(prompts, groups, strict=True) if len(group) > 1}
+    found, _ = rewards(graded_batch(prompts, groups), WIDE)
+    expected = {prompt: group for prompt, group in zip(prompts, groups, strict=True) if group}
     assert [seen.prompt for seen in found] == list(expected)
-    np.testing.assert_allclose([seen.variance for seen in found], list(expected.values()), rtol=1e-6, atol=1e-9)
+    assert [seen.graded for seen in found] == [not set(group) <= set(WIDE) for group in expected.values()]
+    for seen, group in zip(found, expected.values(), strict=True):
+        of_all = len(group), np.mean(group), np.var(group) * len(group)
+        np.testing.assert_allclose(seen[1:4], of_all, rtol=1e-6, atol=1e-9)
 
 
-@given(rewards, st.integers(2, 20))
+@given(reward, st.integers(2, 20))
 def test_equal_rewards_have_a_variance_of_exactly_0(reward, count):
-    [seen], _ = spreads(graded_batch(make_prompts(1), [[reward] * count]))
-    assert seen.squares == 0.0 and seen.freedom == count - 1
+    [seen], _ = rewards(graded_batch(make_prompts(1), [[reward] * count]))
+    assert seen.squares == 0.0 and seen.trials == count
 
 
 def test_rewards_of_a_repeated_prompt_are_pooled():
     a, b = make_prompts(2)
-    [first, second], _ = spreads(graded_batch([a, b, a], [[0.0], [1.0, 3.0], [1.0]]), WIDE)
-    assert first == (a, 0.5, 1) and second == (b, 2.0, 1)
+    found, _ = rewards(graded_batch([a, b, a], [[0.0], [1.0, 3.0], [1.0]]), WIDE)
+    assert found == [(a, 2, 0.5, 0.5, True), (b, 2, 2.0, 2.0, True)]
 
 
 def test_unverified_rollouts_have_no_reward():
     batch = finished(make_prompts(1), [[Rollout(True), Rollout(False), Rollout(answer="7")]], asked=[4])
-    assert spreads(batch)[0][0].variance == pytest.approx(0.5)
+    assert rewards(batch)[0][0].squares == pytest.approx(0.5)
 
 
 def test_observations_pool_a_repeated_prompt_and_leave_out_those_without_trials():
@@ -55,8 +58,8 @@ def learned(make, batches):
     prompts = make_prompts(24)
     embedder = PrecomputedEmbeddings.from_array(prompts, np.arange(24.0)[:, None])
     learner = make(embedder) if make is GradedGaussianProcess else make()
-    for rewards in batches:
-        batch = graded_batch(prompts[: len(rewards)], rewards, score_norm=1.0)
+    for groups in batches:
+        batch = graded_batch(prompts[: len(groups)], groups, score_norm=1.0)
         getattr(learner, "update" if hasattr(learner, "update") else "observe")(batch)
     found = learner.predict(prompts)
     return found if make is Optimal else found.variance
