@@ -97,9 +97,9 @@ class Optimal(Baseline):
     def _sums_of(self, prompts: Sequence[Prompt]) -> Floats:
         """Return the sums [P, 4] whose ratio is each prompt's baseline."""
         if self.scope == "constant":
-            return np.tile(self._sums.pool.sums.sum(0), (len(prompts), 1))
+            return np.tile(self._sums.pool.sum(0), (len(prompts), 1))
         own = self._sums.own.of(prompt.id for prompt in prompts)
-        pool = self._sums.pool.at(_mean_reward(own))
+        pool = self._sums.at(_mean_reward(own))
         if self.scope == "curve":
             return pool
         return own + self.strength * np.divide(pool, pool[:, :1], out=np.zeros_like(pool), where=pool[:, :1] > 0)

@@ -190,8 +190,9 @@ class EmpiricalBayes(Predictor):
     def _believe(self, own: Floats) -> tuple[Floats, Floats]:
         """Return the mean and the strength of each posterior, [P]; the level moves prompts that nothing is known of."""
         x, r, n = self._read(own)
-        means, strengths = self._prior.posterior(x, r, n)
-        return moved(means, self._level.offset * x[:, 0] * (n == 0)).clip(SMALLEST_MEAN, 1 - SMALLEST_MEAN), strengths
+        k = 1 / self._prior.correlation - 1
+        means = (k * self._prior.means(x, r, n) + n * r) / (k + n)
+        return moved(means, self._level.offset * x[:, 0] * (n == 0)).clip(SMALLEST_MEAN, 1 - SMALLEST_MEAN), k + n
 
     def _follow(self, own: Floats, trials: Floats, shares: Floats) -> bool:
         """Shift all prompts as those that come again have moved. Return whether the batch's rewards count."""
@@ -244,17 +245,14 @@ class EmpiricalBayes(Predictor):
                 f"a state of {self.name!r} of version 0.3.0 must have no embeddings, got some, whose features are no "
                 "longer used; start from an empty state"
             )
-        saved = SavedValues(state, self.name, state.keys())
-        ids, settings, (low, high) = saved.texts("ids"), saved.state("settings"), saved_range(saved) or Range()
-        n, _, r, squares = saved.array("sums", (len(ids), 4), low=0, high=LARGEST_INTEGER).T
-        rates = saved.array("rates", (len(ids),), low=-1, high=1)
-        known = _known(np.where(rates < 0, np.nan, rates))
+        (n, _, r, squares), (low, high) = state["sums"].T, state["range"] or Range()
+        known = _known(np.where(state["rates"] < 0, np.nan, state["rates"]))
         own = np.column_stack([n, low + (high - low) * r, squares * (high - low) ** 2, 0 * n, known])
-        settings.pop("bandwidth", None)
+        del state["settings"]["bandwidth"]
         return EmpiricalBayes()._state() | {
-            "settings": settings,
-            "sums": dict(zip(ids, own.tolist(), strict=True)),
-            "seen": [id for id, trials in zip(ids, n, strict=True) if trials],
+            "settings": state["settings"],
+            "sums": dict(zip(state["ids"], own.tolist(), strict=True)),
+            "seen": [id for id, trials in zip(state["ids"], n, strict=True) if trials],
             "range": state["range"],
             "graded": state["graded"],
         }

@@ -102,14 +102,11 @@ class LatentProcess(Predictor):
         """Run lines 7 to 12: update m from latent values ``g`` [B] observed at the distinct table ``rows`` [B]."""
         x, h = self._table.embeddings, self._fix_bandwidth()
         x_batch = x[rows]
-        k_batch = np.concatenate([k for _, k in rbf_blocks(x, rows, x_batch, h)])
+        k_batch = np.concatenate([*rbf_blocks(x_batch, x_batch, h)])
         k_batch.flat[:: len(rows) + 1] = 1.0 + self.noise
         w = np.linalg.solve(k_batch, g - self._mean[rows])
-        mean = self._mean.copy()
-        for some, k in rbf_blocks(x, np.arange(len(x)), x_batch, h):
-            mean[some] += k @ w
-        mean[rows] = g
-        self._mean = mean
+        self._mean = self._mean + np.concatenate([k @ w for k in rbf_blocks(x, x_batch, h)])
+        self._mean[rows] = g
         self._weights[rows] += w
 
     def _join(self, prompts: Sequence[Prompt]) -> Rows:
@@ -124,11 +121,11 @@ class LatentProcess(Predictor):
 
     def _expand(self, rows: Rows) -> Floats:
         """Return m at ``rows`` [R] as the kernel expansion over the prompts observed so far."""
-        mean, x, observed = np.zeros(len(rows)), self._table.embeddings, np.flatnonzero(self._weights)
-        if self._h is not None and observed.size and rows.size:
-            for some, k in rbf_blocks(x, observed, x[rows], self._h):
-                mean += self._weights[some] @ k
-        return mean
+        x, observed = self._table.embeddings, np.flatnonzero(self._weights)
+        if self._h is None or not observed.size:
+            return np.zeros(len(rows))
+        blocks = rbf_blocks(x[rows], x[observed], self._h)
+        return np.concatenate([np.zeros(0), *(k @ self._weights[observed] for k in blocks)])
 
     def _fix_bandwidth(self) -> float:
         """Return h; set it to the median distance first if it is not set and there are embeddings."""

@@ -104,7 +104,7 @@ class ScoreMoments(Predictor):
         own = self._sums.own.of(prompt.id for prompt in prompts)
         alpha, beta = self._counts(own)
         success = alpha / (alpha + beta)
-        pool, everything = self._sums.pool.at(success), self._sums.pool.sums.sum(0)
+        pool, everything = self._sums.at(success), self._sums.pool.sum(0)
         usual = everything[1::2].sum() / everything[::2].sum() if everything[1::2].any() else 1.0
         counts, norms = pool[:, ::2], pool[:, 1::2]
         pooled = self.strength * np.divide(norms, counts, out=np.full_like(norms, usual), where=counts > 0)

@@ -58,14 +58,13 @@ class EmbeddingCache:
         """Add embeddings [d] by text, all or none. A text that is already in the cache keeps its embedding."""
         rows = [(_key(text), np.asarray(vector, "<f4").tobytes()) for text, vector in embeddings.items()]
         with self._open() as connection:
-            connection.execute("BEGIN IMMEDIATE")
             connection.executemany("INSERT OR IGNORE INTO embeddings VALUES (?, ?)", rows)
-            connection.execute("COMMIT")
+            connection.commit()
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with closing(sqlite3.connect(self.path, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None)) as connection:
+        with closing(sqlite3.connect(self.path, timeout=LOCK_TIMEOUT_SECONDS)) as connection:
             try:
                 if connection.execute("SELECT name FROM sqlite_master WHERE type IN ('view', 'trigger')").fetchone():
                     raise self._error("a database with SQL to run")

@@ -209,7 +209,7 @@ def _cache_name(model: str) -> str:
     """Return a file name that is unique to the model, and to the present content of a local folder."""
     folder = Path(model).expanduser()
     if folder.is_dir():
-        changed = max((file.stat().st_mtime_ns for file in folder.rglob("*") if file.is_file()), default=0)
+        changed = max((path.stat().st_mtime_ns for path in folder.rglob("*")), default=0)
         identity = f"{folder.resolve()}\0{changed}"
     else:
         identity = model.removeprefix("sentence-transformers/")

@@ -14,25 +14,23 @@ MEDIAN_SAMPLE = 2048
 SMALLEST_BANDWIDTH = float(np.finfo(np.float64).tiny)
 
 
-def rbf_blocks(
-    x: NDArray[Any], rows: NDArray[np.int64], centres: NDArray[Any], bandwidth: float
-) -> Iterator[tuple[NDArray[np.int64], Floats]]:
-    """Yield row numbers [R] and K(x[those rows], centres) [R, B] in blocks of ``rows``.
+def rbf_blocks(x: NDArray[Any], centres: NDArray[Any], bandwidth: float) -> Iterator[Floats]:
+    """Yield K(x, centres) [Q, B] in blocks of rows.
 
     K(a, b) = exp(-|a - b|^2 / (2 h^2)), where h is the bandwidth. ``x`` is [Q, d] and ``centres`` [B, d], B at least 1,
     of any float type. The arithmetic is float64, because weights of either sign and up to 1 / noise cancel in sums over
     K. Coordinates are relative to the mean of the centres, which keeps the digits of small distances.
 
-    >>> x = np.array([[0.0], [1.0]])
-    >>> [(rows.tolist(), k.round(3).tolist()) for rows, k in rbf_blocks(x, np.arange(2), x[:1], bandwidth=1.0)]
-    [([0, 1], [[1.0], [0.607]])]
+    >>> [k.round(3).tolist() for k in rbf_blocks(np.array([[0.0], [1.0]]), np.array([[0.0]]), bandwidth=1.0)]
+    [[[1.0], [0.607]]]
     """
     origin = centres.mean(axis=0, dtype=np.float64)
     b = (centres - origin) / bandwidth
     step = max(1, BLOCK_CELLS // sum(centres.shape))
-    for start in range(0, len(rows), step):
-        some = rows[start : start + step]
-        yield some, np.exp(-0.5 * _squared_distances((x[some] - origin) / bandwidth, b))
+    for start in range(0, len(x), step):
+        a = (x[start : start + step] - origin) / bandwidth
+        lengths = np.einsum("rd,rd->r", a, a)[:, None] + np.einsum("bd,bd->b", b, b)
+        yield np.exp(np.minimum(a @ b.T - 0.5 * lengths, 0.0))  # rounding can leave more than 0
 
 
 def median_distance(x: NDArray[Any]) -> float:
@@ -43,12 +41,6 @@ def median_distance(x: NDArray[Any]) -> float:
     >>> median_distance(np.array([[0.0], [3.0], [8.0]])), median_distance(np.zeros((3, 1)))
     (5.0, 1.0)
     """
-    centred = x - x.mean(axis=0, dtype=np.float64)
-    pairs = np.sqrt(_squared_distances(centred, centred)[np.triu_indices(len(x), k=1)])
-    return float(np.median(pairs)) or 1.0 if pairs.size else 1.0
+    from scipy.spatial.distance import pdist  # noqa: PLC0415 - slow to import
 
-
-def _squared_distances(a: Floats, b: Floats) -> Floats:
-    """Return |a - b|^2, [A, B], of rows ``a`` [A, d] and ``b`` [B, d]; rounding leaves none below 0."""
-    lengths_a, lengths_b = (np.einsum("nd,nd->n", each, each) for each in (a, b))
-    return np.maximum(lengths_a[:, None] + lengths_b - a @ (2 * b).T, 0.0)
+    return float(np.median(pdist(x))) or 1.0 if len(x) > 1 else 1.0

@@ -15,12 +15,10 @@ def log_likelihood(mean: Floats, strength: Floats, successes: Floats, trials: Fl
     >>> np.exp(log_likelihood(np.array(0.5), np.array(2.0), np.array(1.0), np.array(2.0))).round(4)
     np.float64(0.1667)
     """
-    from scipy import special  # noqa: PLC0415 - slow to import
+    from scipy.special import betaln  # noqa: PLC0415 - slow to import
 
-    log_gamma = special.gammaln
     a, b = strength * mean, strength * (1 - mean)
-    inside = log_gamma(a + successes) - log_gamma(a) + log_gamma(b + trials - successes) - log_gamma(b)
-    return np.asarray(inside - log_gamma(strength + trials) + log_gamma(strength))
+    return np.asarray(betaln(a + successes, b + trials - successes) - betaln(a, b))
 
 
 def expit(latent: Floats) -> Floats:

@@ -48,63 +48,48 @@ class DiscountedSums:
 
 
 class PooledSums:
-    """``DiscountedSums`` by prompt in ``own``, and a ``Profile`` of the same quantities over all prompts in ``pool``.
+    """``DiscountedSums`` by prompt in ``own``, and sums of the same quantities over all prompts in ``pool``.
 
-    The pooled sums are multiplied by ``pool_discount`` at each batch. ``bandwidth`` is the width of the profile's
-    kernel in log-odds.
-    """
-
-    def __init__(self, columns: int, discount: float, bandwidth: float, pool_discount: float) -> None:
-        self.own, self.pool = DiscountedSums(columns, discount), Profile(columns, bandwidth, pool_discount)
-
-    def add(self, seen: Mapping[str, Floats], success: Any) -> None:
-        """Add a batch: values [columns] by prompt id, and the prompts' predicted ``success`` [P] before the batch."""
-        self.pool.add(success, list(seen.values()))
-        self.own.add(seen)
-
-    def memory(self) -> dict[str, Any]:
-        """Return all sums by name."""
-        return {"sums": {id: list(own) for id, own in self.own.by_id.items()}, "pool": self.pool.sums}
-
-    def restore(self, saved: SavedValues, low: tuple[float, ...]) -> None:
-        """Replace all sums by what ``memory`` returned. Raise ValueError for a sum below ``low`` [columns]."""
-        pool = saved.array("pool", self.pool.sums.shape, low=low)
-        self.own.restore(saved, "sums", low)
-        self.pool.sums = pool
-
-
-class Profile:
-    """Kernel-smoothed statistics by predicted success, for prompts with little data of their own.
-
-    Sums of ``columns`` quantities are kept at nodes on the log-odds, from -5 to 5, and read through a Gaussian kernel
-    of width ``bandwidth`` in log-odds. More extreme predictions count as -5 or 5. Each ``add`` first multiplies the
-    sums by ``discount``. The ratio of two columns is a kernel average; beyond the outermost data it stays level,
+    The pooled sums are kept at nodes on the log-odds of predicted success, from -5 to 5, and read through a Gaussian
+    kernel of width ``bandwidth`` in log-odds. More extreme predictions count as -5 or 5. Each ``add`` first multiplies
+    them by ``pool_discount``. The ratio of two columns is a kernel average; beyond the outermost data it stays level,
     because the kernel gives every node some weight.
 
-    >>> profile = Profile(columns=2)
-    >>> profile.add([0.1, 0.9], [[1, 2.0], [1, 6.0]])
-    >>> counts, sums = profile.at([0.01, 0.5, 0.99]).T
-    >>> (sums / counts).round(2).tolist()
+    >>> sums = PooledSums(columns=2, discount=1.0, bandwidth=1.0, pool_discount=1.0)
+    >>> sums.add({"a": [1, 2.0], "b": [1, 6.0]}, [0.1, 0.9])
+    >>> counts, totals = sums.at([0.01, 0.5, 0.99]).T
+    >>> (totals / counts).round(2).tolist()
     [2.0, 4.0, 6.0]
     """
 
-    def __init__(self, columns: int, bandwidth: float = 1.0, discount: float = 1.0) -> None:
+    def __init__(self, columns: int, discount: float, bandwidth: float, pool_discount: float) -> None:
         if not 0 < bandwidth < float("inf"):
             raise ValueError(f"bandwidth must be finite and above 0 in log-odds, got {bandwidth}; 1 is usual")
-        check_discount(discount, called="pool_discount")
-        self.bandwidth, self.discount = bandwidth, discount
-        self.sums = np.zeros((NODES, columns))
+        check_discount(pool_discount, called="pool_discount")
+        self.bandwidth, self.pool_discount = bandwidth, pool_discount
+        self.own, self.pool = DiscountedSums(columns, discount), np.zeros((NODES, columns))
 
-    def add(self, success: Any, values: Any) -> None:
-        """Add ``values`` [N, columns] at the predicted ``success`` [N]."""
+    def add(self, seen: Mapping[str, Any], success: Any) -> None:
+        """Add a batch: values [columns] by prompt id, and the prompts' predicted ``success`` [P] before the batch."""
         node = np.rint((_log_odds(success) + EDGE) / (2 * EDGE) * (NODES - 1)).astype(np.int64)
-        self.sums *= self.discount
-        np.add.at(self.sums, node, np.asarray(values, np.float64))
+        self.pool *= self.pool_discount
+        np.add.at(self.pool, node, np.array(list(seen.values()), np.float64))
+        self.own.add(seen)
 
     def at(self, success: Any) -> Floats:
-        """Return the kernel-weighted sums [P, columns] at ``success`` [P]; 0 before the first ``add``."""
+        """Return the kernel-weighted pooled sums [P, columns] at ``success`` [P]; 0 before the first ``add``."""
         distance = (_log_odds(success)[:, None] - np.linspace(-EDGE, EDGE, NODES)) / self.bandwidth
-        return np.exp(-0.5 * distance**2) @ self.sums
+        return np.exp(-0.5 * distance**2) @ self.pool
+
+    def memory(self) -> dict[str, Any]:
+        """Return all sums by name."""
+        return {"sums": {id: list(own) for id, own in self.own.by_id.items()}, "pool": self.pool}
+
+    def restore(self, saved: SavedValues, low: tuple[float, ...]) -> None:
+        """Replace all sums by what ``memory`` returned. Raise ValueError for a sum below ``low`` [columns]."""
+        pool = saved.array("pool", self.pool.shape, low=low)
+        self.own.restore(saved, "sums", low)
+        self.pool = pool
 
 
 def _log_odds(success: Any) -> Floats:

@@ -85,8 +85,3 @@ class Prior(NamedTuple):
         m, v, u = self.at(x, n)
         h = np.minimum(u * v * np.einsum("pf,pf->p", x @ self.covariance, x), MOST_LEVERAGE)
         return expit(np.clip(logit(m) - h * (r - m) / ((1 - h) * v), -FURTHEST, FURTHEST))
-
-    def posterior(self, x: Floats, r: Floats, n: Floats) -> tuple[Floats, Floats]:
-        """Return the mean and the strength of each prompt's posterior, [P] each."""
-        k = 1 / self.correlation - 1
-        return (k * self.means(x, r, n) + n * r) / (k + n), k + n

@@ -9,19 +9,15 @@ from apportion.predictors.kernels.rbf import BLOCK_CELLS, median_distance, rbf_b
 def test_blocks_are_the_kernel_of_exact_distances(dtype, offset):
     rng = np.random.default_rng(0)
     x = (offset + rng.normal(size=(70_000, 7))).astype(dtype)
-    rows, centres = rng.permutation(70_000)[:60_000], x[:31]
-    exact = np.exp(-cdist(x[rows].astype(np.float64), centres.astype(np.float64), "sqeuclidean") / (2 * 1.7**2))
-    seen = []
-    for some, k in rbf_blocks(x, rows, centres, 1.7):
-        assert k.shape == (len(some), 31)
-        assert len(some) * (7 + 31) <= BLOCK_CELLS < 60_000 * (7 + 31)
-        np.testing.assert_allclose(k, exact[len(seen) : len(seen) + len(some)], atol=1e-12)
-        seen += some.tolist()
-    assert seen == rows.tolist()
+    centres = x[:31]
+    exact = np.exp(-cdist(x.astype(np.float64), centres.astype(np.float64), "sqeuclidean") / (2 * 1.7**2))
+    blocks = list(rbf_blocks(x, centres, 1.7))
+    assert len(blocks) > 1 and max(len(block) for block in blocks) * (7 + 31) <= BLOCK_CELLS
+    np.testing.assert_allclose(np.concatenate(blocks), exact, atol=1e-12)
 
 
 def test_no_rows_give_no_blocks():
-    assert list(rbf_blocks(np.ones((3, 2)), np.arange(0), np.ones((1, 2)), 1.0)) == []
+    assert list(rbf_blocks(np.ones((0, 2)), np.ones((1, 2)), 1.0)) == []
 
 
 @pytest.mark.parametrize("n", [2, 3, 301])

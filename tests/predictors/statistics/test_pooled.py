@@ -3,14 +3,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion.predictors.statistics.pooled import EDGE, NODES, Profile
+from apportion.predictors.statistics.pooled import EDGE, NODES, PooledSums
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0.1, 9)), min_size=1, max_size=9), st.floats(0.2, 3))
-def test_a_profile_is_a_kernel_average_of_the_added_values(seen, bandwidth):
-    profile = Profile(2, bandwidth, discount=0.5)
+def test_pooled_sums_are_a_kernel_average_of_the_added_values(seen, bandwidth):
+    sums = PooledSums(2, 1.0, bandwidth, pool_discount=0.5)
     for p, value in seen:
-        profile.add([p], [[1.0, value]])
+        sums.add({"a": [1.0, value]}, [p])
     nodes = np.linspace(-EDGE, EDGE, NODES)
 
     def place(p):
@@ -21,14 +21,14 @@ def test_a_profile_is_a_kernel_average_of_the_added_values(seen, bandwidth):
         * np.exp(-0.5 * ((nodes[np.abs(nodes - place(p)).argmin()] - place(0.3)) / bandwidth) ** 2)
         for i, (p, _) in enumerate(seen)
     ]
-    count, total = profile.at([0.3])[0]
+    count, total = sums.at([0.3])[0]
     average = np.average([value for _, value in seen], weights=weights)
     assert count > 0 and total / count == pytest.approx(average, rel=0.05)
 
 
-def test_a_profile_keeps_the_level_of_the_outermost_data():
-    profile = Profile(2)
-    profile.add([0.4, 0.7], [[5, 10.0], [2, 12.0]])
-    count, total = profile.at([1e-12, 0.0, 1.0]).T
+def test_pooled_sums_keep_the_level_of_the_outermost_data():
+    sums = PooledSums(2, 1.0, 1.0, pool_discount=1.0)
+    sums.add({"a": [5, 10.0], "b": [2, 12.0]}, [0.4, 0.7])
+    count, total = sums.at([1e-12, 0.0, 1.0]).T
     assert (total / count)[0] == (total / count)[1] == pytest.approx(2, rel=0.02)
     assert (total / count)[2] == pytest.approx(6, rel=0.02)
