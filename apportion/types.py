@@ -115,6 +115,7 @@ class Rollout:
     the round of its batch, from 0; ``Batch.add`` sets it. ``step``: the earlier step that the rollout is reused from;
     None for a fresh one. ``components``: what an estimator compares in place of ``reward``, such as the rewards of
     several functions that it normalises one by one (GDPO), NaN for one that is missing, or a clipped reward; else ().
+    ``truncated``: whether the completion was cut at a limit of tokens, for the rollout log; None if unknown.
     """
 
     correct: bool | None = None
@@ -126,6 +127,7 @@ class Rollout:
     round: int = 0
     step: int | None = None
     components: tuple[float, ...] = ()
+    truncated: bool | None = None
 
     def __post_init__(self) -> None:
         correct, reward, tokens = self.correct, self.reward, self.tokens
@@ -146,7 +148,7 @@ class Rollout:
         """Pickle the fields as a tuple, which takes a tenth of the time of a dataclass with slots."""
         return Rollout, (
             self.correct, self.answer, self.reward, self.completion, self.tokens, self.score_norm, self.round,
-            self.step, self.components,
+            self.step, self.components, self.truncated,
         )  # fmt: skip
 
     def __repr__(self) -> str:

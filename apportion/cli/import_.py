@@ -20,7 +20,7 @@ from apportion.runs.waiting import waiting
 def import_(
     sources: Annotated[list[Path], typer.Argument(help="Files or folders of one run.", show_default=False)],
     out: Annotated[Path, typer.Option(help="A new folder for the rollout log.", show_default=False)],
-    format: Annotated[str | None, typer.Option(help="trl, verl, plain, counts or visits; detected by default.")] = None,
+    format: Annotated[str | None, typer.Option(help="trl, verl, plain or counts; detected by default.")] = None,
     reward: Rewards = None,
     column: Columns = None,
     as_json: AsJson = False,

@@ -45,13 +45,19 @@ class Keys:
 
 
 def keys_of(
-    step: Counts, group: Counts, named: Named, files: Counts, column: str | None = None, by_files: bool = False
+    step: Counts,
+    group: Counts,
+    named: Named,
+    files: Counts,
+    column: str | None = None,
+    by_files: bool = False,
+    whole: bool = False,
 ) -> Keys:
     """Return which prompt each row is of. ``group`` is 0 in each row if no column names groups.
 
     ``files`` are the first rows of files. ``column`` is what the user named as the group: "" for none, so that rows of
     one prompt at one step are one group in any order, or a number of rows, which are a group each. ``by_files`` says
-    that runs are those of files. Raises RecordError if they are several.
+    that runs are those of files, and ``whole`` that each row is a group. Raises RecordError if runs are several.
 
     An id names a prompt, unless it restarts in every batch or differs in every row of a text. Without ids a text names
     a prompt, unless it has several known answers or images. Rows are never torn into groups of one for that.
@@ -64,7 +70,7 @@ def keys_of(
     elif "prompt" not in named:
         keys = _by_id(group, named)
     else:
-        keys = _by_id_or_text(step, group, named)
+        keys = _by_id_or_text(step, group, named, whole)
     if column is None and _sizes(step, keys.prompt).max() > _sizes(step, keys.prompt, keys.group).max() == 1:
         keys.doubts.append(
             "the column of groups differs in every row of a prompt: not read; --column group=COLUMN reads it"
@@ -157,7 +163,7 @@ def _by_gold(step: Counts, keys: Keys, gold: Counts, golds: Sequence[str]) -> Ke
     return Keys(own, keys.group, ids, [keys.prompts[text] for text in of], [said])
 
 
-def _by_id_or_text(step: Counts, group: Counts, named: Named) -> Keys:
+def _by_id_or_text(step: Counts, group: Counts, named: Named, whole: bool) -> Keys:
     """Return the keys by id or by text if there are both, and what may be otherwise."""
     (id, ids), (text, texts) = named["id"], named["prompt"]
     heads = numbered_pairs(id, text)[1]
@@ -176,7 +182,7 @@ def _by_id_or_text(step: Counts, group: Counts, named: Named) -> Keys:
                 f"{several:,} of {len(ids):,} ids have several texts: an id is a prompt; by text there are "
                 f"{len(texts):,}; --column id= reads texts alone"
             )
-    elif not of_texts.any():
+    elif whole or not of_texts.any():
         return keys
     elif own.max() == 1 and _sizes(step, group, text).max() > 1:
         keys = _by_text(group, named)

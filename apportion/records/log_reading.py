@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from apportion.records.log_folder import files_of, path_of
-from apportion.records.rollout_log import COLUMNS, MARK, VERSION, RecordError, schema
+from apportion.records.rollout_log import COLUMNS, LATER, MARK, VERSION, RecordError, schema
 from apportion.types import Rollout
 
 if TYPE_CHECKING:
@@ -53,16 +53,21 @@ def read_file(path: Path, columns: Sequence[str] = tuple(COLUMNS), coded: Sequen
     Raises RecordError, or FileNotFoundError if there is no such file.
     """
     kinds = schema()
-    from pyarrow import ArrowException  # noqa: PLC0415 - an optional extra
+    from pyarrow import ArrowException, nulls  # noqa: PLC0415 - an optional extra
+    from pyarrow import schema as schema_of  # noqa: PLC0415
     from pyarrow.parquet import ParquetFile  # noqa: PLC0415
 
     try:
         with ParquetFile(path, read_dictionary=list(coded), page_checksum_verification=True) as file:
             found = file.schema.to_arrow_schema()  # without dictionaries
             version = (found.metadata or {}).get(MARK, b"").decode()
-            if version == str(VERSION) and found.equals(kinds):
+            lacking = [name for name in LATER if name not in found.names]
+            own = [kind for kind in kinds if kind.name not in lacking]
+            if version == str(VERSION) and found.equals(schema_of(own)):
                 table = file.read(columns=list(columns), use_threads=False)
                 _check_steps(path, table)
+                for name in lacking:
+                    table = table.append_column(kinds.field(name), nulls(len(table), kinds.field(name).type))
                 return table.select(list(columns))
     except FileNotFoundError:
         raise
@@ -91,7 +96,7 @@ def read_streams(folder: str | Path) -> dict[str, list[Rollout]]:
     Completions are texts. A prompt without a rollout has an empty list. Failed rollouts are left out, so a replay gets
     the next ones in their place. Errors are as in ``read_log``.
     """
-    values = ["correct", "answer", "reward", "completion", "tokens", "score_norm"]
+    values = ["correct", "answer", "reward", "completion", "tokens", "score_norm", "truncated"]
     rows = read_log(folder).select(["step", "prompt_id", "index", "round", "reused_step", *values]).to_pylist()
     streams: dict[str, list[Rollout]] = {row["prompt_id"]: [] for row in rows}
     drawn = [row for row in rows if row["index"] is not None and row["reused_step"] is None]

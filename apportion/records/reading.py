@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 READ = (
     *("step", "place", "prompt_id", "prompt", "predicted", "asked", "index", "answer"),
-    *("correct", "reward", "tokens", "score_norm", "kept", "advantage", "reused_step", "written"),
+    *("correct", "reward", "tokens", "score_norm", "truncated", "kept", "advantage", "reused_step", "written"),
 )
 """The columns of the log that a record is made of."""
 
@@ -111,6 +111,7 @@ def _columns(
         "correct": correct,
         "tokens": _numbers(rows["tokens"]),
         "score_norm": _numbers(rows["score_norm"]),
+        "truncated": _numbers(rows["truncated"].cast("int8")),
         "answer": np.append(codes, -1).astype(np.int64)[answer.indices.fill_null(-1).to_numpy()],
         "kept": _numbers(rows["kept"].cast("int8")).astype(bool),
         "taught": np.logical_or.reduceat(np.nan_to_num(_numbers(table["advantage"])) != 0, starts),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,26 +60,18 @@ class About:
                 error
             )
         found = found if isinstance(found, dict) else {}
-        digest, doubts = found.pop("digest", None), found.pop("doubts", [])
-        kinds = {each.name: type(each.default) for each in fields(cls) if each.name != "doubts"} | {"name": str}
-        if {name: type(value) for name, value in found.items()} != kinds or not isinstance(doubts, list):
-            raise RecordError(f"{path} must have the keys {', '.join(kinds)}, got others; import the run again")
-        about = cls(**found, doubts=tuple(doubts))
-        if digest != about.digest:
+        if found.pop("digest", None) != _digest(found) or not found.keys() <= cls.__dataclass_fields__.keys():
             raise RecordError(f"{path} must be as it was written, got something else; import the run again")
-        return about
-
-    @property
-    def digest(self) -> str:
-        """A hash of all values, by which damage is found."""
-        return blake2b(json.dumps(self._plain()).encode(), digest_size=16).hexdigest()
-
-    def _plain(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name != "doubts" or value}
+        return cls(**found | {"doubts": tuple(found.get("doubts", ()))})
 
     def write(self, folder: str | Path) -> None:
-        """Write ``run.json``, which ``read`` reads."""
-        write_whole(Path(folder, ABOUT), json.dumps(self._plain() | {"digest": self.digest}) + "\n")
+        """Write ``run.json``, which ``read`` reads, with a hash by which damage is found."""
+        plain = {name: value for name, value in asdict(self).items() if name != "doubts" or value}
+        write_whole(Path(folder, ABOUT), json.dumps(plain | {"digest": _digest(plain)}) + "\n")
+
+
+def _digest(values: dict[str, Any]) -> str:
+    return blake2b(json.dumps(values).encode(), digest_size=16).hexdigest()
 
 
 def write_record(record: RunRecord, folder: str | Path) -> None:
@@ -137,7 +129,8 @@ def _columns(part: RunRecord, ids: Array, texts: Array, binary: bool) -> dict[st
     empty = (sizes == 0)[at]
     starts = np.r_[0, np.cumsum(np.maximum(sizes, 1))][:-1]
     rollout = np.where(empty, -1, np.cumsum(~empty) - 1)
-    reward, tokens, norms = (np.r_[values, np.nan][rollout] for values in (part.reward, part.tokens, part.score_norm))
+    measured = (part.reward, part.tokens, part.score_norm, part.truncated)
+    reward, tokens, norms, cut = (np.r_[values, np.nan][rollout] for values in measured)
     answer = np.r_[part.answer, -1][rollout]
     prompt = array(part.prompt[at])
     columns = {
@@ -151,6 +144,7 @@ def _columns(part: RunRecord, ids: Array, texts: Array, binary: bool) -> dict[st
         "reward": with_nulls(reward),
         "tokens": with_nulls(tokens).cast("int64"),
         "score_norm": with_nulls(norms),
+        "truncated": array(cut == 1, mask=np.isnan(cut)),
         "answer": array(answer, mask=answer < 0).cast("string"),
         "kept": array(np.r_[part.kept, False][rollout]),
         "written": with_nulls(part.written[at]),

@@ -38,6 +38,7 @@ COLUMNS = {
     "reward": "double",  # as measured; without labels, training takes rewards from the answers
     "tokens": "int64",
     "score_norm": "double",
+    "truncated": "bool",  # whether it was cut at a limit of tokens
     "completion": "string",
     "kept": "bool",  # whether it entered the loss
     "advantage": "double",  # before weights, of every rollout of a group, kept or not
@@ -49,6 +50,9 @@ COLUMNS = {
 
 ALWAYS = frozenset({"step", "place", "prompt_id", "asked", "kept"})
 """Columns that are never null."""
+
+LATER = ("truncated",)
+"""Columns that older logs lack."""
 
 LogText = Literal["full", "hashes"]
 """Whether a log has prompts, answers and completions as text, or only ids of prompts and hashes of the others."""

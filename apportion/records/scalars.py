@@ -24,7 +24,7 @@ from apportion.checks import LARGEST_INTEGER
 from apportion.records.importing.files import document_of, natural, rows_of
 from apportion.records.importing.names import KEYS, USUAL
 from apportion.records.rollout_log import RecordError
-from apportion.rows import reading
+from apportion.rows import Rows, reading
 from apportion.types import Counts, Floats
 from apportion.untrusted import TABLE_BYTES, check_file, parse_json, parse_number
 
@@ -193,19 +193,22 @@ def scalars_at(path: str | Path) -> Scalars | None:
     return None if known < (LEAST_OF_A_TABLE if is_table else 1) else found
 
 
-def scalars_of(name: str, source: str, rows: Iterable[tuple[int, Mapping[str, Any]]]) -> Scalars | None:
-    """Return the series of a run in ``rows``, each a step and its values; None if rows are rollouts."""
+def scalars_of(name: str, source: str, rows: Iterable[tuple[float, Mapping[str, Any]]]) -> Scalars | None:
+    """Return the series of a run in ``rows``, each a step and its values; None if rows are rollouts.
+
+    Steps are rounded down, and those that are too large or nan are left out.
+    """
     found: dict[str, dict[int, float]] = {}
     again: Counter[str] = Counter()
     for step, row in rows:
         if KEYS & row.keys():  # rollouts, which may be many
             return None
-        if abs(step) > LARGEST_INTEGER:
+        if not abs(step) <= LARGEST_INTEGER:
             continue
         for key, value in row.items():
             value = NOT_FINITE.get(value, value) if isinstance(value, str) else value
             if type(value) in (int, float):
-                own = found.setdefault(key.removeprefix("train/"), {})
+                own, step = found.setdefault(key.removeprefix("train/"), {}), int(step)
                 known = abs(value) <= LARGEST_VALUE
                 again[key] += step in own
                 if known or step not in own:  # another row of the step may lack it
@@ -236,7 +239,7 @@ def _files_of(path: Path) -> tuple[list[Path], int]:
     return [], 0
 
 
-def _rows_of(path: Path) -> tuple[str, Iterable[tuple[int, Mapping[str, Any]]]]:
+def _rows_of(path: Path) -> tuple[str, Iterable[tuple[float, Mapping[str, Any]]]]:
     """Return what wrote the file, and its rows, each with its step; none of a file that is unknown."""
     name = path.name.lower()
     if "tfevents" in name:
@@ -244,12 +247,12 @@ def _rows_of(path: Path) -> tuple[str, Iterable[tuple[int, Mapping[str, Any]]]]:
     if name.endswith(".wandb"):
         return "W&B run", _wandb(path)
     if name.endswith((".jsonl", ".ndjson")):
-        return "metrics as JSON lines", _metrics(path)
+        return "metrics as JSON lines", _with_steps(rows_of(path))
     if name.endswith(".csv"):
         names = next((row for _, row in rows_of(path)), {})
         runs = list(dict.fromkeys(name.rpartition(" - ")[0] for name in names if " - " in name))
         said = f"{CHART} of {runs[0]}, the first of {len(runs)} runs" if len(runs) > 1 else CHART
-        return said if runs else "exported history", _exported(path, runs[:1])
+        return said if runs else "exported history", _with_steps(_exported(path, runs[:1]))
     document = document_of(path) if name.endswith(".json") else None
     history = document.get("log_history") if isinstance(document, dict) else None
     if not isinstance(history, list) or not all(isinstance(row, dict) for row in history):
@@ -257,16 +260,16 @@ def _rows_of(path: Path) -> tuple[str, Iterable[tuple[int, Mapping[str, Any]]]]:
     return "TRL's trainer state", [(row["step"], row) for row in history if type(row.get("step")) is int]
 
 
-def _metrics(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield rows of metrics, whose values may lie under ``data``, as verl writes them."""
-    for number, row in rows_of(path):
+def _with_steps(rows: Rows) -> Iterator[tuple[float, dict[str, Any]]]:
+    """Yield rows of metrics, each with its step or number. The values may lie under ``data``, as verl writes them."""
+    for number, row in rows:
         inner = row.get("data")
         values = inner if isinstance(inner, dict) else row
-        steps = [each[key] for each in (row, values) for key in STEPS if type(each.get(key)) is int]
+        steps = [each[key] for each in (row, values) for key in STEPS if type(each.get(key)) in (int, float)]
         yield (steps[0] if steps else number), values
 
 
-def _exported(path: Path, run: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _exported(path: Path, run: Sequence[str]) -> Rows:
     """Yield rows of a history that was exported as CSV. W&B puts the ``run`` before each name: ``run - name``."""
     for number, row in rows_of(path):
         made: dict[str, Any] = {}
@@ -275,9 +278,7 @@ def _exported(path: Path, run: Sequence[str]) -> Iterator[tuple[int, dict[str, A
             with suppress(ValueError):  # a text, which is no series
                 if (not separator or own in run) and not name.endswith(("__MIN", "__MAX")):
                     made[series] = parse_number(cell)
-        step = next((made[key] for key in STEPS if key in made), number)
-        if abs(step) <= LARGEST_INTEGER:
-            yield int(step), made
+        yield number, made
 
 
 def _events(path: Path) -> Iterator[tuple[int, dict[str, float]]]:

@@ -24,7 +24,7 @@ from apportion.types import Batch, Floats, Group, Prompt, Rollout
 if TYPE_CHECKING:
     from pyarrow import Array
 
-FIELDS = ("round", "correct", "answer", "reward", "tokens", "score_norm", "completion", "step")
+FIELDS = ("round", "correct", "answer", "reward", "tokens", "score_norm", "completion", "truncated", "step")
 """What the log says about a rollout."""
 
 ABSENT = SimpleNamespace(**dict.fromkeys(FIELDS))

@@ -203,8 +203,13 @@ class GenerationBatch:
         tokens = [np.array(of_row, np.int32) for of_row in ids]
         given, places = map(tuple, scores[mine].tolist()), range(before + mine.start, before + mine.stop)
         responses = map(Response, tokens, completions, given, places, kept, penalties)
-        columns = (responses, policy_tokens(table, ids), self._score_norms(table))
-        rollouts = [Rollout(completion=c, tokens=n, score_norm=norm) for c, n, norm in zip(*columns, strict=True)]
+        ends = {*getattr(trainer, "eos_token_ids", ()), getattr(trainer, "eos_token_id", None), self.pad_token}
+        cut = [of_row[-1] not in ends for of_row in ids]  # as TRL counts it
+        columns = (responses, policy_tokens(table, ids), self._score_norms(table), cut)
+        rollouts = [
+            Rollout(completion=each, tokens=number, score_norm=norm, truncated=is_cut)
+            for each, number, norm, is_cut in zip(*columns, strict=True)
+        ]
         return self.ranks.all_gather(rollouts)
 
     def _score_groups(self, request: GroupsRequest, groups: Sequence[Sequence[Rollout]] | None) -> list[Tensor]:

@@ -47,6 +47,7 @@ def make_record(seed=0, groups=40, graded=False, **given):
         "reward": some(rng.random(rollouts) if graded else rng.integers(2, size=rollouts).astype(float)),
         "tokens": some(rng.integers(1000, size=rollouts).astype(float)),
         "score_norm": some(rng.random(rollouts)),
+        "truncated": some(rng.integers(2, size=rollouts).astype(float)),
         "answer": rng.integers(-1, 4, size=rollouts),
         "kept": rng.random(rollouts) < 0.7,
     }

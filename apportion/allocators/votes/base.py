@@ -11,7 +11,7 @@ arXiv 2512.02882, Section 3.3.
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import ClassVar, Literal, get_args
 
@@ -180,5 +180,4 @@ class SeparateVotes(ConsensusAllocator):
 
 def _rewarded(rollout: Rollout, reward: float | None) -> Rollout:
     """Return ``rollout`` without its verdict and with this reward."""
-    own = (rollout.completion, rollout.tokens, rollout.score_norm, rollout.round, rollout.step)
-    return Rollout(None, rollout.answer, reward, *own)
+    return replace(rollout, correct=None, reward=reward)

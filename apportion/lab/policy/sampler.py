@@ -191,6 +191,12 @@ def _reward(problem: Problem, completions: list[LedgerCompletion], reward: Rewar
         graded = leading_share(problem, answer) if reward == "share" else None
         verdicts[tokens] = (correct, answer, float(correct)) if reward == "exact" else (None, answer, graded)
     return [
-        Rollout(*verdicts[each.tokens], each, tokens=len(each.tokens), score_norm=each.score_norm)
+        Rollout(
+            *verdicts[each.tokens],
+            each,
+            tokens=len(each.tokens),
+            score_norm=each.score_norm,
+            truncated=not each.finished,
+        )
         for each in completions
     ]

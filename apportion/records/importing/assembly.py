@@ -63,27 +63,21 @@ class RunAssembly:
         self._named_by_files = False
         self.rows = 0
 
-    def add(
-        self, path: Path, layout: Layout, rows: Rows, step: int | None = None, evaluation: bool = False, run: str = ""
-    ) -> None:
+    def add(self, path: Path, layout: Layout, rows: Rows, named: Mapping[str, Any]) -> None:
         """Add the ``rows`` of a file, or none of them if one is wrong. Raise RecordError for that, or for too many.
 
-        ``step`` is that of all rows, if no column is. ``evaluation`` says that all are of one. ``run`` is the run that
-        the file is of by its name, if no column says it.
+        ``named`` is what the file's name says of all rows: their step and run, if no column does, and the split.
         """
         blocks, total = [], self.rows
+        given = {role: value for role, value in named.items() if role == "split" or role not in layout.columns}
+        if "run" in given:
+            given["run"] = self._known["run"].setdefault(given["run"], len(self._known["run"]))
+            self._named_by_files = True
         while some := list(islice(rows, ROWS)):
             if (total := total + len(some)) > MOST_ROWS:
                 raise RecordError(f"a run must have at most {MOST_ROWS:,} rows, got more; import a part of it")
             columns = self._columns(path, layout, some)
-            if step is not None:
-                columns["step"] = np.full(len(some), float(step))
-            if evaluation:
-                columns["split"] = np.ones(len(some), bool)
-            if run and "run" not in layout.columns:
-                known = self._known["run"]
-                columns["run"] = np.full(len(some), known.setdefault(run, len(known)), np.int32)
-                self._named_by_files = True
+            columns |= {role: np.full(len(some), value) for role, value in given.items() if value is not False}
             blocks.append((len(some), columns))
         if self._blocks and blocks and ("id" in blocks[0][1]) != ("id" in self._blocks[0][1]):
             raise RecordError("all files of a run must have a column id, or none, got both; import them apart")
@@ -125,19 +119,20 @@ class RunAssembly:
         named = {each: own for each, own in named.items() if own[0].max(initial=-1) >= 0}
         if not {"id", "prompt"} & named.keys():
             named["group"] = group, list(self._known["group"])
-        keys = keys_of(step, group, named, begins, column, self._named_by_files)
+        trials = self._taken("trials")
+        counted = not np.isnan(trials).any()
+        keys = keys_of(step, group, named, begins, column, self._named_by_files, counted)
         order, starts = grouped(step, keys.prompt, keys.group)
         heads = order[starts]
         sizes = np.diff(np.r_[starts, len(order)])
-        trials = self._taken("trials")[order]
         columns = {
             each: self._taken(each)[order].astype(np.float64, copy=False) for each in PER_ROLLOUT[:4] if each in given
         }
         if "answer" in given:
             columns["answer"] = self._taken("answer")[order]
         asked, written = (np.fmax.reduceat(self._taken(each)[order], starts) for each in ("asked", "time"))
-        if counted := not np.isnan(trials).any():
-            columns, sizes = _expanded(columns, trials.astype(np.int64), starts)
+        if counted:
+            columns, sizes = _expanded(columns, trials[order].astype(np.int64), starts)
         if "answer" in columns:
             columns["answer"] = by_appearance(np.r_[0, columns["answer"]])[0][1:] - 1
         used, prompt = np.unique(keys.prompt[heads], return_inverse=True)
@@ -228,12 +223,17 @@ def _none(name: str, rows: int) -> Any:
 def _reward(layout: Layout, found: Mapping[str, Floats], rows: int) -> Floats:
     """Return the reward of each row, nan for none, by its numbers ``found``."""
     if layout.rewards:
-        parts = np.stack([weight * found[f"reward {name}"] for name, weight in layout.rewards.items()])
-        return np.where(np.isnan(parts).all(0), np.nan, np.nansum(parts, 0))
+        return weighted_sum(layout.rewards, {name: found[f"reward {name}"] for name in layout.rewards})
     if "share" in found:
         return np.rint(found["share"] * found["trials"])
     correct, reward = (found.get(role, np.full(rows, np.nan)) for role in ("correct", "reward"))
     return np.where(np.isnan(reward), correct, reward)
+
+
+def weighted_sum(weights: Mapping[str, float], columns: Mapping[str, Floats]) -> Floats:
+    """Return the sum of ``weights`` times their ``columns`` [R]. Missing parts count as 0; nan if all are missing."""
+    parts = np.stack([weight * columns[name] for name, weight in weights.items()])
+    return np.where(np.isnan(parts).all(0), np.nan, np.nansum(parts, 0))
 
 
 def _key(name: str, text: str, format: str) -> str:

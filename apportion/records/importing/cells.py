@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from apportion.records.importing.layout import Layout
-from apportion.records.importing.names import OPTIONAL, STEP, number_in, truncation_in
+from apportion.records.importing.names import NUMBERS, OPTIONAL, STEP, number_in, truncation_in
 from apportion.records.rollout_log import RecordError
 from apportion.rows import kind_of, row_location
 from apportion.types import Floats, Mask
@@ -28,19 +28,19 @@ SHARE_ERROR = 1e-3
 
 def numbers_of(path: Path, layout: Layout, role: str, rows: Rows) -> Floats:
     """Return a column of numbers as floats [R], nan for none. Raise RecordError for a cell that is wrong there."""
-    column = layout.numbers[role]
+    column, kind, counts = layout.numbers[role], role.split()[0], "trials" in layout.columns
     cells = [row.get(column) for _, row in rows]
-    if layout.format == "trl" and role != "step":  # TRL writes nan for nothing
-        cells = [None if cell != cell else cell for cell in cells]
-    if role == "step":
-        cells = [_step(cell) if isinstance(cell, str) else cell for cell in cells]
     if role == "truncated":
         return np.array([truncation_in(cell) for cell in cells])
-    words = "trials" not in layout.columns and role.split()[0] in ("correct", "reward", "other")
+    if role == "step":
+        cells = [_step(cell) if isinstance(cell, str) else cell for cell in cells]
+    elif layout.format == "trl":  # which writes nan for nothing
+        cells = [None if cell != cell else cell for cell in cells]
+    words = not counts and kind in ("correct", "reward", "other")
     numbers = np.array([number_in(cell, words) for cell in cells])
-    low, high, whole = layout.limits(role)
+    low, high, whole = NUMBERS["trials"] if counts and kind == "correct" else NUMBERS.get(kind, NUMBERS["reward"])
     wrong = (numbers < low) | (numbers > high) | (whole & (numbers > np.floor(numbers)))
-    if role.startswith("other ") and not layout.made_of_others:
+    if kind == "other" and not layout.made_of_others:
         numbers[wrong] = np.nan
     elif wrong.any():
         cell = cells[int(wrong.argmax())]
@@ -62,20 +62,13 @@ def check_rows(path: Path, layout: Layout, rows: Rows, columns: Mapping[str, Any
         said = f"{layout.columns[role]} must be given in every row, got nothing"
         other = ", or leave the column out by --column id=" if role == "id" and "prompt" in columns else ""
         _refuse(path, rows, wrong, said, f"correct or remove the row{other}")
-    if "trials" not in columns:
-        return
-    trials = columns["trials"]
-    if "share" in columns:
-        given = columns["share"]
-        right = given * trials
-        wrong = np.abs(right - np.rint(right)) > SHARE_ERROR * trials
-        said, remedy = "a share must be of whole rollouts", "give their number"
-    else:
-        given = columns["correct"]
-        wrong = given > trials
-        said, remedy = "correct must be at most trials", "correct it"
-    place = int(wrong.argmax())
-    _refuse(path, rows, wrong, f"{said}, got {given[place]:g} of {trials[place]:g}", remedy)
+    if "trials" in columns:
+        trials, given = columns["trials"], columns.get("share", columns.get("correct"))
+        right = given * trials if "share" in columns else given
+        wrong = (right > trials) | (np.abs(right - np.rint(right)) > SHARE_ERROR * trials)
+        place = int(wrong.argmax())
+        said = f"correct must be a whole number of rollouts, at most trials, got {given[place]:g} of {trials[place]:g}"
+        _refuse(path, rows, wrong, said, "correct it")
 
 
 def _refuse(path: Path, rows: Rows, wrong: Mask, said: str, remedy: str) -> None:

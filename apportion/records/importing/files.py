@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,43 +133,40 @@ def _bits(column: Array) -> Array:
     return column.view("int64") if column.type == "double" else column
 
 
-def steps_in_names(files: Sequence[Path]) -> list[int] | None:
-    """Return the steps in the names of files or of their folders; None if not all have one, or all the same.
+def said_by_names(files: Sequence[Path], renamed: Mapping[str, str]) -> dict[str, list[Any]]:
+    """Return the "step" and the "run" of each file, and whether it is an evaluation, its "split", by names.
 
+    What is the same of all files is left out, and what the user named. Runs are, too, if the user reads evaluations.
     A name such as step_12 goes before a number alone, and the folder before its files, which may be its parts.
     """
-    for kind in (1, 2):
-        for names in _names(files):
-            found = [int(match[kind]) for name in names if (match := STEP.search(name)) and match[kind]]
-            if len(found) == len(files) and len(set(found)) > 1:
-                return found
-    return None
-
-
-def runs_in_names(files: Sequence[Path]) -> list[str]:
-    """Return the run of each file by the names of its folders and its own; "" if all are of one run.
-
-    Names that differ in the number of a part or a step alone are of one.
-    """
     if len(files) < 2:
-        return [""] * len(files)
+        return {}
+    names = _names(files)
+    steps = [
+        [int(match[kind] or -1) if (match := STEP.search(name)) else -1 for name in each]
+        for kind in (1, 2)
+        for each in names
+    ]
+    evaluations = [[bool(EVALUATION.match(name.lower())) for name in each] for each in names]
+    every = {"step": [each for each in steps if -1 not in each], "split": evaluations, "run": [_runs(files)]}
+    found = {role: next((each for each in ways if len(set(each)) > 1), []) for role, ways in every.items()}
+    if "split" in renamed and found["split"]:
+        del found["run"]
+    return {role: each for role, each in found.items() if each and role not in renamed}
+
+
+def _runs(files: Sequence[Path]) -> list[str]:
+    """Return the run of each file by the names of its folders and its own, without the numbers of parts and steps."""
     whole = [path.absolute() for path in files]
     shared = len(Path(os.path.commonpath([path.parent for path in whole])).parts)
     names = [[*path.parts[shared:-1], path.name.partition(".")[0]] for path in whole]
-    runs = ["/".join(filter(None, (PART.sub("", STEP.sub("", part)) for part in parts))) for parts in names]
-    return runs if len(set(runs)) > 1 else [""] * len(files)
+    return ["/".join(filter(None, (PART.sub("", STEP.sub("", part)) for part in parts))) for parts in names]
 
 
 def _names(files: Sequence[Path]) -> tuple[list[str], list[str]]:
     """Return the names of the folders of files, of those with a step if there are any, and their own."""
     folders = ([part for part in path.parts[:-1] if STEP.search(part)] or [path.parent.name] for path in files)
     return [each[-1] for each in folders], [path.name.partition(".")[0] for path in files]
-
-
-def evaluations_in_names(files: Sequence[Path]) -> list[bool]:
-    """Return which files, or their folders, are named as evaluations beside others that are not."""
-    found = ([bool(EVALUATION.match(name.lower())) for name in names] for names in _names(files))
-    return next((marks for marks in found if len(set(marks)) > 1), [False] * len(files))
 
 
 def _below(folder: Path) -> list[Path]:

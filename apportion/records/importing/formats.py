@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from itertools import pairwise
-from typing import Any
 
-from apportion.records.importing.names import COUNTED, SPLIT, STEPS, TOTALS, USUAL, is_evaluation, number_in
-
-Head = Sequence[Mapping[str, Any]]
+from apportion.records.importing.names import (
+    COUNTED,
+    SPLIT,
+    STEPS,
+    TOTALS,
+    USUAL,
+    is_evaluation,
+    named_in,
+    number_in,
+    resolved,
+)
+from apportion.records.importing.source import Head, Source
 
 VERDICT = re.compile("pass|correct|scor|acc|rew|success|result|valid$|ok")
 """What a flag that speaks of a test or an evaluation is called if it is its verdict."""
@@ -21,31 +29,14 @@ LONG = 1.5
 """The least mean number of turns of the first rollouts, if rows are turns."""
 
 
-def detect(path: str, head: Head, found: Collection[str], renamed: Mapping[str, str]) -> str:
-    """Return the format of a table with the columns ``found``, whose first rows are ``head``."""
-    names = set(found)
-    if [name for name in found if name.startswith("correct_of_")]:
-        return "visits"
-    if path.endswith(".parquet") and {"step", "prompt", "completion", "advantage"} <= names:
+def detect(source: Source, renamed: Mapping[str, str]) -> str:
+    """Return the format of a table."""
+    names = set(source.columns)
+    if source.kind == ".parquet" and {"step", "prompt", "completion", "advantage"} <= names:
         return "trl"
     if {"input", "output", "score"} <= names:
         return "verl"
-    return "counts" if _counts(head, found, renamed) else "plain"
-
-
-def resolved(
-    role: str, found: Collection[str], renamed: Mapping[str, str], usual: Sequence[str] | None = None
-) -> str | None:
-    """Return the column of ``found`` that says ``role``: the user's, that of its name, or one of a usual name."""
-    if role in renamed:
-        return renamed[role] or None
-    return next(iter(_named(usual or USUAL[role], found)), None)
-
-
-def _named(names: Sequence[str], found: Collection[str]) -> list[str]:
-    """Return the columns of ``found`` that have one of ``names`` in any case, in the order of these."""
-    by_name = {column.lower(): column for column in reversed(list(found))}
-    return [by_name[name] for name in names if name in by_name]
+    return "counts" if _counts(source.head, source.columns, renamed) else "plain"
 
 
 def counted_in(found: Collection[str], renamed: Mapping[str, str]) -> str | None:
@@ -79,7 +70,7 @@ def _counts(head: Head, found: Collection[str], renamed: Mapping[str, str]) -> b
 def split_in(head: Head, found: Collection[str]) -> str:
     """Return the column that tells rows of an evaluation from others: one of a usual name whose cells say it, or one
     whose texts all name a split of the data; else one of a usual name; "" without one."""
-    usual = _named(USUAL["split"], found)
+    usual = named_in(USUAL["split"], found)
     for name in (*usual, *found):
         cells = {row.get(name) for row in head if isinstance(row.get(name), (str, bool, int, float))}
         flag = SPLIT.search(name.lower()) and not VERDICT.search(name.lower())

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
-from apportion.records.importing.formats import Head, counted_in, resolved, split_in, turn_in
+from apportion.records.importing.formats import counted_in, resolved, split_in, turn_in
 from apportion.records.importing.names import (
     MOST_OTHERS,
     NAMES,
@@ -21,6 +21,7 @@ from apportion.records.importing.names import (
     number_in,
     verdict_names,
 )
+from apportion.records.importing.source import Head, Source
 from apportion.records.rollout_log import RecordError
 from apportion.untrusted import parse_number, shown
 
@@ -35,6 +36,7 @@ class Layout:
         rewards: the columns whose weighted sum is the reward, and their weights; ``reward`` itself if it is empty.
         others: further columns that may be the reward, which are read for comparison. Cells that are no numbers count
             as missing there. If nothing else is the reward, it is made of them.
+        parts: columns of parts of the reward and of further verdicts, likewise.
         given: what the user named: a role of ``columns``, or ``reward``.
     """
 
@@ -42,6 +44,7 @@ class Layout:
     columns: Mapping[str, str]
     rewards: Mapping[str, float] = field(default_factory=dict)
     others: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
     given: frozenset[str] = frozenset()
 
     @property
@@ -49,23 +52,16 @@ class Layout:
         """The columns of numbers, by what they say. Those of a weighted reward and others have names of their own."""
         own = {role: column for role, column in self.columns.items() if role in NUMBERS}
         own |= {f"reward {column}": column for column in self.rewards}
-        return own | {f"other {column}": column for column in self.others}
+        return own | {f"other {column}": column for column in (*self.others, *self.parts)}
 
     @property
     def texts(self) -> dict[str, str]:
         """The columns of texts, by what they say."""
         return {role: column for role, column in self.columns.items() if role in TEXTS}
 
-    def limits(self, role: str) -> tuple[float, float, bool]:
-        """Return the least and the greatest value of a column of numbers, and whether it must be whole."""
-        if role == "correct" and "trials" in self.columns:
-            return NUMBERS["trials"]
-        kind = role.split()[0]
-        return NUMBERS["reward" if kind == "other" else kind]
-
     def ignored(self, found: Collection[str]) -> list[str]:
         """Return the columns of ``found`` that nothing reads."""
-        read = {*self.columns.values(), *self.rewards, *self.others} | UNDERSTOOD
+        read = {*self.columns.values(), *self.numbers.values()} | UNDERSTOOD
         return [column for column in found if column not in read]
 
     @property
@@ -102,23 +98,13 @@ def weights_of(texts: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def layout_of(
-    source: str,
-    format: str,
-    found: Sequence[str],
-    numeric: Collection[str],
-    rewards: Mapping[str, float],
-    renamed: Mapping[str, str],
-    head: Head,
-) -> Layout:
-    """Return the layout of ``source``, which has the columns ``found``, ``numeric`` ones of them with numbers.
+def layout_of(source: Source, format: str, rewards: Mapping[str, float], renamed: Mapping[str, str]) -> Layout:
+    """Return the layout of a file. ``renamed`` gives columns of another name, by what they say, and "" for none.
 
-    ``head`` are its first rows. ``renamed`` gives columns of another name, by what they say, and "" for one that must
-    not be read. Raises RecordError if a column is missing, with everything that is missing, and for a column that was
-    named in vain.
+    Raises RecordError if a column is missing, with everything that is missing, and for a column that was named in vain.
     """
-    listed = ", ".join(map(str, found[:20])) + (", ..." if len(found) > 20 else "")
-    _check_named(source, found, rewards, renamed, listed)
+    _check_named(source, rewards, renamed)
+    found, head = source.columns, source.head
     own = {role: name for role, name in RENAMED.get(format, {}).items() if name in found} | dict(renamed)
     columns = _resolved(found, own, head)
     counts, named = format == "counts", VERDICTS & renamed.keys()
@@ -135,7 +121,7 @@ def layout_of(
     roles = ("reward", "correct") if (rewards or named) and not counts else ()
     unnamed = [role for role in roles if role not in named]
     known = {name for role, name in columns.items() if role not in unnamed} | {*rewards, *UNDERSTOOD}
-    further = [column for column in found if column in numeric and column not in known and not counts]
+    further = [column for column in source.numeric if column not in known and not counts]
     usual = verdict_names()
     others = [column for column in further if format == "trl" or column.lower().partition(".")[0] in usual]
     if not (rewards or counts or named):  # of TRL all further columns of numbers may be the reward
@@ -147,19 +133,19 @@ def layout_of(
             others = others[:MOST_OTHERS]
     for role in unnamed:
         columns.pop(role, None)
-    if rewards or VERDICTS & columns.keys():
-        others += [column for column in further if PART.search(column.lower())]
+    parts = [column for column in further if PART.search(column.lower()) and column not in others]
     layout = Layout(
         format,
         columns,
         dict(rewards),
-        tuple(dict.fromkeys(others)),
+        tuple(others),
+        tuple(parts) if rewards or VERDICTS & columns.keys() else (),
         frozenset({*renamed} | ({"reward"} if rewards else set())),
     )
     for role, column in renamed.items():
         if column and columns.get(role) != column and not (role == "group" and column not in found):
             raise RecordError(f"{role} is not read from {NAMES[format]}, got --column {role}={column}; leave it out")
-    _check_whole(source, layout, found, listed)
+    _check_whole(source, layout)
     return layout
 
 
@@ -177,7 +163,7 @@ def _resolved(found: Sequence[str], own: Mapping[str, str], head: Head) -> dict[
     if "split" not in own:
         columns.pop("split", None)
         columns["split"] = split_in(head, [name for name in found if name not in columns.values()])
-    if "turn" not in own and (turns := turn_in(head, columns, found)):
+    if "turn" not in own and "visit" not in found and (turns := turn_in(head, columns, found)):
         columns["turn"], columns["step"] = turns
     elif not own.get("turn"):
         columns |= {"turn": "", "rollout": ""}
@@ -190,23 +176,26 @@ def _is_verdict(name: str, head: Head) -> bool:
     return any(cell in (0.0, 1.0) for cell in cells) and all(cell in (0.0, 1.0) or cell != cell for cell in cells)
 
 
-def _check_named(
-    source: str, found: Sequence[str], rewards: Mapping[str, float], renamed: Mapping[str, str], listed: str
-) -> None:
+def _check_named(source: Source, rewards: Mapping[str, float], renamed: Mapping[str, str]) -> None:
     """Raise RecordError for columns that the user named and that are not there."""
+    found = source.columns
     for role, column in renamed.items():
         if role not in NUMBERS and role not in TEXTS:
             raise RecordError(f"column must be one of {', '.join([*NUMBERS, *TEXTS])}, got {shown(role)}; correct it")
         if column and column not in found and not (role == "group" and column.isdecimal() and int(column) > 0):
-            raise RecordError(f"{source} must have the column {column} for {role}, got {listed}; correct --column")
+            raise RecordError(
+                f"{source.path} must have the column {column} for {role}, got {source.listed}; correct --column"
+            )
     for column in rewards:
         if column not in found:
-            raise RecordError(f"{source} must have the reward column {column}, got {listed}; correct --reward")
+            raise RecordError(
+                f"{source.path} must have the reward column {column}, got {source.listed}; correct --reward"
+            )
     if rewards and VERDICTS & renamed.keys():
         raise RecordError("the reward must be named once, got --reward and --column; leave one out")
 
 
-def _check_whole(source: str, layout: Layout, found: Sequence[str], listed: str) -> None:
+def _check_whole(source: Source, layout: Layout) -> None:
     """Raise RecordError if the layout lacks a column, with all that are missing and the nearest names."""
     wanted = {"prompt or id": {"prompt", "id"}}
     if layout.columns.get("group", "group") != "group":  # a group's own number stands for its prompt
@@ -222,9 +211,14 @@ def _check_whole(source: str, layout: Layout, found: Sequence[str], listed: str)
     usual = dict.fromkeys(USUAL["share"][1:], "reward") if "reward" in roles else {}
     usual |= {name: role for role in roles for name in USUAL[role]}
     near = next(
-        (f"{usual[close[0]]}={column}" for column in found if (close := get_close_matches(column.lower(), usual, 1))),
+        (
+            f"{usual[close[0]]}={column}"
+            for column in source.columns
+            if (close := get_close_matches(column.lower(), usual, 1))
+        ),
         "reward=COLUMN" if "reward" in roles else f"{roles[0]}=COLUMN",
     )
     raise RecordError(
-        f"{source} must have a column {' and a column '.join(missing)}, got {listed}; name it by --column, as in {near}"
+        f"{source.path} must have a column {' and a column '.join(missing)}, got {source.listed}; name it by --column, "
+        f"as in {near}"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -76,12 +76,12 @@ OTHER = {
         "rollout": "rollout_id trajectory_id traj_id traj_uid episode_id episode sample_id rollout_idx sample_idx "
         "trajectory_idx traj_idx rollout_index sample_index",
         "gold": "gts ground_truth gold gold_answer expected_answer target reference_answer solution image images",
-        "counted": "num_correct n_correct correct_count num_passed n_passed passes successes c k",
+        "counted": "counted num_correct n_correct correct_count num_passed n_passed passes successes c k",
         "rollouts": "rollouts samples completions responses generations outputs attempts trajectories resps "
         "output_list",
         "completion": "completion output response generation output_response model_output generated_text messages "
         "conversation conversations trajectory",
-        "understood": "completion completions advantage output response responses generation",
+        "understood": "completion completions advantage output response responses generation rate visit",
         "right": "yes y t pass passed passes correct c right success successful succeeded solved resolved accepted ✓ ✔",
         "wrong": "no n f fail failed fails failure incorrect i wrong unsuccessful unsolved unresolved rejected ✗ ✘",
     }.items()
@@ -108,15 +108,17 @@ COUNTED = OTHER["counted"]
 TOTALS = USUAL["trials"][1:4]
 """Names of a number of rollouts of which another column counts those that were correct, even if that is 0 or 1."""
 
-RENAMED = {"verl": {"prompt": "input", "reward": "score", "group": "uid", "gold": "gts"}}
-"""Columns that a tool calls otherwise."""
+RENAMED = {
+    "verl": {"prompt": "input", "reward": "score", "group": "uid", "gold": "gts"},
+    "counts": {"correct": "counted"},
+}
+"""Columns that a format calls otherwise."""
 
 NAMES = {
     "trl": "TRL completions",
     "verl": "verl rollout dump",
     "plain": "table of rollouts",
     "counts": "group counts per step",
-    "visits": "group counts per visit",
 }
 """The formats that ``import_run`` reads, and what each is called in ``RunRecord.source``."""
 
@@ -154,6 +156,21 @@ def verdict_names(renamed: Mapping[str, str] = {}) -> set[str]:
     return {name for role in VERDICTS for name in (*USUAL[role], renamed.get(role)) if name}
 
 
+def resolved(
+    role: str, found: Collection[str], renamed: Mapping[str, str], usual: Sequence[str] | None = None
+) -> str | None:
+    """Return the column of ``found`` that says ``role``: the user's, that of its name, or one of a usual name."""
+    if role in renamed:
+        return renamed[role] or None
+    return next(iter(named_in(usual or USUAL[role], found)), None)
+
+
+def named_in(names: Sequence[str], found: Collection[str]) -> list[str]:
+    """Return the columns of ``found`` that have one of ``names`` in any case, in the order of these."""
+    by_name = {column.lower(): column for column in reversed(list(found))}
+    return [by_name[name] for name in names if name in by_name]
+
+
 def number_in(cell: Any, words: bool = True) -> float:
     """Return the number in ``cell``, nan for an empty one. A verdict is one, in any of ``WORDS`` if ``words``."""
     if cell is None:
@@ -182,8 +199,8 @@ def truncation_in(cell: Any) -> float:
 
 
 def may_be_number(cell: Any) -> bool:
-    """Return whether a cell is a number, a verdict, or empty."""
-    return number_in(cell) != NO_NUMBER
+    """Return whether a cell is a number, a verdict, nan or empty."""
+    return number_in(cell) != NO_NUMBER or cell != cell
 
 
 def is_evaluation(column: str, cell: Any) -> bool | None:

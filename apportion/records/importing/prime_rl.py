@@ -11,9 +11,18 @@ from collections.abc import Iterator, Mapping
 from types import NoneType
 from typing import Any
 
-from apportion.records.importing.formats import resolved
+from apportion.records.importing.names import resolved
 from apportion.records.rollout_log import RecordError
 from apportion.untrusted import shown
+
+PLACES = {
+    "id": "example_id task/key task/hash task/data/idx task/data/example_id task/idx task/example_id",
+    "prompt": "prompt task/data/prompt task/data/question task/prompt task/question",
+    "group": "group_id group/id",
+    "truncated": "is_truncated stop_condition",
+    "tokens": "token_usage/output_tokens",
+}
+"""Where a rollout, its trace or its episode has what is read, the likeliest place first."""
 
 
 def is_prime_rl(row: Mapping[str, Any]) -> bool:
@@ -28,62 +37,42 @@ def is_prime_rl(row: Mapping[str, Any]) -> bool:
 
 
 def prime_rollouts(row: Mapping[str, Any], at: str) -> Iterator[dict[str, Any]]:
-    """Yield the rollouts of a row. Raise RecordError, which names the line."""
-    if "traces" in row:
-        yield from _of_episode(row, at)
-    else:
-        yield _of_trace(row, row, at) if "rewards" in row else _of_row(row)
+    """Yield the rollouts of a row: of an episode its trained traces, and one without a reward if it has no trace.
 
-
-def _of_episode(row: Mapping[str, Any], at: str) -> Iterator[dict[str, Any]]:
-    """Yield the trained traces of an episode; a rollout without a reward for an episode that has no trace."""
-    trained = [trace for trace in row["traces"] if inside(trace, "agent", "trainable") is not False]
-    names = [str(inside(trace, "agent", "name")) for trace in trained]
+    Raises RecordError, which names the line.
+    """
+    traces = row.get("traces", [row])
+    trained = [trace for trace in traces if inside(trace, "agent/trainable") is not False]
+    names = [str(inside(trace, "agent/name")) for trace in trained]
     for trace, name in zip(trained, names, strict=True):
-        made = _of_trace(trace, row, at)
+        made = _rollout({**row, **trace}, at)
         if len(set(names)) > 1:
             made |= {"id": f"{made['id']}/{name}", "group": f"{made['group']}/{name}"}
         yield made
-    if not row["traces"]:
-        yield _of_trace(row, row, at)
+    if not traces:
+        yield _rollout(row, at)
 
 
-def _of_trace(trace: Mapping[str, Any], outer: Mapping[str, Any], at: str) -> dict[str, Any]:
-    """Return the row of one trace. The reward is the weighted sum of its rewards, as verifiers defines it."""
-    rewards = trace.get("rewards")
-    parts = rewards.items() if isinstance(rewards, dict) else ()
-    values = [_reward(name, cell, at) for name, cell in parts if cell is not None]
-    calls = trace.get("calls")
-    used = [inside(call, "usage", "completion_tokens") for call in (calls if isinstance(calls, list) else [])]
-    task = trace.get("task") or outer.get("task")
-    data = inside(task, "data") or task
-    key = inside(task, "key") or inside(task, "hash") or inside(data, "idx") or inside(data, "example_id")
-    key = inside(data, "idx") if key is None else key
-    prompt = inside(data, "prompt") or inside(data, "question")
-    environment = outer.get("env_name") or inside(outer, "env", "name")
-    return {
-        "id": prompt if key is None else f"{environment}/{key}" if environment else key,
-        "prompt": prompt,
-        "group": outer.get("group_id") or inside(outer, "group", "id"),
-        "reward": sum(values) if values else None,
-        "truncated": trace.get("is_truncated", trace.get("stop_condition")),
-        "tokens": sum(used) if used and all(type(count) is int for count in used) else None,
-    }
+def _rollout(row: Mapping[str, Any], at: str) -> dict[str, Any]:
+    """Return the row of one rollout. Its reward is the weighted sum of its rewards, as verifiers defines it.
 
-
-def _of_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row of one rollout of the flat format. One that ended with an error has no reward there."""
-    environment = row.get("env_name") or row.get("task")
-    key = row.get("example_id")
-    tokens = inside(row, "token_usage", "output_tokens")
-    return {
-        "id": f"{environment}/{key}" if environment and key is not None else key,
-        "prompt": row.get("prompt"),
-        "group": row.get("group_id"),
-        "reward": row.get("reward") if row.get("error") is None else None,
-        "truncated": row.get("is_truncated"),
-        "tokens": tokens if type(tokens) in (int, float) else None,
-    }
+    In the flat format one that ended with an error has no reward.
+    """
+    made = placed(row, PLACES)
+    environment = inside(row, "env_name env/name task")
+    if made["id"] is None:
+        made["id"] = made["prompt"]
+    elif isinstance(environment, str):
+        made["id"] = f"{environment}/{made['id']}"
+    calls, rewards = row.get("calls"), row.get("rewards")
+    if isinstance(calls, list) and calls:
+        used = [inside(call, "usage/completion_tokens") for call in calls]
+        made["tokens"] = sum(used) if all(type(count) is int for count in used) else None
+    if "rewards" in row or "traces" in row:
+        parts = rewards.items() if isinstance(rewards, dict) else ()
+        values = [_reward(name, cell, at) for name, cell in parts if cell is not None]
+        return made | {"reward": sum(values) if values else None}
+    return made | {"reward": row.get("reward") if row.get("error") is None else None}
 
 
 def _reward(name: str, cell: Any, at: str) -> float:
@@ -94,8 +83,21 @@ def _reward(name: str, cell: Any, at: str) -> float:
     return float(parts[0] * parts[1])
 
 
-def inside(value: Any, *names: str) -> Any:
-    """Return the value at the end of ``names`` in objects within each other, None if there is none."""
-    for name in names:
-        value = value.get(name) if isinstance(value, dict) else None
-    return value
+def placed(row: Any, places: Mapping[str, str]) -> dict[str, Any]:
+    """Return what ``row`` has at each of ``places``."""
+    return {role: inside(row, paths) for role, paths in places.items()}
+
+
+def inside(row: Any, paths: str) -> Any:
+    """Return the value at the first of ``paths`` that has one, such as "env_name env/name"; None if none has.
+
+    A path leads through objects within each other, and of a list through its first entry.
+    """
+    for path in paths.split():
+        value = row
+        for name in path.split("/"):
+            value = value[0] if isinstance(value, list) and value else value
+            value = value.get(name) if isinstance(value, dict) else None
+        if value is not None:
+            return value
+    return None

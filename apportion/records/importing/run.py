@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
 from apportion.records.doubts import doubts_of, gold_answers, parts_in_doubt, two_valued
-from apportion.records.importing.assembly import Assembled, RunAssembly
-from apportion.records.importing.files import evaluations_in_names, files_of, repeats, runs_in_names, steps_in_names
+from apportion.records.importing.assembly import Assembled, RunAssembly, weighted_sum
+from apportion.records.importing.files import files_of, repeats, said_by_names
 from apportion.records.importing.formats import detect
 from apportion.records.importing.layout import Layout, layout_of, weights_of
-from apportion.records.importing.names import MOST_OTHERS, NAMES, STEPS, TURNS, VERDICTS, verdict_names
+from apportion.records.importing.names import MOST_OTHERS, NAMES, STEPS, TURNS, VERDICTS
 from apportion.records.importing.source import HEAD, LATER_HEAD, LateColumns, Source
-from apportion.records.importing.visits import read_visits
 from apportion.records.rollout_log import ALWAYS, RecordError
 from apportion.records.run_record import RunRecord
 from apportion.rows import kind_of, reading
 from apportion.types import Floats
 from apportion.untrusted import shown
 
+VISITS = "group counts per visit"
 NO_STEP = "no column is a step"
 ONE_STEP = f"{NO_STEP}: all rows are one step; --column step=COLUMN names one"
 NAMED_STEP = f"{NO_STEP}: the number in the name of a file or its folder is; --column step= reads one step"
@@ -84,18 +83,12 @@ def import_run(
     renamed, weights = dict(columns or {}), weights_of(rewards)
     files, left = files_of(paths)
     name = paths[0].resolve().name.partition(".")[0] or "run"
-    assembly, record, chosen, repeated, stepped = RunAssembly(), None, "", 0, False
-    folded = False
-    steps = None if renamed.get("step") == "" else steps_in_names(files)
-    evaluations, runs = evaluations_in_names(files), runs_in_names(files)
-    if renamed.get("run") == "" or ("split" in renamed and any(evaluations)):
-        runs = [""] * len(files)
-    if "split" in renamed:
-        evaluations = [False] * len(files)
+    assembly, chosen, repeated = RunAssembly(), "", 0
+    folded = visits = False
+    named = said_by_names(files, renamed)
     said: dict[str, None] = {}
     ignored: dict[str, None] = {}
     lists: dict[str, int] = {}
-    rivals: dict[str, None] = {}
     layouts: list[Layout] = []
     for place, path in enumerate(files):
         with reading(path, RecordError):
@@ -105,58 +98,41 @@ def import_run(
                 continue
             if path.name.startswith("step") and set(source.columns) >= ALWAYS:
                 raise RecordError(f"{path} is of a rollout log, which needs no import; open the folder {path.parent}")
-            own = format or detect(path.name.lower(), source.head, source.columns, renamed)
+            own = format or detect(source, renamed)
             chosen = chosen or own
             if own != chosen or kind_of(path) != kind_of(files[0]):
                 raise RecordError(
                     f"a run must have one format, got {own} in {path} and {chosen} in {files[0]}; import them apart"
                 )
-            if own == "visits":
-                if weights or renamed:
-                    raise RecordError(f"{NAMES[own]} have fixed columns, got --reward or --column; leave it out")
-                if len(files) > 1:
-                    raise RecordError(f"group counts per visit must be one file, got {len(files)}; give one")
-                record = read_visits(path, name)
-                known = {"id", "prompt", *(name for name in source.columns if name.startswith("correct_of_"))}
-                ignored = {name: None for name in source.columns if name not in known}
-                continue
             if own == "trl" and place and kind_of(path) == ".parquet" and (again := repeats(path, files[place - 1])):
                 repeated += again
                 continue
             while True:
-                layout = layout_of(str(path), own, source.columns, source.numeric, weights, renamed, source.head)
+                layout = layout_of(source, own, weights, renamed)
                 try:
-                    step = None if "step" in layout.columns or steps is None else steps[place]
-                    assembly.add(path, layout, source.read(), step, evaluations[place], runs[place])
+                    assembly.add(path, layout, source.read(), {role: values[place] for role, values in named.items()})
                     break
                 except LateColumns as late:
                     source = replace(source, columns=[*source.columns, *late.columns])
             layouts.append(layout)
             folded |= source.folded
-            stepped |= "step" in layout.columns
+            visits |= own == "counts" and "visit" in source.columns
             ignored |= dict.fromkeys(layout.ignored(source.columns))
-            said |= source.said
-            lists |= source.list_lengths({*layout.columns.values(), *layout.rewards, *layout.others})
-            if "step" not in renamed and "turn" not in layout.columns:
-                rivals |= dict.fromkeys(_other_steps(source, layout.columns.get("step")))
+            said |= source.said | dict.fromkeys(_other_steps(source, layout))
+            lists |= source.list_lengths({*layout.columns.values(), *layout.numbers.values()})
     rows = assembly.rows
-    if record is not None:
-        rows = len(record.ids)
-    elif not rows:
+    if not rows:
         raise RecordError(f"a run must have at least one row, got none in {files[0]}; check the file")
-    else:
-        found = assembly.record(name, NAMES[chosen], renamed.get("group"))
-        found.doubts.extend([*said, *(parts_in_doubt(found.record) if folded else ())])
-        found.doubts.extend(
-            f"{layouts[0].columns['step']} is the step, and {other} differs from it: --column step={other} reads that"
-            for other in rivals
-        )
-        no_step = None if stepped else ONE_STEP if steps is None else NAMED_STEP
-        record = _decided(found, layouts[0], no_step, ignored, lists)
-        if np.isnan(record.reward).all():
-            raise RecordError(f"a run must have rewards, got none in {rows:,} rows of {files[0]}; name the column")
+    chosen, group = (VISITS, "") if visits else (NAMES[chosen], renamed.get("group"))
+    found = assembly.record(name, chosen, group)
+    found.doubts.extend([*said, *(parts_in_doubt(found.record) if folded else ())])
+    stepped = any("step" in each.columns for each in layouts)
+    no_step = None if stepped else NAMED_STEP if "step" in named else ONE_STEP
+    record = replace(_decided(found, layouts[0], no_step, ignored, lists), visits=visits)
+    if np.isnan(record.reward).all():
+        raise RecordError(f"a run must have rewards, got none in {rows:,} rows of {files[0]}; name the column")
     return record, ImportSummary(
-        format=NAMES[chosen],
+        format=chosen,
         files=len(files),
         rows=rows,
         groups=len(record.step),
@@ -169,12 +145,15 @@ def import_run(
     )
 
 
-def _other_steps(source: Source, column: str | None) -> list[str]:
-    """Return the columns that may be the step in place of ``column``, and differ from it in the first rows."""
+def _other_steps(source: Source, layout: Layout) -> list[str]:
+    """Return what is said of columns that may be the step in place of another, and differ from it in the first rows."""
+    column = layout.columns.get("step")
+    if column is None or "step" in layout.given or "turn" in layout.columns:
+        return []
     return [
-        name
+        f"{column} is the step, and {name} differs from it: --column step={name} reads that"
         for name in source.numeric
-        if column is not None and name.lower() in STEPS and any(row.get(name) != row.get(column) for row in source.head)
+        if name.lower() in STEPS and any(row.get(name) != row.get(column) for row in source.head)
     ]
 
 
@@ -198,22 +177,15 @@ def _decided(
         )
     if no_step:
         doubts.insert(0, no_step)
-    usual = verdict_names()
-    rivals = {
-        name: values
-        for name, values in others.items()
-        if not explicit and (layout.format == "trl" or name.lower().partition(".")[0] in usual)
-    }
-    doubts += (
-        doubts_of(
-            record,
-            other_rewards=dict(islice(rivals.items(), MOST_OTHERS)),
-            reward=called,
-            lists=lists,
-            piece=found.piece,
-        )
-        + found.doubts
+    rivals = [] if explicit else [name for name in layout.others if name in others][:MOST_OTHERS]
+    doubts += doubts_of(
+        record,
+        other_rewards={name: others[name] for name in rivals},
+        reward=called,
+        lists=lists,
+        piece=found.piece,
     )
+    doubts += found.doubts
     doubts += [
         f"{name} is not read: if a rollout has a row a turn, no figure here is that of the run; give one row a rollout"
         for name in ignored
@@ -257,9 +229,8 @@ def chosen_reward(record: RunRecord, candidates: Mapping[str, Floats], advantage
         )
     used = {name: weight for name, weight in zip(varying, weights.tolist(), strict=True) if weight}
     best = " + ".join(name if weight == 1 else f"{weight:g} * {name}" for name, weight in used.items())
-    parts = np.stack([weight * varying[name] for name, weight in used.items()])
     said = f"the reward is {best}, whose advantages were recorded; --reward NAME=WEIGHT for each says otherwise"
-    return best, np.where(np.isnan(parts).all(0), np.nan, np.nansum(parts, 0)), said
+    return best, weighted_sum(used, varying), said
 
 
 def _weights(record: RunRecord, columns: Mapping[str, Floats], advantage: Floats) -> Floats | None:
@@ -284,12 +255,9 @@ def _weights(record: RunRecord, columns: Mapping[str, Floats], advantage: Floats
     tried = [*np.eye(number), np.ones(number)]
     units = np.sqrt(np.diag(whole))
     if units.all():
-        strengths, directions = np.linalg.eigh(whole / np.outer(units, units))
-        kept = strengths > MISFIT
-        white = directions[:, kept] / np.sqrt(strengths[kept]) / units[:, None]
-        misfits, solved = np.linalg.eigh(white.T @ rest @ white)
-        if len(misfits) == 1 or misfits[1] > 100 * MISFIT:
-            found = white @ solved[:, 0]
+        misfits, solved = np.linalg.eigh(rest / np.outer(units, units))
+        if misfits[1] > 100 * MISFIT:
+            found = solved[:, 0] / units
             found *= np.sign(found @ factor.sum(axis=1)) / np.abs(found).max()
             tried.append(np.round(found, 4))
     for weights in tried:

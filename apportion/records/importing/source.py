@@ -15,7 +15,7 @@ from apportion.records.importing.files import DOCUMENTS, document_of, rows_of
 from apportion.records.importing.names import NUMBERS, ROLLOUTS, TEXTS, USUAL, may_be_number
 from apportion.records.importing.unfolding import is_folded, one_filter, rows_in, unfolded
 from apportion.records.rollout_log import RecordError
-from apportion.rows import SUFFIXES, Rows, kind_of, schema_of
+from apportion.rows import SUFFIXES, Rows, kind_of
 from apportion.untrusted import shown
 
 HEAD, LATER_HEAD = 100, 32
@@ -34,6 +34,10 @@ class LateColumns(Exception):
         self.columns = columns
 
 
+Head = Sequence[Mapping[str, Any]]
+"""The first rows of a file."""
+
+
 @dataclass(frozen=True)
 class Source:
     """One file: its columns, ``numeric`` ones of them, its first rows, and a function that returns all.
@@ -48,6 +52,15 @@ class Source:
     rows: Callable[[], Rows]
     said: dict[str, None]
     folded: bool = False
+
+    @property
+    def kind(self) -> str:
+        return kind_of(self.path)
+
+    @property
+    def listed(self) -> str:
+        """The columns, as errors name them."""
+        return ", ".join(map(str, self.columns[:20])) + ", ..." * (len(self.columns) > 20)
 
     @classmethod
     def of(cls, path: Path, renamed: Mapping[str, str], rows: int) -> Source:
@@ -74,11 +87,7 @@ class Source:
 
             first = [row for _, row in islice(unfold(), rows)]
             return cls(path, *_columns(first), first, unfold, said, folded=True)
-        columns, numeric = _columns(head)
-        if kind == ".parquet":  # whose first rows may hold nothing
-            words = {name for name in numeric if any(isinstance(row[name], str) for row in head)}
-            numeric = [*_numeric_columns(path), *words]
-        return cls(path, columns, numeric, head, slow, said)
+        return cls(path, *_columns(head), head, slow, said)
 
     def read(self) -> Rows:
         """Yield all rows. Raise RecordError, and LateColumns for a row with columns that were not known."""
@@ -104,15 +113,6 @@ def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
     """Return the columns of ``rows``, and those of them that hold numbers or nothing."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     return columns, [name for name in columns if all(may_be_number(row.get(name)) for row in rows)]
-
-
-def _numeric_columns(path: Path) -> list[str]:
-    """Return the columns of a Parquet file that hold numbers or booleans, and those without any value."""
-    schema = schema_of(path)
-    from pyarrow import types  # noqa: PLC0415 - an optional extra
-
-    kinds = (types.is_integer, types.is_floating, types.is_boolean, types.is_null)
-    return [field.name for field in schema if any(is_kind(field.type) for is_kind in kinds)]
 
 
 def _is_listed(cell: list[Any], texts: bool) -> bool:

@@ -28,7 +28,7 @@ from apportion.records.importing.names import (
     number_in,
     verdict_names,
 )
-from apportion.records.importing.prime_rl import inside, is_prime_rl, prime_rollouts
+from apportion.records.importing.prime_rl import inside, is_prime_rl, placed, prime_rollouts
 from apportion.records.rollout_log import RecordError
 from apportion.rows import Rows, row_location
 from apportion.untrusted import shown
@@ -38,8 +38,22 @@ Row = dict[str, Any]
 DEEPEST = 8
 """Levels of objects in which verdicts are looked for."""
 
-VALUES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}
-"""Scores of inspect_ai: correct, incorrect, partially correct, no answer."""
+INSPECT = {
+    "truncated": "output/choices/stop_reason",
+    "id": "id",
+    "prompt": "input",
+    "gold": "target",
+    "tokens": "output/usage/output_tokens",
+}
+LIGHTEVAL = {
+    "id": "doc/id __doc__/id",
+    "prompt": "doc/query __doc__/query",
+    "responses": "model_response/text __model_response__/text",
+}
+"""Where harnesses have what is read."""
+
+PARTIAL = "P"
+"""The score of inspect_ai of a partially correct answer, which is no word for a verdict elsewhere."""
 
 WHOLE = ("value", "total")
 EXTRACTED = re.compile(r"answer|pred|extract|parsed")
@@ -48,6 +62,9 @@ EXTRACTED = re.compile(r"answer|pred|extract|parsed")
 SHARES = {*USUAL["share"]}
 COUNTS = SHARES | {*COUNTED, *USUAL["correct"]}
 """Columns of shares, and of numbers of correct rollouts."""
+
+VISITS = re.compile(r"correct_of_([0-9]{1,6})")
+"""What a list of counts is called, one for each visit of a prompt, of that many rollouts."""
 
 ABOUT = {"step", "global_step", "train_step"}, {"split", "validate", "is_validation", "is_val", "is_eval"}
 """Columns of steps and of splits that are looked for in objects of a row too, if it has none of them."""
@@ -65,7 +82,7 @@ def is_folded(row: Mapping[str, Any], renamed: Mapping[str, str]) -> bool:
     names = verdict_names(renamed)
     own = [_listed(row[name]) for name in names if name in row]
     return (
-        bool(_counts_in(row))
+        bool(_counts_in(_of_visits(row)))
         or any(_is_list_of_cells(cell) or isinstance(cell, dict) for cell in own)
         or bool(_rollouts_in(row, names))
     )
@@ -147,7 +164,7 @@ def _harness(row: Mapping[str, Any]) -> Callable[[Row, str], Iterator[Row]] | No
         return _inspect_sample
     if {"doc_id", "resps", "filtered_resps"} <= row.keys():
         return _lm_eval
-    if isinstance(inside(row, "__doc__") or inside(row, "doc"), dict) and not {"metric", "__metric__"}.isdisjoint(row):
+    if isinstance(inside(row, "__doc__ doc"), dict) and not {"metric", "__metric__"}.isdisjoint(row):
         return _lighteval
     tasks = row.get("eval")
     if isinstance(tasks, dict) and tasks and all(isinstance(each, (list, dict)) for each in tasks.values()):
@@ -166,20 +183,11 @@ def _inspect(row: Row, at: str) -> Iterator[Row]:
 def _inspect_sample(sample: Row, at: str) -> Iterator[Row]:
     """Yield the one rollout of a sample. The first scorer's value is the reward; others have columns of their names."""
     _check_object("a sample", sample, at)
-    choices = inside(sample, "output", "choices")
-    made: Row = {
-        "truncated": inside(choices[0], "stop_reason") if isinstance(choices, list) and choices else None,
-        "reward": None,
-        "id": sample.get("id"),
-        "prompt": sample.get("input"),
-        "gold": str(sample.get("target")),
-        "tokens": inside(sample, "output", "usage", "output_tokens"),
-    }
+    made = {"reward": None, **placed(sample, INSPECT)}
     scores = sample.get("scores")
     for place, (name, score) in enumerate(scores.items() if isinstance(scores, dict) else ()):
         parts = score if isinstance(score, dict) else {"value": score}
-        value = parts.get("value")
-        value = VALUES.get(value, value) if isinstance(value, str) else value
+        value = 0.5 if parts.get("value") == PARTIAL else parts.get("value")
         made[name if place else "reward"] = None if sample.get("error") else value
         if not place and parts.get("answer") is not None:
             made["answer"] = str(parts["answer"])
@@ -207,7 +215,7 @@ def _lm_eval(row: Row, at: str) -> Iterator[Row]:
         raise RecordError(f"a sample must have a metric, got {', '.join(map(str, row))} in {at}; name it by --reward")
     samples, answers = (cell if isinstance(cell, list) else [cell] for cell in (row["resps"], row["filtered_resps"]))
     first, kept = (cell[0] if cell and isinstance(cell[0], list) else cell for cell in (samples, answers))
-    made = {"id": row["doc_id"], "prompt": _first_text(row.get("arguments")), "gold": str(row.get("target"))}
+    made = {"id": row["doc_id"], "prompt": _first_text(row.get("arguments")), "gold": row.get("target")}
     trials = len(first) if first is not samples else 1
     if trials < 2 or len(kept) < trials:
         texts = [each for each in (first if trials > 1 else samples) if _first_text(each) in (each, *each)]
@@ -221,11 +229,9 @@ def _lm_eval(row: Row, at: str) -> Iterator[Row]:
 
 def _lighteval(row: Row, at: str) -> Iterator[Row]:
     """Yield the one rollout of a document. The first metric is the reward; others have columns of their names."""
-    doc, response = (row.get(name, row.get(f"__{name}__")) for name in ("doc", "model_response"))
-    metrics: Row = row.get("metric") or row.get("__metric__") or {}
+    metrics = inside(row, "metric __metric__")
     _check_object("a metric", metrics, at)
-    named = {name if place else "reward": value for place, (name, value) in enumerate(metrics.items())}
-    yield {"id": inside(doc, "id"), "prompt": inside(doc, "query"), "responses": inside(response, "text")} | named
+    yield placed(row, LIGHTEVAL) | {name if place else "reward": metrics[name] for place, name in enumerate(metrics)}
 
 
 LM_METRICS = ("exact_match", "acc", "pass@1", "pass_at_1", "score")
@@ -254,6 +260,7 @@ def _leaves(
 
     Lists of verdicts are spread: one row for each entry of all lists of their length; other cells are repeated.
     """
+    value = _of_visits(value)
     value = {key: _listed(cell) for key, cell in value.items()} if names & value.keys() else value
     counts = _counts_in(value)
     lists = [cell for name, cell in value.items() if name in (counts or names) and _is_list_of_cells(cell)]
@@ -266,7 +273,7 @@ def _leaves(
         visit = counts and "step" not in shared and not KEYS & spread.keys()  # one prompt at several times
         several = not counts and length > 1 and "group" not in shared  # a list of one verdict is one rollout
         for place in range(length):
-            own = {"step": place} if visit else {"group": number} if several else {}
+            own = {"step": place, "visit": place} if visit else {"group": number} if several else {}
             yield {**shared, **{key: cell[place] for key, cell in spread.items()}, **own}
         return
     inside = _rollouts_in(value, names) if depth < DEEPEST else {}
@@ -289,6 +296,15 @@ def _lifted(row: Mapping[str, Any]) -> Row:
     return {name: cell for names in ABOUT if names.isdisjoint(row) for name, cell in inner if name in names}
 
 
+def _of_visits(value: Row) -> Row:
+    """Return an object with its list such as correct_of_8 as counts of so many trials; its index is the id, if any."""
+    found = next(filter(None, map(VISITS.fullmatch, value)), None)
+    if found is None:
+        return value
+    rest = {{"index": "id"}.get(key, key): cell for key, cell in value.items() if key != found[0]}
+    return {**rest, COUNTED[0]: value[found[0]], "trials": int(found[1])}
+
+
 def _counts_in(value: Mapping[str, Any]) -> list[str]:
     """Return the columns of lists of counts, or of shares, of a number of rollouts that stands beside them."""
     if {*USUAL["trials"]}.isdisjoint(value):
@@ -296,7 +312,9 @@ def _counts_in(value: Mapping[str, Any]) -> list[str]:
     return [
         name
         for name, cell in value.items()
-        if name in COUNTS and _is_list_of_cells(cell) and (name in SHARES or any(number_in(each) > 1 for each in cell))
+        if name in COUNTS
+        and _is_list_of_cells(cell)
+        and (name in (*SHARES, *COUNTED[:6]) or any(number_in(each) > 1 for each in cell))
     ]
 
 
@@ -377,7 +395,7 @@ def _has_verdict(value: Any, names: set[str]) -> bool:
 
 
 def _is_list_of_cells(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, float) or may_be_number(each) for each in value)
+    return isinstance(value, list) and all(map(may_be_number, value))
 
 
 def _is_list_of_objects(value: Any) -> bool:

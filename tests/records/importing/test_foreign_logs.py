@@ -134,7 +134,8 @@ COUNTS = {
 @pytest.mark.parametrize("name", COUNTS)
 def test_counts_and_shares_are_groups(opened, tmp_path, name):
     run = opened(COUNTS[name])
-    assert figures(run) == counted(ROWS) and run.source == "group counts per step"
+    assert figures(run) == counted(ROWS) and run.source == f"group counts per {'visit' if run.visits else 'step'}"
+    assert run.visits == ("visits" in name)
     if not any(isinstance(cell, list) for cell in COUNTS[name][0].values()):
         assert figures(open_run(comma_separated(tmp_path / "run.csv", COUNTS[name]))) == counted(ROWS)
 

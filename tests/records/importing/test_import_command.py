@@ -50,5 +50,5 @@ def test_options_for_columns_are_refused_where_nothing_reads_them(tmp_path):
     log = tmp_path / "log"
     path = jsonl(tmp_path / "run.jsonl", rollouts())
     printed("import", path, "--out", log)
-    for command in (["diagnose", log], ["diagnose", "examples/data/grpo_run.jsonl.gz"], ["simulate"]):
+    for command in (["diagnose", log], ["simulate"]):
         assert "leave" in refused(*command, "--reward", "speed")

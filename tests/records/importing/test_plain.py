@@ -248,7 +248,7 @@ def test_names_of_columns_inside_cells_are_no_columns(opened):
 
 def test_more_correct_than_trials_is_refused(tmp_path):
     rows = [{"id": "a", "step": 0, "correct": 3, "trials": 4}, {"id": "a", "step": 1, "correct": 5, "trials": 4}]
-    with pytest.raises(RecordError, match=r"correct must be at most trials, got 5 of 4 in .*line 3"):
+    with pytest.raises(RecordError, match=r"whole number of rollouts, at most trials, got 5 of 4 in .*line 3"):
         open_run(comma_separated(tmp_path / "run.csv", rows))
     rows[1] |= {"correct": 10**8, "trials": 10**9}
     with pytest.raises(RecordError, match="at most 100,000,000 rollouts"):

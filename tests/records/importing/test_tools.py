@@ -209,13 +209,24 @@ def test_the_recorded_run_is_read_as_group_counts_per_visit():
     assert len(found.step) == 64_000 and found.totals.sum() == 216_520 and found.visits and found.name == "grpo_run"
 
 
+def test_lists_of_counts_are_visits_in_any_table_and_an_index_is_an_id(opened):
+    for rows in (
+        [{"index": q, "question": "one text", "correct_of_8": [0, 1, q][: q + 1]} for q in range(3)],
+        [{"id": q, "question": "one text", "num_correct": [0, 1, 2][: q + 1], "n": 8} for q in range(3)],
+    ):
+        found = opened(rows)
+        assert found.visits and found.source == "group counts per visit" and not found.ordered
+        assert found.ids == ["0", "1", "2"] and found.step.tolist() == [0, 0, 0, 1, 1, 2]
+        assert found.totals.tolist() == [0, 0, 0, 1, 1, 2] and set(found.trials.tolist()) == {8}
+        assert all(doubt.startswith("read as") for doubt in found.doubts)
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"id": "b", "correct_of_8": [9]}, "correct_of_8 must be a list of whole numbers from 0 to 8, got"),
-        ({"id": "b", "correct_of_8": 3}, "must be a list of whole numbers .* line 2"),
-        ({"id": "a", "correct_of_8": [3]}, "a prompt must have one line, got 'a' in .* line 2 and line 1"),
-        ({"correct_of_8": [3]}, "id must be a text or a whole number, got None in .* line 2"),
+        ({"id": "b", "correct_of_8": [9]}, "a whole number of rollouts, at most trials, got 9 of 8 in .* line 2"),
+        ({"id": "b", "correct_of_8": [0.5]}, r"counted must be a whole number from 0 .*, got 0\.5 in .* line 2"),
+        ({"correct_of_8": [3]}, "id must be given in every row, got nothing in .* line 2"),
     ],
 )
 def test_wrong_counts_of_visits_are_refused(opened, row, message):

@@ -214,7 +214,7 @@ def test_counts_in_csv_are_counts(tmp_path):
 
 def test_a_share_that_is_no_number_of_rollouts_is_refused(opened):
     with pytest.raises(
-        RecordError, match=r"a share must be of whole rollouts, got 0.3 of 4 in .* line 1; give their number"
+        RecordError, match=r"a whole number of rollouts, at most trials, got 0.3 of 4 in .* line 1; correct it"
     ):
         opened([{"id": "a", "n": 4, "pass_rate": 0.3}])
 
