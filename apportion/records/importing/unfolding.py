@@ -302,7 +302,7 @@ def _of_visits(value: Row) -> Row:
     if found is None:
         return value
     rest = {{"index": "id"}.get(key, key): cell for key, cell in value.items() if key != found[0]}
-    return {**rest, COUNTED[0]: value[found[0]], "trials": int(found[1])}
+    return {**rest, COUNTED[0]: _listed(value[found[0]]), "trials": int(found[1])}
 
 
 def _counts_in(value: Mapping[str, Any]) -> list[str]:
