@@ -9,6 +9,7 @@ NEEDS = {
     "torch": [
         "apportion/engines",
         "tests/engines",
+        "tests/golden/drivers.py",
         "tests/hostile.py",
         "tests/policies.py",
         "tests/test_bias.py",
