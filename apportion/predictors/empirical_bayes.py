@@ -141,7 +141,8 @@ class EmpiricalBayes(Predictor):
         self._range = low, high = limits
         if not self._follow(own, trials, (means - low) / (high - low)):
             return
-        self._seen += [prompt.id for prompt, n in zip(prompts, own[:, TRIALS], strict=True) if n == 0]
+        ids = [prompt.id for prompt in prompts]
+        self._seen += [id for id, n in zip(ids, own[:, TRIALS], strict=True) if n == 0]
         fresh = (own[:, TRIALS] == 0) & (own[:, FEATURES] == 1)
         # discounted, then joined by the update of Chan, Golub and LeVeque, 1979
         old, n = low + (high - low) * self._read(own)[1], self.discount * own[:, TRIALS]
@@ -149,7 +150,7 @@ class EmpiricalBayes(Predictor):
         own[:, MEAN] = np.clip(old + apart * trials / total, low, high)
         own[:, SQUARES] = self.discount * own[:, SQUARES] + squares + apart**2 * n * trials / total
         own[:, TRIALS], own[:, OFFSET] = total, self._drift.offset
-        self._own |= zip([prompt.id for prompt in prompts], own, strict=True)
+        self._own |= zip(ids, own, strict=True)
         self._fit()
         x, r, n = self._read(own[fresh])
         m, _, u = self._prior.at(x, n)

@@ -80,7 +80,7 @@ class LatentProcess(Predictor):
         check_least(self, "near-duplicate prompts need it", noise=SMALLEST_NOISE)
         self._table = EmbeddingTable()
         self._mean, self._weights = np.empty(0), np.empty(0)
-        self._h = None if self.bandwidth is None else float(self.bandwidth)
+        self._h = self.bandwidth and float(self.bandwidth)
 
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         """Embed new ``prompts``, and set the bandwidth if it is not set yet."""

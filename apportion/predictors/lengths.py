@@ -46,7 +46,7 @@ class MeanLengths:
     def predict(self, prompts: Sequence[Prompt]) -> Counts:
         """Return the expected tokens of one completion, [P], rounded up and at least 1. The predictor is unchanged."""
         sums = self._seen.of(prompt.id for prompt in prompts)
-        sums[sums[:, 1] == 0] = self._overall if self._overall.any() else (self.initial, 1.0)
+        sums[sums[:, 1] == 0] = self._overall if self._overall[1] else (self.initial, 1.0)
         mean = np.round(sums[:, 0] / sums[:, 1], 6)  # so that floating-point errors add no token
         return np.maximum(np.ceil(mean), 1).astype(np.int64)
 
@@ -75,7 +75,5 @@ class MeanLengths:
                 "use the saved settings, or start from an empty state"
             )
         overall = np.array(saved.row("overall", (0, 0)))
-        if bool(saved.values["seen"]) != (overall[1] > 0):
-            raise saved.refusal("overall", "of the lengths that were seen")
         self._seen.restore(saved, "seen", (0, 1))
         self._overall = overall

@@ -68,7 +68,6 @@ class MovingAverage(Predictor):
 
     def _restore(self, saved: SavedValues) -> None:
         ids = saved.texts("ids")
-        if len(ids) > self.window:
-            raise saved.refusal("ids", f"at most {self.window} texts")
         rates = saved.array("rates", (len(ids),), low=0, high=1)
-        self._recent = deque(zip(ids, rates.tolist(), strict=True), maxlen=int(self.window))
+        self._recent.clear()
+        self._recent.extend(zip(ids, rates.tolist(), strict=True))

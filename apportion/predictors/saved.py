@@ -74,7 +74,7 @@ class SavedValues:
         if not fits or any(size not in (None, own) for size, own in zip(shape, value.shape, strict=True)):
             sizes = ", ".join("any" if size is None else str(size) for size in shape)
             raise self.refusal(key, f"an array [{sizes}] of {np.dtype(dtype)}")
-        if not (np.isfinite(value) & (value >= np.asarray(low)) & (value <= np.asarray(high))).all():
+        if not (np.isfinite(value) & (value >= low) & (value <= high)).all():
             raise self.refusal(key, "finite and within its bounds")
         return value
 
@@ -140,7 +140,7 @@ class Learner:
         self._load(copy.deepcopy(state))
 
     def _state(self) -> dict[str, Any]:
-        return {self.kind: self.name, **self._saved_settings(), **self._everything()}
+        return {self.kind: self.name, **self._saved_settings(), **self._memory()}
 
     def _load(self, state: Mapping[str, Any]) -> None:
         found = state.get(self.kind) if isinstance(state, Mapping) else None
@@ -170,9 +170,6 @@ class Learner:
         """Return the settings by name that a saved state must share."""
         return {field.name: getattr(self, field.name) for field in fields(self) if field.init}  # type: ignore[arg-type]
 
-    def _everything(self) -> dict[str, Any]:
-        return self._memory()
-
     def _memory(self) -> dict[str, Any]:
         """Return what was learned, by name."""
         return {}
@@ -192,6 +189,6 @@ def _rows(rows: list[Any], low: Bounds, high: Bounds | float, refusal: ValueErro
     except ValueError as error:
         raise refusal from error
     shaped = found.dtype.kind in "fi" and found.shape == (len(rows), len(low))
-    if not shaped or not (np.isfinite(found) & (found >= np.array(low)) & (found <= np.array(high))).all():
+    if not shaped or not (np.isfinite(found) & (found >= low) & (found <= high)).all():
         raise refusal
     return found.astype(np.float64)

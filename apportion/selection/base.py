@@ -209,10 +209,10 @@ class Selector(Learner, ABC):
     def _settings(self) -> dict[str, Any]:
         return {key: value for key, value in super()._settings().items() if not isinstance(value, Predictor)}
 
-    def _everything(self) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any]:
         common = {"ids": list(self._ids), "seed": self._seed, "steps": self._steps}
         columns = {column.name: getattr(self, attribute) for attribute, column in self._columns.items()}
-        return common | columns | self._memory()
+        return super()._state() | common | columns
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +11,6 @@ from apportion.predictors.embeddings.embedders import Embeddings
 Rows = NDArray[np.int64]
 
 
-@dataclass
 class EmbeddingTable:
     """A table [Q, d], float32, with one row per distinct embedding; prompts with equal embeddings share a row.
 
@@ -24,10 +22,12 @@ class EmbeddingTable:
     ([0, 1], 2)
     """
 
-    _row: dict[str, int] = field(default_factory=dict)
-    _digests: dict[bytes, int] = field(default_factory=dict)
-    embeddings: Embeddings = field(default_factory=lambda: np.empty((0, 0), np.float32))
+    embeddings: Embeddings = np.empty((0, 0), np.float32)
     """The distinct embeddings [Q, d], which must not be written to."""
+
+    def __init__(self) -> None:
+        self._row: dict[str, int] = {}
+        self._digests: dict[bytes, int] = {}
 
     def __len__(self) -> int:
         return len(self._digests)

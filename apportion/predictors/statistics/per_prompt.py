@@ -5,8 +5,8 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from apportion.predictors.saved import LARGEST, SavedValues
-from apportion.types import Batch, Floats, Prompt, Rollout
+from apportion.predictors.saved import SavedValues
+from apportion.types import LARGEST_REWARD, Batch, Floats, Prompt, Rollout
 
 Value = TypeVar("Value")
 
@@ -115,7 +115,4 @@ def saved_range(saved: SavedValues) -> Range | None:
     """Return the range of a saved state, or None if no batch has set it. Raise ValueError for anything else."""
     if saved.values["range"] is None:
         return None
-    low, high = saved.row("range", (-LARGEST, 1.0))
-    if low > 0 or not high - low < LARGEST:
-        raise saved.refusal("range", "a range that holds 0 and 1")
-    return Range(low, high)
+    return Range(*saved.row("range", (-LARGEST_REWARD, 1.0), (0.0, LARGEST_REWARD)))
