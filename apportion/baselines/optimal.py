@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from apportion.baselines.base import Baseline
-from apportion.checks import check_choice, check_numbers
+from apportion.checks import check_choice, check_numbers, check_positive
 from apportion.predictors.saved import SavedValues
 from apportion.predictors.score_norms import score_norm
 from apportion.predictors.statistics.per_prompt import Range, saved_range, widened
@@ -69,6 +69,7 @@ class Optimal(Baseline):
 
     def __post_init__(self) -> None:
         check_numbers(self)
+        check_positive(self, "bandwidth")
         check_choice("scope", self.scope, get_args(Scope), "prompt is the default")
         if not 0 <= self.strength < float("inf"):
             raise ValueError(f"strength must be finite and at least 0 rollouts, got {self.strength}; 0 pools nothing")

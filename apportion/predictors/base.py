@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 from apportion.predictors.saved import Learner
@@ -52,7 +53,7 @@ class Predictor(Learner, ABC):
             embedder = settings["embedder"]  # by its model without the folder, or else by its function or class
             model = getattr(embedder, "model", None)
             name = getattr(embedder, "__qualname__", type(embedder).__qualname__)
-            settings["embedder"] = model.rstrip("/").rsplit("/", 1)[-1] if isinstance(model, str) else str(name)
+            settings["embedder"] = Path(model).name if isinstance(model, str) else str(name)
         return settings
 
 

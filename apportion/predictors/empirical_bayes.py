@@ -94,6 +94,7 @@ class EmpiricalBayes(Predictor):
 
     name: ClassVar[str] = "empirical_bayes"
     needs: ClassVar[Needs] = Needs()
+    reads_rates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -109,10 +110,6 @@ class EmpiricalBayes(Predictor):
     @property
     def reads_texts(self) -> bool:
         return self.embedder is not None
-
-    @property
-    def reads_rates(self) -> bool:
-        return True
 
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         """Read the rates of new ``prompts`` and embed them. The first ones that are embedded set the principal axes."""
@@ -178,7 +175,7 @@ class EmpiricalBayes(Predictor):
         if self._axes is None:
             centre = x[:LANDMARKS].mean(axis=0)
             _, sizes, axes = np.linalg.svd(x[:LANDMARKS] - centre, full_matrices=False)
-            self._axes = np.vstack([centre, axes[:AXES] / (np.linalg.norm(sizes) / len(sizes) ** 0.5 or 1.0)])
+            self._axes = np.vstack([centre, axes[:AXES] / ((sizes**2).mean() ** 0.5 or 1.0)])
             self._fit()
         return ((x - self._axes[0]) @ self._axes[1:].T).clip(-LARGEST_FEATURE, LARGEST_FEATURE)
 
@@ -200,7 +197,7 @@ class EmpiricalBayes(Predictor):
         again = own[:, TRIALS] > 0
         (means, strengths), (_, r, n), y = self._believe(own[again]), self._read(own[again]), shares[again]
         trials = trials[again] / self._dispersion
-        if (shares == 0).all() or (shares == 1).all():
+        if shares.max() == 0 or shares.min() == 1:
             chance = log_likelihood(means, np.minimum(strengths, OWN_STRENGTH), y * trials, trials).sum()
             if chance < IMPLAUSIBLE and self._outage < PATIENCE:
                 self._outage += 1

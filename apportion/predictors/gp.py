@@ -41,7 +41,7 @@ Note: one rollout has no sample variance. A prompt with fewer than two rewards i
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -50,15 +50,51 @@ import numpy as np
 from apportion.checks import check_least, check_numbers, check_positive
 from apportion.predictors.base import Predictor, check_discount
 from apportion.predictors.embeddings import Embedder, SentenceTransformerEmbedder, embed
+from apportion.predictors.embeddings.embedders import Embeddings
 from apportion.predictors.embeddings.table import EmbeddingTable, Rows
-from apportion.predictors.kernels.rbf import MEDIAN_SAMPLE, SMALLEST_BANDWIDTH, median_distance, rbf_blocks
 from apportion.predictors.saved import SavedValues
 from apportion.predictors.statistics.beta_binomial import LARGEST_LOGIT, expit, logit
 from apportion.predictors.statistics.per_prompt import Range, observations, rewards, saved_range
 from apportion.types import Batch, Belief, Floats, Needs, Prompt
 
+BLOCK_CELLS = 2**20
+"""Numbers in the rows of x and of K of a block: 8 MiB."""
+MEDIAN_SAMPLE = 2048
+SMALLEST_BANDWIDTH = float(np.finfo(np.float64).tiny)
 SMALLEST_NOISE = 1e-10
 SOFTPLUS_OF_0 = math.log(2)
+
+
+def rbf_blocks(x: Floats | Embeddings, centres: Floats | Embeddings, bandwidth: float) -> Iterator[Floats]:
+    """Yield K(x, centres) [Q, B] in blocks of rows.
+
+    K(a, b) = exp(-|a - b|^2 / (2 h^2)), where h is the bandwidth. ``x`` is [Q, d] and ``centres`` [B, d], B at least 1,
+    of any float type. The arithmetic is float64, because weights of either sign and up to 1 / noise cancel in sums over
+    K. Coordinates are relative to the mean of the centres, which keeps the digits of small distances.
+
+    >>> [k.round(3).tolist() for k in rbf_blocks(np.array([[0.0], [1.0]]), np.array([[0.0]]), bandwidth=1.0)]
+    [[[1.0], [0.607]]]
+    """
+    origin = centres.mean(axis=0, dtype=np.float64)
+    b = (centres - origin) / bandwidth
+    step = max(1, BLOCK_CELLS // sum(centres.shape))
+    for start in range(0, len(x), step):
+        a = (x[start : start + step] - origin) / bandwidth
+        lengths = np.einsum("rd,rd->r", a, a)[:, None] + np.einsum("bd,bd->b", b, b)
+        yield np.exp(np.minimum(a @ b.T - 0.5 * lengths, 0.0))  # rounding can leave more than 0
+
+
+def median_distance(x: Floats | Embeddings) -> float:
+    """Return the median distance over pairs of rows of ``x`` [n, d]; 1.0 if there is no pair or the median is 0.
+
+    The distance is Euclidean. Takes O(n^2) time and memory.
+
+    >>> median_distance(np.array([[0.0], [3.0], [8.0]])), median_distance(np.zeros((3, 1)))
+    (5.0, 1.0)
+    """
+    from scipy.spatial.distance import pdist  # noqa: PLC0415 - slow to import
+
+    return float(np.median(pdist(x))) or 1.0 if len(x) > 1 else 1.0
 
 
 @dataclass
@@ -103,17 +139,17 @@ class LatentProcess(Predictor):
         x, h = self._table.embeddings, self._fix_bandwidth()
         x_batch = x[rows]
         k_batch = np.concatenate([*rbf_blocks(x_batch, x_batch, h)])
-        k_batch.flat[:: len(rows) + 1] = 1.0 + self.noise
+        np.fill_diagonal(k_batch, 1.0 + self.noise)
         w = np.linalg.solve(k_batch, g - self._mean[rows])
-        self._mean = self._mean + np.concatenate([k @ w for k in rbf_blocks(x, x_batch, h)])
+        self._mean += np.concatenate([k @ w for k in rbf_blocks(x, x_batch, h)])
         self._mean[rows] = g
         self._weights[rows] += w
 
     def _join(self, prompts: Sequence[Prompt]) -> Rows:
         """Return the table rows [P] of ``prompts``; new prompts are embedded and get m from the kernel expansion."""
-        unknown = list({prompt.id: prompt for prompt in prompts if prompt.id not in self._table}.values())
+        unknown = {prompt.id: prompt for prompt in prompts if prompt.id not in self._table}
         if unknown:
-            self._table.add([prompt.id for prompt in unknown], embed(self.embedder, unknown))
+            self._table.add(list(unknown), embed(self.embedder, list(unknown.values())))
             joined = np.arange(len(self._mean), len(self._table))
             self._weights = np.append(self._weights, np.zeros(len(joined)))
             self._mean = np.append(self._mean, self._expand(joined))
@@ -297,8 +333,8 @@ class GradedGaussianProcess(LatentProcess):
         return self._variances / self._observed / SOFTPLUS_OF_0 if self._variances else 1.0
 
     def _memory(self) -> dict[str, Any]:
-        learned = {"variances": self._variances, "observed": self._observed}
-        return super()._memory() | learned | {"range": self._range and list(self._range)}
+        limits = self._range and list(self._range)
+        return super()._memory() | {"variances": self._variances, "observed": self._observed, "range": limits}
 
     def _restore(self, saved: SavedValues) -> None:
         variances, observed = saved.number("variances", low=0), saved.number("observed", low=0)

@@ -63,7 +63,7 @@ class MeanLengths:
         return {
             "settings": asdict(self),
             "seen": dict(self._seen.by_id),
-            "overall": tuple(self._overall.tolist()),
+            "overall": self._overall.tolist(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -51,10 +51,8 @@ class SavedValues:
 
     def number(self, key: str, low: float = -INFINITY) -> float:
         """Return a finite number that is at least ``low``."""
-        value = self.values[key]
-        if type(value) not in (int, float, np.float64) or not max(low, -LARGEST) <= value <= LARGEST:
-            raise self.refusal(key, "a finite number" if low == -INFINITY else f"a finite number of at least {low:g}")
-        return float(value)
+        wanted = "a finite number" if low == -INFINITY else f"a finite number of at least {low:g}"
+        return float(_rows([[self.values[key]]], (low,), INFINITY, self.refusal(key, wanted))[0, 0])
 
     def array(
         self,
@@ -80,11 +78,9 @@ class SavedValues:
 
     def by_prompt(self, key: str, low: Bounds, high: Bounds | float = INFINITY) -> dict[str, NDArray[np.float64]]:
         """Return finite numbers by prompt id: as many for each as ``low`` has, from its entry there to ``high``'s."""
-        value = self.values[key]
+        by_id = self.state(key)
         wanted = f"{len(low)} finite numbers by prompt id, at least {', '.join(f'{each:g}' for each in low)}"
-        if not isinstance(value, Mapping) or not all(type(id) is str for id in value):
-            raise self.refusal(key, wanted)
-        return dict(zip(value, _rows(list(value.values()), low, high, self.refusal(key, wanted)), strict=True))
+        return dict(zip(by_id, _rows(list(by_id.values()), low, high, self.refusal(key, wanted)), strict=True))
 
     def row(self, key: str, low: Bounds, high: Bounds | float = INFINITY) -> list[float]:
         """Return as many finite numbers as ``low`` has, each from its entry there to that of ``high``."""

@@ -96,7 +96,7 @@ class ScoreMoments(Predictor):
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        check_positive(self, "prior_alpha", "prior_beta", "strength")
+        check_positive(self, "prior_alpha", "prior_beta", "strength", "bandwidth")
         check_choice("baseline", self.baseline, get_args(HistoryBaseline), "name the one that the estimator subtracts")
         self._sums = PooledSums(4, self.discount, self.bandwidth, self.pool_discount)
 
@@ -125,7 +125,7 @@ class ScoreMoments(Predictor):
             self._sums.add(seen, alpha / (alpha + beta))
 
     def _counts(self, own: Floats) -> tuple[Floats, Floats]:
-        return self.prior_alpha + own[:, 0], self.prior_beta + own[:, 2]
+        return (own[:, ::2] + (self.prior_alpha, self.prior_beta)).T
 
     def _memory(self) -> dict[str, Any]:
         return self._sums.memory()

@@ -63,8 +63,6 @@ class PooledSums:
     """
 
     def __init__(self, columns: int, discount: float, bandwidth: float, pool_discount: float) -> None:
-        if not 0 < bandwidth < float("inf"):
-            raise ValueError(f"bandwidth must be finite and above 0 in log-odds, got {bandwidth}; 1 is usual")
         check_discount(pool_discount, called="pool_discount")
         self.bandwidth, self.pool_discount = bandwidth, pool_discount
         self.own, self.pool = DiscountedSums(columns, discount), np.zeros((NODES, columns))

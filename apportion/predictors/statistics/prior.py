@@ -83,5 +83,5 @@ class Prior(NamedTuple):
     def means(self, x: Floats, r: Floats, n: Floats) -> Floats:
         """Return the mean of each prompt's prior, [P], within [0.01, 0.99]; its own rewards are left out."""
         m, v, u = self.at(x, n)
-        h = np.minimum(u * v * np.einsum("pf,pf->p", x @ self.covariance, x), MOST_LEVERAGE)
+        h = np.minimum(u * v * (x @ self.covariance * x).sum(1), MOST_LEVERAGE)
         return expit(np.clip(logit(m) - h * (r - m) / ((1 - h) * v), -FURTHEST, FURTHEST))

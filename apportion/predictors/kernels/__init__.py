@@ -1,1 +1,0 @@
-"""Gaussian-process regression on prompt embeddings with the RBF kernel."""
