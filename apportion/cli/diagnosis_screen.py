@@ -74,7 +74,8 @@ def _wasted(found: Scalars) -> str:
     if not kinds and reward is not None and reward[1].min() >= 0 and reward[1].max() <= 1:
         share, mean = (end, Series(*reward).end) if moved else (dead.values.mean(), reward[1].mean())
         low, high = max(0.0, mean + share - 1), min(share, mean)
-        kinds = [f"if rewards are 0 or 1, {low:.0%} to {high:.0%} are all right, the others all wrong"]
+        wrong = f"{share - high:.0%} to {share - low:.0%} all wrong"
+        kinds = [f"if rewards are 0 or 1, {low:.0%} to {high:.0%} all right, {wrong}"]
     said = f" ({'at the end ' * (moved and bool(known))}{', '.join(kinds)})" if kinds else ""
     return f"Wasted: {told} of the groups were dead: zero variance{said}. Means over {len(dead.steps):,} steps."
 

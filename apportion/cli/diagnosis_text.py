@@ -10,7 +10,7 @@ from apportion.diagnosis.advice import LEAST_SAVING, AdviceList
 from apportion.diagnosis.beliefs import VISITS, Foresight, ForesightCell
 from apportion.diagnosis.bias import RuleBias
 from apportion.diagnosis.drift import RateDrift
-from apportion.diagnosis.statements import health_statements, span, waste_statement
+from apportion.diagnosis.statements import as_read, health_statements, span, waste_statement
 from apportion.diagnosis.waste import DEAD, KINDS, UNREWARDED, GroupTally
 from apportion.presets import ADVICE
 from apportion.records.importing import NO_STEP
@@ -28,15 +28,16 @@ CHANGES = (
 
 def diagnosis_text(found: Diagnosis) -> str:
     """Return the diagnosis as a text of sections."""
+    read = as_read(found.doubts)
     sections = [
         [told_head(found)],
         doubt_lines(found.doubts),
         [_wrapped(each, "   ") for each in health_statements(found.health)],
         ["Advice", *_advice(found.advice)],
-        ["Dead groups", *_waste(found)],
-        ["Coverage", _wrapped(_coverage(found))],
-        ["Drift", _wrapped(_drift(found.drift))],
-        ["Foresight", *_foresight(found.foresight)],
+        [f"Dead groups{read}", *_waste(found)],
+        [f"Coverage{read}", _wrapped(_coverage(found))],
+        [f"Drift{read}", _wrapped(_drift(found.drift))],
+        [f"Foresight{read}", *_foresight(found.foresight)],
         ["Bias of the rule", *_bias(found.bias)] if found.bias else [],
         ["What to change", *_changes(found.advice)] if found.advice.recommended else [],
     ]

@@ -13,6 +13,7 @@ from apportion.answers import AnswerFunctionError
 from apportion.cli.errors import usage_errors
 from apportion.cli.lines import doubt_lines, wrapped
 from apportion.cli.options import AsJson, Columns, Rewards, command_of, read_run, several
+from apportion.diagnosis.statements import as_read
 from apportion.engines.outcomes import are_verdicts
 from apportion.evaluation import Evaluation, Rollouts, Score, evaluate
 from apportion.questions import read_questions
@@ -131,10 +132,10 @@ def _lines(found: Rollouts, scores: Evaluation) -> Iterator[str]:
     yield from doubt_lines(found.doubts)
     mean = scores.mean
     if not scores.at:
-        yield f"mean@k {_cell(mean, '.4g')}"
+        yield f"mean@k{as_read(found.doubts)} {_cell(mean, '.4g')}"
         yield from wrapped(GRADED)
         return
-    yield f"mean@k {_cell(mean)} for every k"
+    yield f"mean@k{as_read(found.doubts)} {_cell(mean)} for every k"
     rows = [
         [f"{at.k:,}", f"{at.problems:,} of {scores.problems:,}", _cell(at.passed), _cell(at.majority)]
         for at in scores.at

@@ -17,6 +17,8 @@ MOST_REMEDIES = 3
 """Signs that are told with what to do."""
 HARMLESS = ("read as:", "columns not read:")
 """How doubts begin that change no figure."""
+SPOILT = "no figure here is that of the run"
+"""What doubts say if the rows are not the rollouts of the run."""
 COURSE = 0.2
 """The change of the share of dead groups from which on it is told as a course and not as a mean."""
 
@@ -43,15 +45,19 @@ def health_statements(found: RunHealth, full: bool = True) -> list[str]:
     return lines + [f"UNCLEAR from step {each.onset} ({each.kind}): {each.evidence}." for each in found.unclear]
 
 
-def as_read(doubts: Sequence[str]) -> str:
-    """Return what is said of each figure if one of ``doubts`` may change it."""
-    return ", as read (see ?)" if any(not doubt.startswith(HARMLESS) for doubt in doubts) else ""
+def as_read(doubts: Sequence[str], where: str = "?") -> str:
+    """Return what is said of each figure if one of ``doubts``, which are told ``where``, may change it."""
+    if SPOILT in " ".join(doubts):
+        return f", but not of the run (see {where})"
+    return "" if all(doubt.startswith(HARMLESS) for doubt in doubts) else f", as read (see {where})"
 
 
 def waste_statement(found: Waste, doubts: Sequence[str] = ()) -> str:
     """Return the share of dead groups, of which kinds they are, and how it moved over the run."""
     if not found.compared:
         return "Wasted: no group has two rewards or more, so nothing can be compared."
+    if SPOILT in " ".join(doubts):
+        return f"Wasted: unknown, because {SPOILT} (see ?)."
     whole, first, last = found.whole, found.over_time[0], found.over_time[-1]
     kinds = [f"{share(whole.groups[kind] / whole.compared)} {KINDS[kind]}" for kind in DEAD if whole.groups[kind]]
     noise = 1.5 * math.sqrt(sum(1 / max(1, each.compared) for each in (first, last)))

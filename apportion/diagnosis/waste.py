@@ -82,15 +82,15 @@ class _GroupColumns(NamedTuple):
 
 
 def _columns(record: RunRecord) -> _GroupColumns:
-    sizes, missing = np.diff(record.first).astype(np.float64), np.isnan(record.tokens)
-    if missing.all():
-        return _GroupColumns(kinds_of(record), sizes, np.zeros(len(sizes)), sizes)
-    return _GroupColumns(kinds_of(record), sizes, record.sums(np.nan_to_num(record.tokens)), record.sums(missing))
+    tokens, missing = record.sums(np.nan_to_num(record.tokens)), record.sums(np.isnan(record.tokens))
+    return _GroupColumns(kinds_of(record), np.diff(record.first).astype(np.float64), tokens, missing)
 
 
 def kinds_of(record: RunRecord) -> Counts:
-    """Return the kind of each group, [N], a place in ``KINDS``."""
-    equal = np.where(record.extremes[1] == 1, ALL_RIGHT, ALL_WRONG) if record.binary else EQUAL
+    """Return the kind of each group, [N], a place in ``KINDS``. Of rewards within 0 and 1, 1 is right and 0 wrong."""
+    least, largest = record.extremes
+    within = least.min(initial=0) >= 0 and largest.max(initial=1) <= 1
+    equal = np.select([within & (largest == 1), within & (largest == 0)], [ALL_RIGHT, ALL_WRONG], EQUAL)
     return np.select([record.trials == 0, record.trials == 1, record.mixed], [UNREWARDED, SINGLE, MIXED], equal)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from apportion.diagnosis.advice import AdviceList, advice_of
 from apportion.diagnosis.health import RunHealth, health_of
+from apportion.diagnosis.statements import as_read
 from apportion.diagnosis.waste import KINDS, kinds_of, waste_of
 from apportion.records import RunRecord
 from apportion.replay.intervals import Spanned
@@ -84,6 +85,7 @@ class RunProfile:
         wasted: prompts with the most rollouts in dead groups.
         binary: whether rewards are 0 and 1, so that their mean is a success rate.
         health: signs that the run is sick; None if it was not looked at.
+        read: what is said of its figures if a doubt may change them, as ``as_read`` says it.
         notes: what is unknown, in sentences.
         style: its place on the page, which decides how it is drawn.
     """
@@ -104,6 +106,7 @@ class RunProfile:
     wasted: tuple[WastedPrompt, ...] = ()
     binary: bool = True
     health: RunHealth | None = None
+    read: str = ""
     notes: tuple[str, ...] = ()
     style: int = 0
 
@@ -127,6 +130,7 @@ def profile_of(record: RunRecord, name: str, advice: bool = False, replayed: Rep
         name=name,
         source=record.source,
         totals=_totals(record, ends),
+        read=as_read(record.doubts, "the notes"),
         success=_success(record, stretch, count, middles),
         shares=not ((record.reward < 0) | (record.reward > 1)).any(),
         dead={

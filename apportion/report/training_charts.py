@@ -93,7 +93,7 @@ def summary_of(run: RunProfile) -> str:
     else:
         dead, low, high = (100 * each for each in totals.dead)
         text = f"{dead:.0f} of 100 {totals.unit} were {'in dead groups' if totals.unit == 'rollouts' else 'dead'}"
-        text += f" (95% interval {low:.0f} to {high:.0f})" if np.isfinite(low) else ""
+        text += run.read + (f" (95% interval {low:.0f} to {high:.0f})" if np.isfinite(low) else "")
         parts = [f"{100 * share:.0f} {kind}" for kind, share in totals.dead_kinds.items() if share]
         text += f": {', '.join(parts)}" if parts else ""
         if totals.dead_tokens is not None and np.isfinite(totals.dead_tokens):
