@@ -61,7 +61,10 @@ def test_recorded_answers_have_the_figures_of_a_hand(recorded):
     assert means(found, "passed") == pytest.approx([1 / 4, 5 / 12, 1])
     assert means(found, "majority") == pytest.approx([1 / 4, 1 / 2 * 2 / 6, 1])  # 7 leads in 7 9 and 7 7
     text = said(recorded, "--k", "1,4")
-    assert "6 rollouts of 2 problems, 2 to 4 of each" in text and "mean@k 25.0% (0.0% to 50.0%) for every k" in text
+    assert (
+        "6 rollouts of 2 problems, 2 to 4 of each" in text
+        and "as read (see ?) 25.0% (0.0% to 50.0%) for every k" in text
+    )
     assert "4 1 of 2 100.0% 100.0% in brackets" in text and found["at"][2]["passed"]["low"] is None
 
 

@@ -10,6 +10,7 @@ import pytest
 from apportion.diagnosis.bias import COSINES, FIXED, RATES, RATIOS, UNBIASED, bias_of
 from apportion.diagnosis.coverage import coverage_of
 from apportion.diagnosis.drift import drift_of
+from apportion.diagnosis.statements import as_read, waste_statement
 from apportion.diagnosis.walks import vip_variances
 from apportion.diagnosis.waste import KINDS, kinds_of, waste_of
 from tests.diagnosis.builders import record_of, run_of
@@ -22,6 +23,22 @@ def test_every_kind_of_group_is_told_apart():
     assert [KINDS[kind] for kind in kinds_of(record)] == ["all right", "all wrong", "mixed", "single", "without reward"]
     graded = record_of([[0.1, 0.1, 0.1], [0.1, 0.2, 0.1]])
     assert [KINDS[kind] for kind in kinds_of(graded)] == ["equal", "mixed"]
+
+
+def test_groups_of_graded_rewards_within_0_and_1_are_all_right_or_all_wrong_at_the_ends():
+    rewards = np.array([[1, 1], [0, 0], [0.4, 0.4], [0.4, 1]])
+    assert [KINDS[kind] for kind in kinds_of(record_of(rewards))] == ["all right", "all wrong", "equal", "mixed"]
+    for other in (rewards + 1, rewards - 1):  # of which nobody knows what is right
+        assert [KINDS[kind] for kind in kinds_of(record_of(other))] == ["equal", "equal", "equal", "mixed"]
+
+
+def test_no_share_is_told_where_no_figure_is_that_of_the_run():
+    waste = waste_of(record_of([[1, 1], [0, 1]]))
+    selected = "a column holds 8 values: a selection of the rollouts, and no figure here is that of the run"
+    assert waste_statement(waste, [selected]).startswith("Wasted: unknown, because no figure here is that of the run")
+    assert waste_statement(waste, ["ids have several texts"]).startswith("Wasted, as read (see ?): 50%")
+    assert waste_statement(waste, ["read as: reward=score"]).startswith("Wasted: 50%")
+    assert as_read([selected], "the notes") == ", but not of the run (see the notes)"
 
 
 def test_a_group_without_rollouts_is_one_without_reward():
