@@ -30,13 +30,13 @@ TAIL = 200_000
 
 _BAR, _OF = "[|｜]?", "[_▁ ](?:of[_▁])?"
 TAG = re.compile(
-    rf"[<\[◁]{_BAR}(?P<close>/|end{_OF})?(?:(?:begin|start){_OF})?(?:[a-z]+:)?"
+    rf"(?=[<\[◁][^<]|[ah])(?:[<\[◁]{_BAR}(?P<close>/|end{_OF})?(?:(?:begin|start){_OF})?(?:[a-z]+:)?"
     rf"(?P<name>think(?:ing)?|thoughts?|reason(?:ing)?){_BAR}[>\]▷]"
     r"|<(?P<shut>/)?(?:\w{1,16}_)?(?P<kind>reflection|scratchpad|analysis|monologue|thoughts)>"
     r"|(?P<open><\|channel\|>\s?(?:analysis|commentary)|<\|channel>|<unused94>|<\|inner_prefix\|>"
     r"|\Aanalysis(?=[A-Z])|\Ahere(?:'s| is) my thought process:)"
     r"|(?P<final><\|channel\|>\s?final[^<]{0,20}(?:<\|constrain\|>\w{1,9})?<\|message\|>|<channel\|>|<unused95>"
-    r"|<\|inner_suffix\|>|assistantfinal|^here(?:'s| is) my response:)",
+    r"|<\|inner_suffix\|>|assistantfinal|^here(?:'s| is) my response:))",
     re.IGNORECASE | re.MULTILINE,
 )
 """What opens and closes reasoning: tags as in <think>, [THINK], ◁think▷, <seed:think>, <|START_THINKING|>, the channels
@@ -58,20 +58,21 @@ BOX = re.compile(
 )
 """A box by any of its names, also where JSON has read its backslash as a control character, or dropped it."""
 BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped brace belongs to the answer
-BETWEEN_BOXES = re.compile(r"[\s$,;&]*(?:\\text\{)?\s*(?:and|or)?\s*\}?[\s$]*(?:\\(?:q?quad|[,;])\s*)*")
+BETWEEN_BOXES = re.compile(r"[\s$,;&]*+(?:\\text\{)?\s*+(?:and|or)?\s*+\}?[\s$]*+(?:\\(?:q?quad|[,;])\s*+)*+")
 
 _TONGUES = (
     r"(?:la\ )?(?:r[ée]ponse|respuesta|risposta)(?:\ final[e]?)?|(?:a\ )?resposta(?:\ final)?|(?:die\ )?antwort|ответ"
 )
 STATEMENT = re.compile(
+    r"(?=[alrdо])(?:"  # most characters begin no alternative, and fail at once
     r"(?P<prose>\banswers?\b[*_]{0,3}(?:\s(?:to|of|for)\s[^.:\n]{1,60}?)?\s(?:is|are|(?:would|must|will|should)\ be)\b"
     r"(?:\s(?:therefore|simply|then|thus|indeed|hence|just|exactly)\b)?"
     rf"|(?<!\w)(?:{_TONGUES})\s(?:est|es|è|é|ist|lautet)(?!\w))"
-    rf"|(?P<label>(?:\banswers?\b|(?<!\w)(?:{_TONGUES}))[*_]{{0,3}}\s?[:=：]"
-    r"|(?:答案|答え|정답|답)[*_]{0,3}\s?(?:(?:应该|应当|应)?[是为]|[:：は은])\s?)"
-    r"|(?P<heading>^[#*_>\ ]{0,8}(?:the\ )?(?:final\ )?answer[*_\ ]{0,4}$)"
-    r"|(?P<hashes>^\#{4}(?!\#)(?!\ *(?:\d+[.)]\ |[^\n]*:)))"  # other lines with #### are headings
-    r"|(?P<tag><(?:final_)?answer>|<\|begin_of_box\|>)"
+    rf"|(?P<label>(?:\banswers?\b|(?<!\w)(?:{_TONGUES}))[*_]{{0,3}}\s?[:=：]))"
+    r"|(?:(?:答案|答え|정답|답)[*_]{0,3}\s?(?:(?:应该|应当|应)?[是为]|[:：は은])\s?)"
+    r"|^(?:(?P<heading>[#*_>\ ]{0,8}(?:the\ )?(?:final\ )?answer[*_\ ]{0,4}$)"
+    r"|(?P<hashes>\#{4}(?!\#)(?!\ *(?:\d+[.)]\ |[^\n]*:))))"  # other lines with #### are headings
+    r"|(?P<tag><(?:(?:final_)?answer>|\|begin_of_box\|>))"
     r"|(?P<json>[\"'](?:final[_\ ]?)?answer[\"']\s{0,4}:)",
     re.IGNORECASE | re.MULTILINE | re.VERBOSE,
 )
@@ -95,7 +96,8 @@ GOES_ON = re.compile(r"[.]\s+[(]?(?:\d|[a-z](?!\w*(?:\s(?:is|are|was)|n't)\b))")
 TITLE = re.compile(r"\b(?:St|Dr|Mrs?|Ms|Mt|Ft|Prof|Sgt|Capt|Gen|Col|Lt|Rev|Sen|Rs|approx|vs)$")
 """Abbreviations that never end a sentence."""
 CLAUSE = re.compile(
-    r",?\s+(?:since|because|as|which|so|where|but|not|given|i\.e\.|that is|and (?:this|the|it|we|so|not)|if|when)\b",
+    r"(?<!\s),?\s++"
+    r"(?:since|because|as|which|so|where|but|not|given|i\.e\.|that is|and (?:this|the|it|we|so|not)|if|when)\b",
     re.IGNORECASE,
 )
 DEFINITE = re.compile(
@@ -105,8 +107,8 @@ DEFINITE = re.compile(
 """How an answer begins that is a number, a letter or LaTeX."""
 BOLD = re.compile(r"(?<![\w*])\*\*([^*]+)\*\*(?![\w*])")
 DELIMITERS = re.compile(r"\\\$|\$|(?<!\\)\\[()\[\]]")
-ENDS = re.compile("[\\s∎■□\u2600-\u27bf\ufe0f\U0001f300-\U0001faff]+$")
-"""Pictures and signs for the end of a proof."""
+BEFORE_SIGNS = re.compile("(?s:.*[^\\s∎■□\u2600-\u27bf\ufe0f\U0001f300-\U0001faff])")
+"""All before the pictures, or the signs for the end of a proof, at the end."""
 VALUE = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|(?!null\b)([-\w.]+|\[[^\[\]{}]*\]))""")
 ESCAPED = re.compile(r'\\(?:u([0-9A-Fa-f]{4})|([\\"/]))')
 """What JSON writes with a backslash. Its other letters are kept, because models write LaTeX with a single one."""
@@ -322,7 +324,9 @@ def _said(text: str, start: int, kind: str | None) -> str | None:
     rest, goes_on = text[start : start + LONGEST], len(text) > start + LONGEST
     if kind == "json":
         value = VALUE.match(rest)
-        return value and ESCAPED.sub(_unescaped, value[1] or value[2] or value[3] or "")
+        return value and ESCAPED.sub(
+            lambda found: found[2] or chr(int(found[1], 16)), value[1] or value[2] or value[3] or ""
+        )
     if kind == "tag":
         content, *closed = re.split(r"</|<\|end", rest, maxsplit=1)
         return content if closed else None
@@ -353,13 +357,9 @@ def _sentence_end(line: str) -> re.Match[str] | None:
 def _tidy(answer: str) -> str | None:
     """Return ``answer`` without ``$`` and without surrounding space, emphasis and punctuation; None if it is empty."""
     tidy = " ".join(DELIMITERS.sub("", answer).split()).lstrip(':;*`"“ ').rstrip('.,:;*`"”。\\ ')
-    tidy = ENDS.sub("", tidy) or tidy
+    tidy = signed[0] if (signed := BEFORE_SIGNS.match(tidy)) else tidy
     tidy = re.sub(r"(?:です|である|입니다|이다)$", "", tidy)
     return (tidy.strip("_") if tidy[:1] == tidy[-1:] == "_" else tidy) or None
-
-
-def _unescaped(found: re.Match[str]) -> str:
-    return found[2] or chr(int(found[1], 16))
 
 
 def _letter(statement: str, alone: bool = False) -> str | None:

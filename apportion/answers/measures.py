@@ -53,7 +53,12 @@ SCALES |= {"lakh": 10**5, "crore": 10**7, "dozen": 12}
 
 WORD = r"[A-Za-z]+(?:'[a-z]+)?"
 POWER = r"(?:\s?\^\s?\{?\s?-?[123]\s?\}?)?"
-PHRASE = rf"{WORD}\.?{POWER}(?:(?:\s?/\s?\(?|\s?\\cdot\s?|\s?-\s?|\s){WORD}\.?{POWER}\)?)*"
+BY = r"(?:\s?/\s?\(?|\s?\\cdot\s?|\s?-\s?|\s)"
+PHRASE = rf"{WORD}\.?{POWER}(?:{BY}{WORD}\.?{POWER}\)?)*"
+PART = rf"(?:{WORD}\.?|\\text\{{\s*{PHRASE}\s*\}}){POWER}"
+UNIT = rf"{PART}(?:{BY}{PART}\)?)*"
+RATIO = re.compile(rf"\s*\\frac\{{({UNIT})\}}\{{((?=\\text|[A-Za-z]{{2}}|[sh]\b){UNIT})\}}$")
+"""A fraction of units. One over a single letter is a unit only if that is s or h; all others are of variables."""
 FACTOR = re.compile(
     rf"(?P<over>/|\bper\b)|\\cdot|\bdegrees?\s+(?=[CcFf])|(?P<power>\b(?:sq|square|cu|cubic)\b)"
     rf"|(?P<word>{WORD})(?:[\s}}]*\^[\s{{]*(?P<to>-?\d))?|(?P<sign>\\?\$|[£€¥₹₩₱₽¢])"
@@ -64,9 +69,7 @@ CHINESE = re.compile(
 )
 """A unit in Chinese, or a word that counts things."""
 TRAILING = re.compile(
-    rf"(?P<number>.*[\d)}}\]!%])(?P<gap>\s*(?:/\s?(?=[A-Za-z]{{3}}))?)(?P<words>{PHRASE})"
-    rf"|(?P<head>.*[\w)}}\]!%])\s*\\text\{{\s*(?P<text>{PHRASE})\s*\}}{POWER}",
-    re.DOTALL,
+    rf"(?P<head>.*?(?:[\d)}}\]!%]|\w(?=\s*\\text)))(?P<gap>\s*(?:/\s?(?=[A-Za-z]{{3}}))?)(?P<unit>{UNIT})", re.DOTALL
 )
 CURRENCY = re.compile(
     r"(?P<sign>[-+]?)\s*(?:US|USD|Rs\.?|EUR|GBP)?\s*(?P<name>\\?\$|[£€¥₹₩₱₽]|USD|US|Rs\.?|EUR|GBP|INR|CNY|RMB|JPY|CAD|AUD)\s*(?=[-\d.])"
@@ -113,16 +116,14 @@ def without_unit(text: str) -> tuple[str, Measures]:
         kind = re.fullmatch(r"(.*)\^\\circ\s*([CF]?)", text)
         unit = f"{unit} {kind[2].lower() or 'degree' if kind else 'degree'}"
         text = kind[1] if kind else text.replace(r"^\circ", "")
-    found = TRAILING.fullmatch(text)
-    words = _words(found["text"] or found["words"]) if found else []
-    if (
-        found
-        and not any(NO_UNIT.fullmatch(word.lower()) for word in words)
-        and (found["text"] or _is_unit(words, found["gap"]))
-    ):
-        head = found["head"] or found["number"]
-        unit += " " + text[len(head) :].replace(r"\text", "")
-        text = head.strip()
+    if found := TRAILING.fullmatch(RATIO.sub(r" \1/(\2)", text)):
+        written = found["unit"].replace(r"\text", "").replace("'", "")
+        words = re.findall(WORD, written)
+        if not any(NO_UNIT.fullmatch(word.lower()) for word in words) and (
+            r"\text" in found["unit"] or _is_unit(words, found["gap"])
+        ):
+            unit += f" {found['gap']}{written}"
+            text = found["head"].strip()
     return text, _powers(unit)
 
 
@@ -146,10 +147,6 @@ def _powers(unit: str) -> Measures:
                 powers[each] += 0 if each in OF_KIND else power
             next_power = 1
     return frozenset(powers.items())
-
-
-def _words(phrase: str) -> list[str]:
-    return [word.replace("'", "") for word in re.findall(WORD, phrase)]
 
 
 def _is_unit(words: list[str], gap: str) -> bool:

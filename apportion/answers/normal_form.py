@@ -3,8 +3,12 @@ r"""What an answer says: a text in one spelling, and its value or its formula if
 Two answers are one only if all of both was read. So a formula holds only what the grammar of math-verify reads right.
 It takes words for products of letters ("no" would be "on") and two numbers side by side for a product. It drops the
 base of a number and the inner braces of a set. Answers with those are texts, which equal only the same text. It drops
-primes and takes dy/dx for 0, so derivatives become symbols. It takes ranges for differences, so "5-10" is a pair of
-numbers here; only 7-2 may be 5 too. Dates and formulas of chemistry are texts.
+primes and takes dy/dx for 0, so derivatives become symbols. Dates, telephone numbers and formulas of chemistry are
+texts.
+
+It takes ranges, scores and spans of years for differences. Here two numbers with a hyphen are a pair, and two pairs are
+equal if their numbers are. A pair that falls, as 7-2 or 4-3, may be its difference too, because a range rises. With a
+dash, with "to" or with a unit it is none.
 """
 
 import re
@@ -41,11 +45,11 @@ REPEATED = re.compile(
     r"|(?P<digit>\d)(?P=digit){2,}(?:\.\.\.|\\ldots\s?))"
 )
 NUMBER = re.compile(
-    r"(?P<sign>[-+]?)\s?(?P<digits>\d+\.?\d*|\.\d+)"
+    r"[-+]?\s?(?P<digits>\d+\.?\d*|\.\d+)"
     r"(?:[eE](?P<e>[-+]?\d+)|\s?(?:\\times|\\cdot|\*)\s?10\s?\^\s?\{?\s?(?P<ten>[-+]?\d+)\s?\}?)?"
 )
 FRACTION = re.compile(
-    r"(?P<sign>[-+]?)\s?(?:(?P<whole>\d+)\s?(?=\\frac))?(?:(\d+)\s?/\s?(\d+)|\\frac\{\s?(-?\d+)\s?\}\{\s?(-?\d+)\s?\})"
+    r"[-+]?\s?(?:(?P<whole>\d+)\s?(?=\\frac))?(?:(\d+)\s?/\s?(\d+)|\\frac\{\s?(-?\d+)\s?\}\{\s?(-?\d+)\s?\})"
 )
 ROUND = re.compile(r"^([-+]?\d*\.\d*)\((\d+)\)$")
 EXPONENT = re.compile(r"(?<![\w.}])(\d+\.?\d*|\.\d+)[eE]([-+]?\d+)(?![\w.])")
@@ -60,6 +64,8 @@ SPAN = re.compile(
     r"\s?(?:-|to|\\sim|\\text\{\s?to\s?\})\s?(?:\\?[$£€¥₹]|Rs\.?)?\s?(?P<high>\d+(?:\.\d+)?)(?P<unit>.*)"
 )
 """A range, a score or a span of years."""
+SEASON = re.compile(r"^(1[6-9]|20)(\d\d)-(\d\d)$")
+"""A span of years whose second one is written with two digits, as in 2020-21."""
 MONTHS = "janfebmaraprmayjunjulaugsepoctnovdec"
 _MONTH = rf"(?:{'|'.join(re.findall('...', MONTHS))})[a-z]*"
 DATE = re.compile(
@@ -77,7 +83,7 @@ PRODUCT = re.compile(rf"{VARIABLES.pattern}|(?=\w{{2,3}}$)[^\W\daeiou_]*a[^\W\da
 NEIGHBOURS = re.compile(r"[A-Za-z]|[abcd]{2}|[u-z]{2,4}|[kmn]{2,3}|[p-t]{2,4}")
 """Letters that are a product also if nothing but letters is there. All other letters alone are words."""
 NOT_READ = re.compile(
-    r"\\(?:text|angle|triangle|overline|ldots|equiv)|\d{4}-\d\d-\d\d|\d/\d+/\d|(?<![\w.])0[xXbBoO]\w|\d\s+[\d.]"
+    r"\\(?:text|angle|triangle|overline|ldots|equiv)|^\d+-\d+-\d|\d/\d+/\d|(?<![\w.])0[xXbBoO]\w|\d\s+[\d.]"
     r"|\d\s+[A-Za-z]{2,}\s+\d|[\d)}]\s*_|\d:\d\d(?!\d)|:[^:]*:|\.\d+\.|\\\{(?:[^\\:]|\\[^{}])*(?::|\\\{)"
     r"|\\frac\{(?:d|\\partial)\}|[$\"'?@~`]|[^\x00-\x7f]"
 )
@@ -125,7 +131,7 @@ def normal_form(answer: str) -> Form:
     formula = re.sub(r"\\text|[{}_\s]", "", written)
     if CHEMISTRY.fullmatch(formula):
         return Form(formula)
-    if (found := SPAN.fullmatch(written)) and (span := _span(found, "–" in answer)):
+    if (found := SPAN.fullmatch(SEASON.sub(r"\1\2-\1\3", written))) and (span := _span(found, answer)):
         return span
     if letter := CHOICE.fullmatch(text):
         return Form(letter[1].casefold(), letter[1].casefold())
@@ -151,16 +157,16 @@ def is_formula(text: str) -> bool:
     return all(product.fullmatch(run[0]) and run[0] not in NAMES for run in LETTERS.finditer(plain))
 
 
-def _span(found: re.Match[str], is_range: bool) -> Form | None:
-    """Return a range; None if what follows is no unit. One that falls may be a difference, unless it ``is_range``."""
+def _span(found: re.Match[str], answer: str) -> Form | None:
+    """Return a pair of numbers, with its difference if it may be one. Return None if what follows is no unit."""
     number, measures = without_unit(f"{found['money'] or ''}{found['high']}{found['unit']}")
     percent = PERCENT.fullmatch(number)
     if (percent["head"] if percent else number).strip() != found["high"]:
         return None
     low, high = Fraction(found["low"]), Fraction(found["high"])
     text = f"{low}-{high}{_unit_text(bool(percent), measures)}"
-    formula = "" if is_range or low < high else f"{found['low']}-{found['high']}"
-    return Form(text, formula, percent=bool(percent), measures=measures, span=(low, high))
+    falls = low > high and not found["unit"] and re.search("[-−]", answer)
+    return Form(text, text if falls else "", percent=bool(percent), measures=measures, span=(low, high))
 
 
 def _unit_text(percent: bool, measures: Measures) -> str:
@@ -281,15 +287,16 @@ def _as_fraction(found: re.Match[str]) -> str:
 
 def _value(text: str) -> tuple[Fraction | None, bool]:
     """Return the value of an integer, a decimal, a power of ten or a fraction, and whether it may be rounded."""
+    sign = -1 if text.startswith("-") else 1
     if found := NUMBER.fullmatch(text):
         power = int(found["e"] or found["ten"] or 0)
         if abs(power) > MOST_DIGITS:
             return None, False
         value = Fraction(found["digits"]) * Fraction(10) ** power
-        return -value if found["sign"] == "-" else value, "." in found["digits"]
+        return sign * value, "." in found["digits"]
     if found := FRACTION.fullmatch(text):
-        over, under = (int(digits) for digits in found.groups()[2:] if digits is not None)
+        over, under = (int(digits) for digits in found.groups()[1:] if digits is not None)
         if under:
             value = Fraction(over, under) + int(found["whole"] or 0)
-            return -value if found["sign"] == "-" else value, False
+            return sign * value, False
     return None, False

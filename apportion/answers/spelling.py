@@ -111,7 +111,7 @@ SYNONYMS = [
 ]
 NAMES = re.compile(
     r"(?<![\\A-Za-z])(?:(?P<infinity>inf(?:ini)?ty|inf)|"
-    r"(?P<name>sqrt|sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|log|ln|exp|pi|alpha|beta|gamma|theta|lambda|phi|omega))"
+    r"(?P<name>sqrt|sin|cos|tan|cot|sec(?!(?:\^\{?-?\d\}?)?\.?$)|csc|arcsin|arccos|arctan|log|ln|exp|pi|alpha|beta|gamma|theta|lambda|phi|omega))"
     r"(?![A-Za-z])"
 )
 WORDED = re.compile(r"[A-Za-z]{2}")
