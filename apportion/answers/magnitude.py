@@ -26,6 +26,8 @@ def too_large(text: str) -> bool:
     [True, True, True, True, True]
     >>> [too_large(text) for text in ("2^{1000}", "2^{2^{10}}", "x^{x^{9}}", "1000!", "10^{12}", "1^{10^{10}}")]
     [False, False, False, False, False, False]
+    >>> [too_large(text) for text in ("2^{10}3^{5}", "(2^{10})^{30}", "x^{9^{2}}", "20!", "x!", "^", "!")]
+    [False, False, False, False, False, False, False]
     """
     if not re.search(r"[\^!]|\*\*", text):
         return False

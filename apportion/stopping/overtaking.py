@@ -19,6 +19,7 @@ of stepping up from D = g - 1. So one probability takes R terms instead of R^2.
 
 from functools import lru_cache
 from itertools import product
+from math import perm
 
 import numpy as np
 
@@ -37,6 +38,10 @@ ANSWERS = np.array([0] * len(OPEN) + [k for k, _ in FEW])
 EXTRA = np.array([0] * len(OPEN) + [c for _, c in FEW])
 TOTAL = np.array([*OPEN, *(k * c for k, c in FEW)])
 """k, c and A of each hypothesis; k and c are 0 if it is open."""
+
+with np.errstate(divide="ignore"):
+    LOG_LABELS = np.log([[perm(k, d) for k, _ in FEW] for d in range(ANSWERS.max() + 2)])
+"""The log number of ways to label d distinct answers, k! / (k - d)!, for each few hypothesis; none if d > k."""
 
 
 def log_prior(few: float) -> Floats:
@@ -85,12 +90,9 @@ class Overtaking:
         log = prior + (self._log_gamma_total[:, :1] - self._log_gamma_total[:, samples]).T
         log[:, :opened] += distinct[:, None] * np.log(OPEN)
         few = np.flatnonzero(distinct <= ANSWERS.max())
-        log[distinct > ANSWERS.max(), opened:] = -np.inf
         table = self._log_gamma_one - self._log_gamma_one[:, :1]
         log[few] += table[:, votes[few]].sum(axis=-1).T[:, self._extra_of]
-        unseen = ANSWERS[opened:] - distinct[few, None]
-        labels = _log_gamma(ANSWERS[opened:] + 1) - _log_gamma(np.maximum(unseen, 0) + 1)
-        log[few, opened:] += np.where(unseen < 0, -np.inf, labels)
+        log[:, opened:] += LOG_LABELS[np.minimum(distinct, len(LOG_LABELS) - 1)]
         weights = np.exp(log - log.max(axis=1, keepdims=True))
         return weights / weights.sum(axis=1, keepdims=True)
 
@@ -102,7 +104,7 @@ class Overtaking:
         overtake.
         """
         found = np.empty((len(samples), HYPOTHESES))
-        for t in np.unique(samples).tolist():
+        for t in set(samples.tolist()):
             same = samples == t
             found[same] = self._after(t, leader[same], rival[same])
         return found

@@ -95,6 +95,8 @@ def _union_bound(votes: Counts, samples: Counts, max_samples: int, limit: Floats
     second = others.max(axis=1)
     risk = (weights * table.probabilities(samples, first, second)).sum(axis=1) * (second > 0)
     going = np.flatnonzero(risk <= limit)
+    if not going.size:
+        return risk
     width = int(second.max()) + 1
     row, column = np.nonzero(others[going])
     many = np.bincount(row * width + others[going[row], column], minlength=len(going) * width)
