@@ -94,10 +94,12 @@ class LineWriter:
     def __init__(self, path: Path, whole: int, what: str) -> None:
         self.path, self._what = path, what
         try:
-            self._file = path.open("ab", buffering=0)
+            self._file = path.open("a+b", buffering=0)
             self._file.truncate(whole)
-            if whole and _last_byte(path) != b"\n":
-                self._write(b"\n")
+            if whole:
+                self._file.seek(-1, os.SEEK_END)
+                if self._file.read(1) != b"\n":
+                    self._write(b"\n")
         except OSError as error:
             raise unwritable(path, error) from error
 
@@ -147,9 +149,3 @@ def remove_if_possible(path: Path) -> None:
 def unwritable(path: Path, error: OSError) -> JournalError:
     """Return the error for a file that cannot be opened for writing."""
     return JournalError(f"answers cannot be written to {path} ({error.strerror or error}); change the path")
-
-
-def _last_byte(path: Path) -> bytes:
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1)

@@ -105,7 +105,11 @@ def revote(
     """
     path = Path(path)
     if out is not None:
-        _check_new(Path(out), path)
+        check_path(Path(out))
+        if Path(out).exists():
+            raise JournalError(
+                f"the new answers to {path} must go to a new file, got {out}, which exists; name another"
+            )
     known = {question.id: question for question in questions or ()}
     setup, record = read_again(path, list(known.values()), **changes)
     check_golds([*known.values(), *(labels or {}).values()], setup)
@@ -159,12 +163,6 @@ def setup_of(path: Path, **changes: Any) -> Setup:
             )
     own |= changes.pop("rule_settings", {})
     return make_setup(**given | changes, rule_settings=own)
-
-
-def _check_new(out: Path, path: Path) -> None:
-    check_path(out)
-    if out.exists():
-        raise JournalError(f"the new answers to {path} must go to a new file, got {out}, which exists; name another")
 
 
 async def _count_all(
@@ -225,7 +223,9 @@ def kept_rollouts(
         **{each.id: each.golds for each in questions if each.golds},
         **{id: each.golds for id, each in (labels or {}).items()},
     }
-    arrived = {id: _arrived(record.samples.get(id, {})) for id in record.ids}
+    arrived = {
+        id: [sample for _, sample in sorted(record.samples.get(id, {}).items()) if sample.arrived] for id in record.ids
+    }
     chosen = {id: samples for id, samples in arrived.items() if samples and id in known}
     if not chosen:
         raise ValueError(
@@ -250,11 +250,6 @@ def kept_rollouts(
         failed=sum(len(samples) for samples in record.samples.values()) - sum(map(len, arrived.values())),
         doubts=(*_doubts(record, setup.voting), *left_out),
     )
-
-
-def _arrived(samples: Samples) -> list[Sample]:
-    """Return those that did not fail, in the order of their numbers."""
-    return [samples[number] for number in sorted(samples) if samples[number].arrived]
 
 
 async def _judged(

@@ -98,8 +98,9 @@ def check_labels(labels: Mapping[str, Question], asked: Mapping[str, str]) -> No
     for label in known:
         if label.prompt != label.id and prompt_hash(label.prompt) != asked[label.id]:
             raise ValueError(
-                f"a label must be of the question with its id, got another text for {shown(label.id)}; correct the "
-                "ids, or leave the texts out if the ids are right"
+                f"a label must be of the question with its id, got another text for {shown(label.id)}: "
+                f"{shown(label.prompt)}; correct the ids, or write the texts as the questions have them, or leave "
+                "them out if the ids are right"
             )
 
 
