@@ -135,7 +135,7 @@ class EmpiricalBayes(Predictor):
         prompts = [each.prompt for each in seen]
         own, (trials, means, squares, graded) = self._join(prompts), np.array([each[1:] for each in seen]).T
         self._graded |= bool(graded.any() or (self._seen and limits != self._range))
-        self._range = low, high = limits
+        self._range = low, high = limits or self._range
         if not self._follow(own, trials, (means - low) / (high - low)):
             return
         ids = [prompt.id for prompt in prompts]

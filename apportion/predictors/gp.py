@@ -313,7 +313,8 @@ class GradedGaussianProcess(LatentProcess):
 
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
         variance = self._scale * softplus(np.maximum(self._latent(prompts), -LARGEST_LOGIT))
-        return Belief(*np.ones((2, len(prompts))), variance)
+        ones = np.ones(len(prompts))
+        return Belief(ones, ones, variance)
 
     def update(self, batch: Batch) -> None:
         """Update S, then run Algorithm 1 once."""

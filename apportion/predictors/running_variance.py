@@ -69,7 +69,8 @@ class RunningVariance(Predictor):
         pooled = float((known_squares / known_freedom).mean()) if known_squares.size else BEFORE_THE_FIRST
         squares, freedom = self._spreads.of(prompt.id for prompt in prompts).T
         variance = (self.strength * pooled + squares) / (self.strength + freedom)
-        return Belief(*np.ones((2, len(prompts))), variance)
+        ones = np.ones(len(prompts))
+        return Belief(ones, ones, variance)
 
     def update(self, batch: Batch) -> None:
         seen, self._range = rewards(batch, self._range)

@@ -125,7 +125,7 @@ class ScoreMoments(Predictor):
             self._sums.add(seen, alpha / (alpha + beta))
 
     def _counts(self, own: Floats) -> tuple[Floats, Floats]:
-        return (own[:, ::2] + (self.prior_alpha, self.prior_beta)).T
+        return self.prior_alpha + own[:, 0], self.prior_beta + own[:, 2]
 
     def _memory(self) -> dict[str, Any]:
         return self._sums.memory()

@@ -213,5 +213,5 @@ def _cache_name(model: str) -> str:
         identity = f"{folder.resolve()}\0{changed}"
     else:
         identity = model.removeprefix("sentence-transformers/")
-    readable = re.sub(r"[^\w.-]+", "-", identity.split("\0")[0].rsplit("/", 1)[-1])
+    readable = re.sub(r"[^\w.-]+", "-", Path(model).name)
     return f"{readable}-{hashlib.blake2b(identity.encode(), digest_size=6).hexdigest()}"
