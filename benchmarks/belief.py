@@ -19,6 +19,7 @@ import tarfile
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -31,10 +32,12 @@ OLD = "d912fe06"
 ROOT = Path(__file__).parents[1]
 DATA = Path(__file__).with_name("data") / "grpo_run.npz"
 MISSING = 255
-SEEDS = (0,)
-SIZES = (4, 64)
+SEEDS = (0, 1, 2)
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+PROMPTS = (1_000, 100_000, 1_000_000)
 LATE, VISITS = 4, 8
 EASIER, HARD, GROUP = 64, 120, 16
+OUTAGE = 64
 RIGHT, WRONG = Rollout(True), Rollout(False)
 
 
@@ -42,14 +45,13 @@ def expit(latent):
     return 1 / (1 + np.exp(-latent))
 
 
+def finished(prompts, rollouts):
+    counts = [len(each) for each in rollouts]
+    return Batch.start(prompts, Belief.uniform(len(prompts))).add(Plan(counts), rollouts)
+
+
 def verdicts(prompts, right, group):
-    rollouts = [[RIGHT] * int(s) + [WRONG] * int(group - s) for s in right]
-    return Batch.start(prompts, Belief.uniform(len(prompts))).add(Plan([group] * len(prompts)), rollouts)
-
-
-def graded(prompts, rewards):
-    rollouts = [[Rollout(reward=float(each)) for each in own] for own in rewards]
-    return Batch.start(prompts, Belief.uniform(len(prompts))).add(Plan([rewards.shape[1]] * len(prompts)), rollouts)
+    return finished(prompts, [[RIGHT] * int(s) + [WRONG] * int(group - s) for s in right])
 
 
 def run(predictor, right, group, truth, size, seed, *, dead=None, prompts=None, ordered=False):
@@ -74,93 +76,62 @@ def run(predictor, right, group, truth, size, seed, *, dead=None, prompts=None, 
     return np.array(found)
 
 
-def mean(call):
-    return np.mean([call(seed) for seed in SEEDS], axis=0)
+RATES = {
+    "two modes, .1 and .9": lambda rng: np.tile(rng.choice([0.1, 0.9], (160, 1)), VISITS),
+    "two modes, .02 and .7": lambda rng: np.tile(rng.choice([0.02, 0.7], (160, 1)), VISITS),
+    "jump of 2": lambda rng: expit(rng.normal(-1, 1.5, (320, 1)) + 2.0 * (np.arange(VISITS) >= VISITS - 2)),
+    "sorted": lambda _: np.linspace(0.05, 0.95, 320)[:, None],
+}
+"""True rates [Q, V] of populations."""
+COLUMNS = {"jump of 2": {"next visit": slice(-1, None)}, "sorted": {"first visit": slice(1)}}
+LONG = {"5th visit on": slice(LATE, None), "second visit": slice(1, 2)}
+"""The visits whose errors are shown, for rewards with columns of their own and for others."""
 
 
-def recorded(every=1):
-    """Return the right ones of 8 rollouts of the recorded run, [Q, V]."""
-    return np.load(DATA)["correct_of_8"][::every, :VISITS].astype(np.int64)
-
-
-def hard():
-    """Return the right ones of 16 rollouts, [120, V]: problems that a 7B model mostly fails, its 128 samples split."""
+def drawn(name, seed, size):
+    """Return the right ones of each group [Q, V], the size of a group, and what is to be predicted [Q, V]."""
+    rng = np.random.default_rng([7, seed])
+    if name in RATES:
+        rates = RATES[name](np.random.default_rng([3, seed]))
+        return rng.binomial(8, rates), 8, rates
+    if name == "recorded run":
+        right = np.load(DATA)["correct_of_8"][:: 8 if size < 32 else 1, :VISITS].astype(np.int64)
+        return right, 8, right / 8
     rates = np.load(DATA)["stronger_of_128"].astype(np.int64)
     rates = np.sort(rates[(rates != MISSING) & (rates < EASIER)])
     rates = rates[np.linspace(0, len(rates) - 1, HARD).astype(int)]
-    rng = np.random.default_rng(0)
-    return np.array([rng.multivariate_hypergeometric([GROUP] * VISITS, each) for each in rates])
-
-
-POPULATIONS = {
-    "two modes, .1 and .9": lambda rng: rng.choice([0.1, 0.9], 320),
-    "two modes, .02 and .7": lambda rng: rng.choice([0.02, 0.7], 320),
-}
-
-
-def synthetic(make, seed, size, rates, ordered=False):
-    """Return the errors by visit on binomial rewards of ``rates`` [Q, V]."""
-    right = np.random.default_rng([7, seed]).binomial(8, rates)
-    return run(make(), right, 8, rates, size, seed, ordered=ordered)
-
-
-def course(name, seed):
-    return np.repeat(POPULATIONS[name](np.random.default_rng([3, seed]))[:, None], VISITS, axis=1)
-
-
-def jumped(seed, jump):
-    latent = np.random.default_rng([9, seed]).normal(-jump / 2, 1.5, 640)
-    return expit(latent[:, None] + jump * (np.arange(VISITS) >= VISITS - 2))
-
-
-def both(name, errors):
-    return {f"{name} | 5th visit on": errors[LATE:].mean(), f"{name} | second visit": errors[1]}
+    right = np.array([rng.multivariate_hypergeometric([GROUP] * VISITS, each) for each in rates])
+    return right, GROUP, right / GROUP
 
 
 def cells(make):
-    """Return the squared errors of a belief, by the name of the cell."""
+    """Return the squared errors of a belief, one for each of ``SEEDS``, by rewards, visits and prompts a step."""
     found = {}
-    for name, right, group in (("hard", hard(), GROUP), ("recorded run", None, 8)):
-        for size in SIZES:
-            some = recorded(8 if size < 8 else 1) if right is None else right
-            errors = mean(
-                lambda seed, size=size, some=some, group=group: run(make(), some, group, some / group, size, seed)
-            )
-            found |= both(f"{name}, {size} a step", errors)
-        some = recorded() if right is None else right
-        for verdict, says in ((1, "right"), (0, "wrong")):
-            errors = mean(
-                lambda seed, verdict=verdict, some=some, group=group: run(
-                    make(), some, group, some / group, 64, seed, dead=verdict
-                )
-            )
-            found[f"{name}, 64, three batches all {says} | 5th visit on"] = errors[LATE:].mean()
-    for name in POPULATIONS:
-        for size in (8,):
-            errors = mean(lambda seed, size=size, name=name: synthetic(make, seed, size, course(name, seed)))
-            found |= both(f"{name}, {size} a step", errors)
-    for size in (32,):
-        errors = mean(lambda seed, size=size: synthetic(make, seed, size, jumped(seed, 2.0)))
-        found[f"jump of 2 in all log-odds, {size} a step | next visit"] = errors[-1]
-    for size in (32,):
-        rates = np.repeat(np.linspace(0.05, 0.95, 320)[:, None], VISITS, axis=1)
-        errors = mean(lambda seed, size=size, rates=rates: synthetic(make, seed, size, rates, ordered=True))
-        found[f"sorted by difficulty, {size} a step | first visit"] = errors[0]
+    for name, size, seed in product(("hard", "recorded run", *RATES), SIZES, SEEDS):
+        right, group, truth = drawn(name, seed, size)
+        errors = run(make(), right, group, truth, size, seed, ordered=name == "sorted")
+        for visits, those in COLUMNS.get(name, LONG).items():
+            found.setdefault(f"{name} | {visits} | {size}", []).append(errors[those].mean())
+        if size == OUTAGE and name not in RATES:
+            for dead, says in enumerate(("wrong", "right")):
+                errors = run(make(), right, group, truth, size, seed, dead=dead)
+                found.setdefault(f"{name}, three batches all {says}", []).append(errors[LATE:].mean())
     return found
 
 
 def informed():
     """Return the squared errors at the first visit of the recorded run, with known rates, embeddings and both."""
-    file, right = np.load(DATA), recorded()[:, :1]
+    file = np.load(DATA)
+    right = file["correct_of_8"][:, :1].astype(np.int64)
     rates = [None if each == MISSING else each / 128 for each in file["stronger_of_128"].tolist()]
     prompts = [Prompt(str(q), rate=rate) for q, rate in enumerate(rates)]
     embedder = PrecomputedEmbeddings.from_array(prompts, file["embeddings"].astype(np.float32))
     plain = [Prompt(str(q)) for q in range(len(rates))]
     kinds = {"known rates": (None, prompts), "embeddings": (embedder, plain), "both": (embedder, prompts)}
     return {
-        f"recorded run, {name}, 128 a step | first visit": mean(
-            lambda seed, own=own, some=some: run(EmpiricalBayes(own), right, 8, right / 8, 128, seed, prompts=some)
-        )[0]
+        f"recorded run, {name}, first visit": [
+            run(EmpiricalBayes(own), right, 8, right / 8, 128, seed, prompts=some)[0] for seed in SEEDS
+        ]
         for name, (own, some) in kinds.items()
     }
 
@@ -170,25 +141,22 @@ def rewards():
 
     Half of the prompts have a standard deviation of .05 and half one of .3, in units of the range of their means.
     """
-    found = np.zeros((2, 4))
+    found, prompts = np.zeros((2, 4, len(SEEDS))), [Prompt(str(q)) for q in range(320)]
     for seed in SEEDS:
-        rng, prompts, predictor = (
-            np.random.default_rng([11, seed]),
-            [Prompt(str(q)) for q in range(320)],
-            EmpiricalBayes(),
-        )
+        rng, predictor = np.random.default_rng([11, seed]), EmpiricalBayes()
         level, spread = rng.random(320), rng.choice([0.05, 0.3], 320)
         for visit in range(4):
             for some in np.split(rng.permutation(320), 10):
                 here = [prompts[q] for q in some]
                 belief, expected = predictor.predict(here), (predictor.expected_rewards(here) + 7) / 40
                 apart = np.log(belief.variance) - 2 * np.log(40 * spread[some])
-                found[:, visit] += [((expected - level[some]) ** 2).mean(), np.abs(apart).mean()]
-                drawn = level[some, None] + spread[some, None] * rng.normal(size=(len(some), 8))
-                predictor.update(graded(here, 40 * drawn - 7))
-    found /= 10 * len(SEEDS)
+                found[:, visit, seed] += [((expected - level[some]) ** 2).mean(), np.abs(apart).mean()]
+                sampled = level[some, None] + spread[some, None] * rng.normal(size=(len(some), 8))
+                predictor.update(
+                    finished(here, [[Rollout(reward=each) for each in own] for own in (40 * sampled - 7).tolist()])
+                )
     return {
-        f"graded rewards, {name} | visit {visit + 1}": found[row, visit]
+        f"graded rewards, {name}, visit {visit + 1}": (found[row, visit] / 10).tolist()
         for row, name in enumerate(("squared error of the mean", "error of log variance"))
         for visit in (1, 3)
     }
@@ -214,8 +182,8 @@ def measured(kind):
     """Return all numbers of one belief, by their names, with the code that is on the path."""
     if kind == "counts":
         return cells(DiscountedCounts)
-    others = {f"milliseconds of an update, {count:,} prompts seen": milliseconds(count) for count in (1_000, 10_000)}
-    return cells(EmpiricalBayes) | informed() | rewards() | others
+    times = {f"milliseconds of an update, {count:,} prompts seen": [milliseconds(count)] for count in PROMPTS}
+    return cells(EmpiricalBayes) | informed() | rewards() | times
 
 
 def elsewhere(kind, tree):
@@ -227,7 +195,7 @@ def elsewhere(kind, tree):
 
 
 def main():
-    from benchmarks.common import table, write  # noqa: PLC0415 - the old code does not have all that it imports
+    from benchmarks.common import spread, table, write  # noqa: PLC0415 - the old code does not have all that it imports
 
     archive = subprocess.run(["git", "archive", OLD, "apportion"], cwd=ROOT, capture_output=True, check=True).stdout
     with tempfile.TemporaryDirectory() as folder:
@@ -235,38 +203,50 @@ def main():
             files.extractall(folder, filter="data")
         with ThreadPoolExecutor() as pool:
             old, new, counts = pool.map(elsewhere, ("belief", "belief", "counts"), (folder, ROOT, ROOT))
-    rows = [
-        [
-            *name.split(" | "),
-            *(f"{each[name] / counts[name]:.2f}" for each in (old, new)),
-            f"{new[name] / old[name]:.2f}",
-        ]
-        for name in counts
-    ]
+
+    def ratio(below, name):
+        return spread(np.divide(new[name], below[name]), ".2f").replace(" ± ", "±")
+
+    kinds = dict.fromkeys(name.rpartition(" | ")[0] for name in counts if " | " in name)
+    over_counts, over_old = (
+        [[*kind.split(" | "), *(ratio(each, f"{kind} | {size}") for size in SIZES)] for kind in kinds]
+        for each in (counts, old)
+    )
     others = [
-        [name.replace(" | ", ", "), *(f"{each[name]:.4g}" for each in (old, new)), f"{new[name] / old[name]:.2f}"]
-        for name in old
-        if name not in counts
+        [name, *(spread(np.divide(each[name], counts.get(name, 1)), ".3g") for each in (old, new)), ratio(old, name)]
+        for name in new
+        if " | " not in name
     ]
+    columns = ["rewards", "visits", *map(str, SIZES)]
     write(
         "belief",
-        "The default belief, old and new",
-        ["rewards", "visits", "0.3.0", "now", "now / 0.3.0"],
-        rows,
-        [NOTES[0], table(["other numbers", "0.3.0", "now", "now / 0.3.0"], others), NOTES[1]],
+        "The default belief",
+        columns,
+        over_counts,
+        [
+            NOTES[0],
+            table(columns, over_old),
+            NOTES[1],
+            table(["others", "0.3.0", "now", "now / 0.3.0"], others),
+            NOTES[2],
+        ],
         seeds=SEEDS,
         cells={"old": old, "new": new, "counts": counts},
     )
 
 
 NOTES = [
-    "Mean squared error of the predicted success over that of `counts`, in one order of the prompts. Recorded "
-    "rewards are predicted as shares of a group, whose binomial noise is in it; synthetic ones as true rates. Hard: "
+    "Squared error of the predicted success over that of `counts`, by the number of prompts a step: mean and 95% "
+    "interval of three seeds, which draw synthetic rewards, split samples and order prompts. Recorded rewards are "
+    "predicted as shares of a group, whose binomial noise is in it; synthetic ones as true rates. Hard: "
     f"{HARD} problems that Qwen2.5-Math-7B mostly fails, its 128 samples as {VISITS} visits of {GROUP}. Recorded run: "
-    "the GRPO run of [real_run](real_run.md), every eighth problem below 8 a step. Three batches: in the fifth visit a "
-    "verifier is out, and gives three batches in a row the same verdicts.",
-    "Squared error at the first visit with what is known of prompts; errors for graded rewards from -7 to 33, the mean "
-    "in units of the range; and processor time.",
+    "the GRPO run of [real_run](real_run.md), every eighth problem below 32 a step. Jump: of all log-odds. Sorted: by "
+    "difficulty.",
+    "The same over that of the belief of version 0.3.0.",
+    f"Three batches: in the fifth visit, at {OUTAGE} a step, a verifier gives three batches in a row the same "
+    "verdicts; from this visit on, over the error of `counts`. Then squared errors at the first visit with what is "
+    "known of prompts, 128 a step; errors for graded rewards from -7 to 33, the mean in units of the range; processor "
+    "time.",
 ]
 
 
