@@ -23,7 +23,7 @@ from apportion.lab.study.design import claim, read_pools, read_study
 from apportion.lab.training.trainer import Trainer
 from apportion.runs.children import ChildTask, run_all
 from benchmarks.common import RESULTS, table, write
-from benchmarks.evidence.hora_measured import explored
+from benchmarks.evidence.hora_measured import entropy
 from benchmarks.methods import finished_part
 from benchmarks.studies import runs_of
 
@@ -44,7 +44,7 @@ class Measured(Trainer):
     """A trainer that also measures the entropy in nats a token."""
 
     def _evaluate(self):
-        return super()._evaluate() | {"entropy": explored(self, None)["entropy"]}
+        return super()._evaluate() | {"entropy": entropy(self)}
 
 
 def main(part="all", *overrides, results=RESULTS):

@@ -1,18 +1,13 @@
 """Small runs of benchmarks, each in a process of its own."""
 
 import json
-import os
-import subprocess
-import sys
 
-from tests.processes import ROOT
+from tests.warm import cold
 
 
-def small_run(*words, seconds=900):
+def small_run(*words):
     """Run ``python`` with ``words``, and return what it printed."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *map(str, words)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds)
+    done = cold(*words, seconds=900)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from apportion import HORA, Uniform
+from apportion import Uniform
 from apportion.predictors import MeanLengths
 from apportion.stream import Stream
 from benchmarks.slots import InOrder, Slots, simulate_slots
@@ -60,29 +60,11 @@ def test_longest_first_leaves_fewer_slots_idle_at_bound_one(update):
     assert max(measures.largest_age for measures in found.values()) == 1
 
 
-def test_groups_of_two_stages_keep_the_age_bound_and_the_budget():
-    def two_stages():
-        return HORA(rollouts_per_prompt=4, pre_rollouts=2, high=8)
-
-    found = simulate_slots(ENGINE, streams(two_stages, age_bound=2), 16)
-    assert found.largest_age <= 2 and found.carry <= 32 * 4
-
-
-def test_failing_and_hanging_samples_stop_nothing():
-    engine = replace(ENGINE, failing=0.1, hanging=0.05)
-    found = simulate_slots(engine, streams(age_bound=1, patience=30.0), 12)
-    assert found.largest_age <= 1 and 0.3 < found.utilisation <= 1
-
-
 @pytest.mark.parametrize("lengths", [None, MeanLengths(initial=1500)])
 def test_no_length_is_preferred_even_if_most_prompts_are_in_flight(lengths):
     engine, settings = replace(ENGINE, prompts=64), {"age_bound": 2, "lengths": lengths}
     shares = [simulate_slots(replace(engine, seed=seed), streams(**settings), 24).long_share for seed in range(4)]
     assert np.mean(shares) == pytest.approx(1.0, abs=0.06)  # 0.8 if the turns of prompts in flight were lost
-
-
-def test_equal_seeds_give_equal_runs():
-    assert simulate_slots(ENGINE, streams(), 8) == simulate_slots(ENGINE, streams(), 8)
 
 
 @pytest.mark.parametrize("slots", [case(2_000, suite=True), case(100_000, suite=False)])

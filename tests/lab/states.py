@@ -5,7 +5,37 @@ import json
 import numpy as np
 import torch
 
+from tests import warm
 from tests.builders import write_jsonl
+from tests.processes import Command
+
+STUDY = """
+name = "quick"
+baseline = "uniform"
+seeds = [0]
+
+[training]
+base = "{base}"
+problems = 32
+prompts_per_step = 8
+rollouts = 320
+evaluate_every = 160
+checkpoint_every = 2
+held_out = 20
+
+[allocators]
+uniform = {{ name = "uniform", rollouts_per_prompt = 4 }}
+vip = {{ name = "vip", rollouts_per_prompt = 4, high = 12, predictor = "counts" }}
+"""
+"""A study of two runs on the small base, whose folder is to be filled in."""
+
+
+def trained(folder, *arguments):
+    """Run ``apportion lab`` in ``folder`` to its end. Return what it said."""
+    with Command(folder, "lab", *arguments, program=warm.python()) as command:
+        code, said, errors = command.ended()
+        assert (code, errors) == (0, "")
+    return said
 
 
 def curve(directory, without=()):

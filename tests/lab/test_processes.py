@@ -10,53 +10,16 @@ from apportion.lab.study import worker
 from apportion.runs.children import RunError
 from apportion.runs.folder import LOCK, hold_lock
 from tests import warm
-from tests.lab.states import curves
+from tests.lab.states import STUDY, curves, trained
 from tests.processes import Command
-
-CONFIG = """
-name = "quick"
-baseline = "uniform"
-seeds = [0]
-
-[training]
-base = "{base}"
-problems = 32
-prompts_per_step = 8
-rollouts = 320
-evaluate_every = 160
-checkpoint_every = 2
-held_out = 20
-
-[allocators]
-uniform = {{ name = "uniform", rollouts_per_prompt = 4 }}
-vip = {{ name = "vip", rollouts_per_prompt = 4, high = 12, predictor = "counts" }}
-"""
 
 pytestmark = [pytest.mark.xdist_group("commands"), pytest.mark.slow]
 
 
 @pytest.fixture
 def folder(tmp_path, small_base_folder):
-    (tmp_path / "quick.toml").write_text(CONFIG.format(base=small_base_folder))
+    (tmp_path / "quick.toml").write_text(STUDY.format(base=small_base_folder))
     return tmp_path
-
-
-@pytest.fixture(scope="session")
-def whole(tmp_path_factory, small_base_folder):
-    """Return the working directory of a study that nothing disturbed."""
-    folder = tmp_path_factory.mktemp("whole")
-    (folder / "quick.toml").write_text(CONFIG.format(base=small_base_folder))
-    with Command(folder, "lab", "quick.toml", program=warm.python()) as command:
-        code, _, errors = command.ended()
-        assert (code, errors) == (0, "")
-        assert command.nothing_left()
-    return folder
-
-
-def resume(folder):
-    with Command(folder, "lab", "--name", "quick", "--resume", program=warm.python()) as command:
-        code, _, errors = command.ended()
-        assert (code, errors) == (0, "")
 
 
 def start_training(folder, *arguments, runs=2, **program):
@@ -83,9 +46,9 @@ def test_a_study_that_is_killed_leaves_no_process_and_can_be_resumed_at_once(fol
         left.parent.mkdir(exist_ok=True)
         left.write_text("half")
         killed.process.wait(10)  # the warm resumption starts sooner than the system ends a process
-        resume(folder)
+        trained(folder, "--name", "quick", "--resume")
         assert not left.exists() and killed.nothing_left()
-    assert curves(folder / "runs" / "quick") == curves(whole / "runs" / "quick")
+    assert curves(folder / "runs" / "quick") == curves(whole[0] / "runs" / "quick")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
@@ -111,7 +74,7 @@ def test_a_signal_during_the_training_of_the_base_leaves_nothing_unfinished(fold
 
 @pytest.mark.soak  # whether the signal finds the report or the end of the command depends on the machine
 def test_a_signal_during_the_report_ends_the_command_with_one_line(folder, whole):
-    shutil.copytree(whole / "runs", folder / "runs")
+    shutil.copytree(whole[0] / "runs", folder / "runs")
     report = folder / "runs" / "quick" / "report.md"
     report.unlink()
     with Command(folder, "lab", "quick.toml") as command:

@@ -164,19 +164,3 @@ def test_a_step_without_any_consensus_changes_nothing(tmp_path, small_base_folde
     steps = curve(tmp_path / "run")[1:]
     assert [record["labels"] for record in steps] == [record["rows"] for record in steps] == [0, 0]
     assert not changed(trainer)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("estimator", [case(name, suite=name == "grpo") for name in UPDATES])
-def test_the_policy_learns_from_votes(tmp_path, small_base_folder, estimator):
-    """Twelve updates without labels raise the exact success on the prompts and on held-out problems."""
-    short = [problem for problem in problem_pool(600, seed=5) if len(problem.operations) <= 2][:128]
-    lengths = {"prompts_per_step": 16, "steps": 12, "held_out": 200, "learning_rate": 3e-4}
-    training = settings(
-        small_base_folder, prompts=write(tmp_path / "prompts.jsonl", right, short), estimator=estimator, **lengths
-    )
-    Trainer(training, TTRL(max_samples=16, min_samples=8), 0, tmp_path).run()
-    first, *_, last = curve(tmp_path)
-    assert last["prompts_success"] > first["prompts_success"] + 0.06
-    assert last["success"] > first["success"] + 0.02
-    assert last["mean_16"] > first["mean_16"] + 0.05
