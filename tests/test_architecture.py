@@ -1,7 +1,6 @@
 """The page about the architecture and its picture show the rooms, files and imports that the source has."""
 
 import re
-from xml.etree import ElementTree
 
 from tests.architecture_picture import KINDS, LAYERS, PICTURE, imports_by_layer, picture, rooms_of
 from tests.test_house import ORDER, PACKAGE, ROOT
@@ -19,12 +18,6 @@ def test_every_room_is_in_one_layer_and_every_import_goes_down():
     assert sorted(rooms) == sorted({room for rooms in ORDER for room in rooms} - {"__main__"})
     assert all(above < below for above, below in imports_by_layer())
     assert {room for kind in KINDS.values() for room in kind} <= set(rooms)
-
-
-def test_the_picture_is_light_and_its_text_is_text():
-    root = ElementTree.fromstring(PICTURE.read_text())
-    texts = {text.text for text in root.iter("{http://www.w3.org/2000/svg}text")}
-    assert PICTURE.stat().st_size < 60_000 and {"belief", "allocators", "Plan"} <= texts
 
 
 def test_every_file_that_the_page_names_exists():

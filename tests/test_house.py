@@ -12,10 +12,19 @@ from tests.warm import cold
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "apportion"
-MODULES = {
-    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
-    for path in sorted(PACKAGE.rglob("*.py"))
-}
+
+
+def sources(*folders):
+    """Return the path of every module in ``folders`` by its name."""
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for folder in folders
+        for path in sorted((ROOT / folder).rglob("*.py"))
+    }
+
+
+MODULES = sources("apportion")
+SOURCES = sources("apportion", "hydra_plugins", "examples", "benchmarks")
 
 ORDER = (
     {"untrusted"},
@@ -94,8 +103,8 @@ ALLOWED = {
 
 @cache
 def tree_of(path):
-    """Return the source of a file as a tree. Several rules read each of them."""
-    return ast.parse(path.read_text())
+    """Return the source of a file as a tree of Python 3.11. Several rules read each of them."""
+    return ast.parse(path.read_text(), path.name, feature_version=(3, 11))
 
 
 def part(module):
@@ -113,76 +122,64 @@ def room(module):
     return [*module.split("."), ""][2]
 
 
-def names_imported(path):
-    """Every module that ``path`` names in a ``from`` import, with the imported names as possible submodules."""
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
 @cache
 def imported(module):
     """Everything that ``module`` imports, anywhere in its source; of a ``from``, the submodule if it is one."""
     found = set()
-    for node in ast.walk(tree_of(MODULES[module])):
+    for node in ast.walk(tree_of(SOURCES[module])):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0 and node.module, f"{module} imports relatively; write the module's full name"
             names = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= {name if name in MODULES else node.module for name in names}
+            found |= {name if name in SOURCES else node.module for name in names}
     return frozenset(found)
 
 
 def own(module):
-    return {name for name in imported(module) if name.split(".")[0] == "apportion"}
+    return imported(module) & SOURCES.keys()
 
 
-def test_imports_run_one_way():
+def comes_later(module, name):
+    return name in MODULES and part(name) != part(module) and rank(name) >= rank(module)
+
+
+def comes_later_in_the_lab(module, name):
+    return part(module) == part(name) == "lab" and name in MODULES and LAB.index(room(name)) > LAB.index(room(module))
+
+
+def is_optional_and_not_for_this_part(module, name):
+    library = name.split(".")[0]
+    return library in ALLOWED and part(module) not in ALLOWED[library]
+
+
+def is_for_the_modules_around_the_coordinator(module, name):
+    outside = name.split(".")[0] in ALLOWED or name.startswith("apportion.verl.")
+    return module.startswith(COORDINATOR) and outside and not name.startswith(COORDINATOR)
+
+
+FORBIDDEN = (
+    comes_later,
+    comes_later_in_the_lab,
+    is_optional_and_not_for_this_part,
+    is_for_the_modules_around_the_coordinator,
+)
+"""Rules about a module and a name that it imports, each of which forbids some."""
+
+
+def test_no_module_imports_what_it_must_not():
     wrong = [
-        f"{module} imports {name}, which comes later"
+        f"{module} imports {name}, which {rule.__name__}"
         for module in MODULES
-        for name in own(module)
-        if part(name) != part(module) and rank(name) >= rank(module)
+        for name in imported(module)
+        for rule in FORBIDDEN
+        if rule(module, name)
     ]
     assert not wrong
 
 
 def test_no_modules_import_each_other():
-    TopologicalSorter({module: own(module) for module in MODULES}).prepare()
-
-
-def test_no_benchmarks_import_each_other():
-    graph = {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts): {
-            name for name in names_imported(path) if name.startswith("benchmarks.")
-        }
-        for path in (ROOT / "benchmarks").rglob("*.py")
-    }
-    TopologicalSorter(graph).prepare()
-
-
-def test_imports_inside_the_lab_run_one_way():
-    wrong = [
-        f"{module} imports {name}, which comes later"
-        for module in MODULES
-        if module.startswith("apportion.lab.")
-        for name in own(module)
-        if name.startswith("apportion.lab.") and LAB.index(room(name)) > LAB.index(room(module))
-    ]
-    assert not wrong
-
-
-def test_the_coordinator_of_verl_runs_without_verl_and_ray():
-    wrong = [
-        f"{module} imports {name}; only the modules around it may"
-        for module in MODULES
-        if module.startswith(COORDINATOR)
-        for name in imported(module) | own(module)
-        if name.split(".")[0] in ALLOWED or (name.startswith("apportion.verl.") and not name.startswith(COORDINATOR))
-    ]
-    assert not wrong
+    TopologicalSorter({module: own(module) for module in SOURCES}).prepare()
 
 
 def test_no_two_public_classes_share_a_name():
@@ -192,16 +189,6 @@ def test_no_two_public_classes_share_a_name():
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, []).append(module)
     assert not {name: modules for name, modules in homes.items() if len(modules) > 1}
-
-
-def test_what_is_optional_is_imported_only_where_it_may_be():
-    wrong = [
-        f"{module} imports {name}; only {ALLOWED[name]} may"
-        for module in MODULES
-        for name in {name.split(".")[0] for name in imported(module)} & ALLOWED.keys()
-        if part(module) not in ALLOWED[name]
-    ]
-    assert not wrong
 
 
 RUNS_CODE = {
@@ -267,12 +254,7 @@ def test_what_runs_code_is_found_and_what_does_not_is_left_alone():
 
 def test_nothing_that_is_loaded_runs_code():
     """Saved states go through ``engines.saved_state``; the exceptions are listed with their reasons."""
-    folders = ("apportion", "hydra_plugins", "examples", "benchmarks")
-    found = {
-        path.relative_to(ROOT).as_posix(): sorted(set(code_runners(tree_of(path))))
-        for folder in folders
-        for path in sorted((ROOT / folder).rglob("*.py"))
-    }
+    found = {path.relative_to(ROOT).as_posix(): sorted(set(code_runners(tree_of(path)))) for path in SOURCES.values()}
     used = {path: names for path, names in found.items() if names}
     assert used.keys() == MAY_RUN_CODE.keys(), {path: used[path] for path in used.keys() - MAY_RUN_CODE.keys()}
 

@@ -8,7 +8,7 @@ import tomllib
 
 import pytest
 
-from tests.test_house import MODULES, ROOT, part, tree_of
+from tests.test_house import MODULES, ROOT, SOURCES, part, tree_of
 from tests.warm import forked
 
 POSIX = ("fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty")
@@ -61,11 +61,10 @@ def test_no_module_imports_what_only_posix_has_or_python_3_13_has_removed():
 def test_every_text_file_is_opened_as_utf_8():
     """The default encoding of Windows is another one."""
     missing = []
-    for folder in ("apportion", "benchmarks", "examples", "hydra_plugins"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            for node in ast.walk(tree_of(path)):
-                if isinstance(node, ast.Call) and opens_text(node) and not says_encoding(node):
-                    missing.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    for module, path in SOURCES.items():
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Call) and opens_text(node) and not says_encoding(node):
+                missing.append(f"{module}:{node.lineno}")
     assert not missing, "give encoding='utf-8'"
 
 
@@ -92,8 +91,3 @@ def test_classifiers_name_the_pythons_that_the_whole_suite_ran_on():
     assert project["requires-python"] == ">=3.11"
     named = {line.rsplit(" ", 1)[1] for line in project["classifiers"] if "Python :: 3." in line}
     assert named == {"3.11"}
-
-
-def test_sources_are_of_the_grammar_of_python_3_11():
-    for path in MODULES.values():
-        ast.parse(path.read_text(), path.name, feature_version=(3, 11))
