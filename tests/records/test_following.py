@@ -1,12 +1,7 @@
 """A log that is read while it is written: new steps are seen once, whole, and also after a run has resumed."""
 
-import os
-import signal
-import subprocess
-import sys
 import time
 from importlib import import_module
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,12 +23,9 @@ from apportion.records import (
 )
 from apportion.records.step_summary import summaries
 from tests.builders import make_batch
-from tests.commands import printed
-from tests.warm import cold
+from tests.commands import invoke, printed
 
 pytest.importorskip("pyarrow")
-
-ROOT = Path(__file__).parents[2]
 
 
 def make_step(step, outcomes=((1, 0), (1, 1), (0, 0))):
@@ -138,16 +130,12 @@ def test_a_log_of_hashes_keeps_no_text_and_tells_answers_apart(tmp_path):
         write_step(tmp_path, 2, batch, Uniform(4).groups(batch), log_text="some")
 
 
-def watched(*arguments):
-    return cold("-m", "apportion", "watch", *arguments)
-
-
 def test_watch_ends_with_a_line_if_nothing_comes(tmp_path):
-    found = watched(str(tmp_path / "none"), "--timeout", "0.2")
-    assert found.returncode == 2 and "must have a step, got none" in found.stderr and "Traceback" not in found.stderr
+    found = invoke("watch", tmp_path / "none", "--timeout", 0.2)
+    assert found.exit_code == 2 and "must have a step, got none" in found.stderr
     write(tmp_path, 1)
-    found = watched(str(tmp_path), "--timeout", "0.2", "--until-step", "2")
-    assert found.returncode == 1 and "must have step 2, got 1" in found.stderr
+    found = invoke("watch", tmp_path, "--timeout", 0.2, "--until-step", 2)
+    assert found.exit_code == 1 and "must have step 2, got 1" in found.stderr
 
 
 def test_watch_goes_on_when_a_run_starts_again_from_its_first_step(tmp_path, monkeypatch):
@@ -160,30 +148,6 @@ def test_watch_goes_on_when_a_run_starts_again_from_its_first_step(tmp_path, mon
     monkeypatch.setattr(command, "MOST_WAIT_SECONDS", 0.0)
     header, first, removed, again = printed("watch", tmp_path).splitlines()
     assert first == again and header.split()[:2] == ["step", "success"] and "Steps from 1 on were removed" in removed
-
-
-def test_watch_sees_a_run_resume_and_ends_by_ctrl_c_with_130(tmp_path):
-    log = tmp_path / "log"
-    command = [sys.executable, "-u", "-m", "apportion", "watch", str(log)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        run = start_log(log)
-        write(log, 1)
-        write(log, 2)
-        lines = iter(process.stdout.readline, "")
-        while next(lines).split()[:1] != ["2"]:
-            pass
-        resume_log(log, run, 1)
-        while "Steps from 2 on were removed" not in next(lines):
-            pass
-        write(log, 2)
-        while next(lines).split()[:1] != ["2"]:
-            pass
-        os.kill(process.pid, signal.SIGINT)
-        assert process.wait(60) == 130 and process.stderr.read().strip().endswith("Stopped.")
-    finally:
-        process.kill()
-        process.communicate()
 
 
 @pytest.mark.parametrize("name", ["1.jsonl", "completions/completions_00001.parquet", "events.out.tfevents.1.host"])

@@ -5,6 +5,7 @@ import pytest
 
 from apportion.records import RecordError, open_run
 from apportion.records.importing import import_run
+from tests.cases import lines
 from tests.records.importing.tables import jsonl, parquet, rollouts, without
 
 
@@ -33,65 +34,58 @@ PLACES = added(
     lambda row, n: {"id": (row["step"] + n // 4) % 3, "prompt": f"{row['prompt']} {row['step'] % 2}"}, steps=6
 )
 DOUBTED = {
-    "known answers of one text": (
-        GOLDS, (9, 4, 3), "known answers|3 prompts|by text alone 1|--column gold=", {"gold": ""}, (3, 12, 1)
-    ),
-    "images of one text": (IMAGES, (9, 4, 3), "images|--column gold=", {"gold": ""}, (3, 12, 1)),
-    "answers that differ in every row": (added(lambda _, n: {"target": str(n)}), (9, 4, 3), "torn", {}, (9, 4, 3)),
-    "ids that restart": (
-        PLACES, (18, 4, 6), "id is the place in a batch|6 in all|by id there are 3", {"prompt": ""}, (18, 4, 3)
-    ),
-    "ids of rows": (added(lambda _, n: {"id": n}), (9, 4, 3), "id differs in every row", {"prompt": ""}, (36, 1, 36)),
-    "ids of one text": (
-        added(lambda row, _: {"id": row["prompt"], "prompt": "same"}),
-        *((9, 4, 3), "texts have several ids|by text there are 1|--column id=", {"id": ""}, (3, 12, 1)),
-    ),
-    "rows twice": ([row for row in rollouts(steps=8) for _ in (0, 1)], (24, 8, 3), "is there 2 times", {}, (24, 8, 3)),
-    "prompts twice": (
-        DRAWN, (18, 8, 3), "4 at a time, 2 times in a step: one group|group=4", {"group": "4"}, (36, 4, 3)
-    ),
-    "models": (MODELS, (18, 4, 3), "rows of 2 runs|18 in all|--column run= joins them to 9", {"run": ""}, (9, 8, 3)),
-    "models of rows": (added(lambda _, n: {"run_id": n}), (9, 4, 3), "differs within groups|not read", {}, (9, 4, 3)),
-    "two steps": (
-        added(lambda row, _: {"step": row["step"] + 1, "global_step": row["step"]}),
-        *((9, 4, 3), "global_step differs|--column step=global_step", {"step": "global_step"}, (9, 4, 3)),
-    ),
+    "known answers of one text": GOLDS,
+    "images of one text": IMAGES,
+    "answers that differ in every row": added(lambda _, n: {"target": str(n)}),
+    "ids that restart": PLACES,
+    "ids of rows": added(lambda _, n: {"id": n}),
+    "ids of one text": added(lambda row, _: {"id": row["prompt"], "prompt": "same"}),
+    "rows twice": [row for row in rollouts(steps=8) for _ in (0, 1)],
+    "prompts twice": DRAWN,
+    "models": MODELS,
+    "models of rows": added(lambda _, n: {"run_id": n}),
+    "two steps": added(lambda row, _: {"step": row["step"] + 1, "global_step": row["step"]}),
     **{
-        f"a {name} of evaluations": (
-            [row | {name: split} for split in ("train", "eval/sums") for row in rollouts()],
-            *((9, 4, 3), "36 of 72 rows are of evaluations", {"split": ""}, (18, 4, 3)),
-        )
+        name: [row | {name: split} for split in ("train", "eval/sums") for row in rollouts()]
         for name in ("split", "mode")
     },
-    **{
-        name: (
-            added(lambda _, n, name=name: {name: n % 4}),
-            *((9, 1, 3), "is the turn of a rollout", {"turn": ""}, (9, 4, 3)),
-        )
-        for name in ("turn", "turn_number")
-    },
-    "turns that do not count": (
-        added(lambda _, n: {"turn": n % 3}), (9, 4, 3), "turn is not read: if a rollout has a row a turn", {}, (9, 4, 3)
-    ),
-    "groups of rows": (
-        added(lambda _, n: {"group_idx": n % 4}), (9, 4, 3), "the column of groups differs in every", {}, (9, 4, 3)
-    ),
-    "a selection": (
-        rollouts(size=2, group_rewards=[0, 1, 0, 1]),
-        *((9, 2, 3), "group_rewards holds 4 values where groups have 2 rows|selection", {}, (9, 2, 3)),
-    ),
-}  # fmt: skip
-"""Rows, their groups, rollouts in each and prompts, what is said, other columns, and the groups that these give."""
+    **{name: added(lambda _, n, name=name: {name: n % 4}) for name in ("turn", "turn_number")},
+    "turns that do not count": added(lambda _, n: {"turn": n % 3}),
+    "groups of rows": added(lambda _, n: {"group_idx": n % 4}),
+    "a selection": rollouts(size=2, group_rewards=[0, 1, 0, 1]),
+}
+READINGS = """
+    known answers of one text => 9 4 3 => known answers|3 prompts|by text alone 1|--column gold= => gold= => 3 12 1
+    images of one text => 9 4 3 => images|--column gold= => gold= => 3 12 1
+    answers that differ in every row => 9 4 3 => torn => => 9 4 3
+    ids that restart => 18 4 6 => id is the place in a batch|6 in all|by id there are 3 => prompt= => 18 4 3
+    ids of rows      => 9 4 3  => id differs in every row => prompt= => 36 1 36
+    ids of one text  => 9 4 3  => texts have several ids|by text there are 1|--column id= => id= => 3 12 1
+    rows twice       => 24 8 3 => is there 2 times => => 24 8 3
+    prompts twice    => 18 8 3 => 4 at a time, 2 times in a step: one group|group=4 => group=4 => 36 4 3
+    models           => 18 4 3 => rows of 2 runs|18 in all|--column run= joins them to 9 => run= => 9 8 3
+    models of rows   => 9 4 3  => differs within groups|not read => => 9 4 3
+    two steps        => 9 4 3  => global_step differs|--column step=global_step => step=global_step => 9 4 3
+    split            => 9 4 3  => 36 of 72 rows are of evaluations => split= => 18 4 3
+    mode             => 9 4 3  => 36 of 72 rows are of evaluations => split= => 18 4 3
+    turn             => 9 1 3  => is the turn of a rollout => turn= => 9 4 3
+    turn_number      => 9 1 3  => is the turn of a rollout => turn= => 9 4 3
+    turns that do not count => 9 4 3 => turn is not read: if a rollout has a row a turn => => 9 4 3
+    groups of rows   => 9 4 3  => the column of groups differs in every => => 9 4 3
+    a selection      => 9 2 3  => group_rewards holds 4 values where groups have 2 rows|selection => => 9 2 3
+"""
+"""Of each: groups, rollouts in each and prompts, what is said, another column, and the groups that this gives."""
 
 
-@pytest.mark.parametrize("name", DOUBTED)
-def test_what_may_be_read_otherwise_is_said_and_can_be_chosen(opened, name):
-    rows, groups, words, columns, others = DOUBTED[name]
-    run, other = opened(rows), opened(rows, columns=columns)
-    for found, (number, size, prompts) in ((run, groups), (other, others)):
+@pytest.mark.parametrize(("name", "groups", "words", "column", "others"), lines(READINGS))
+def test_what_may_be_read_otherwise_is_said_and_can_be_chosen(opened, name, groups, words, column, others):
+    run = opened(DOUBTED[name])
+    other = opened(DOUBTED[name], columns=dict([column.split("=")] if column else []))
+    for found, expected in ((run, groups), (other, others)):
+        number, size, prompts = map(int, expected.split())
         assert found.trials.tolist() == [size] * number and len(set(found.ids)) == len(found.ids) == prompts
-    assert said(run, *words.split("|")) and not (columns and said(other, *words.split("|")))
-    if others[1] == 1:
+    assert said(run, *words.split("|")) and not (column and said(other, *words.split("|")))
+    if size == 1:
         assert said(other, "no prompt has two rollouts in a step")
 
 

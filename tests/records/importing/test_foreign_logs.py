@@ -67,7 +67,6 @@ def test_a_column_that_may_be_a_flag_but_is_none_leaves_no_row_out(opened):
 
 
 FORMATS = {
-    "example_id": each(lambda row, k, _: {"step": row["step"], "example_id": row["prompt"], "reward": row["reward"]}),
     "example_id and global_step": each(
         lambda row, k, _: {
             "global_step": row["step"],
@@ -104,7 +103,6 @@ FORMATS = {
         lambda row, k, _: {"step": row["step"], "prompt": row["prompt"], "correct": int(row["reward"]), "n": 4}
     ),
     "a share of one rollout": renamed(ROWS, reward="accuracy"),
-    "steps called step_index": renamed(ROWS, step="step_index"),
 }
 
 
@@ -386,7 +384,7 @@ def test_runs_of_a_document_and_of_folders_are_told_apart_or_refused(tmp_path):
 
 
 REMEDIES = {
-    **{name: rows for name, (rows, *_) in DOUBTED.items()},
+    **DOUBTED,
     **FORMATS,
     **COUNTS,
     **{name: turns(reward="all", **made) for name, (made, _) in TURNS.items()},

@@ -207,11 +207,6 @@ def test_a_share_of_one_rollout_beside_a_number_is_no_group(tmp_path, count):
     check(open_run(path, columns={"reward": "accuracy"}))
 
 
-def test_counts_in_csv_are_counts(tmp_path):
-    rows = [{"task_id": f"t{q}", "n": 4, "correct": sum(own)} for q, own in enumerate(RIGHT)]
-    assert open_run(comma_separated(tmp_path / "a.csv", rows)).totals.tolist() == [3, 0, 4]
-
-
 def test_a_share_that_is_no_number_of_rollouts_is_refused(opened):
     with pytest.raises(
         RecordError, match=r"a whole number of rollouts, at most trials, got 0.3 of 4 in .* line 1; correct it"
