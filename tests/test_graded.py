@@ -129,32 +129,3 @@ def test_vip_with_the_graded_gp_comes_near_the_best_counts_and_shuffled_loses(se
     ratio, best = noise_over_uniform(population, GradedGaussianProcess(population.embedder))
     assert best < ratio < 1 - 0.6 * (1 - best)
     assert noise_over_uniform(other, Shuffled(GradedGaussianProcess(other.embedder)))[0] > 1
-
-
-def test_variances_of_a_few_rewards_are_not_interpolated_exactly():
-    """In two dimensions, 16 prompts a batch: taken for exact, their latent values overshoot between prompts."""
-    population = Population(seed=7)
-    places = [[*embedding[:1], population.rng.random()] for embedding in population.embedder(population.prompts)]
-    embedder = PrecomputedEmbeddings.from_array(population.prompts, places)
-    noisy, _ = noise_over_uniform(population, GradedGaussianProcess(embedder), size=16)
-    exact, _ = noise_over_uniform(population, GradedGaussianProcess(embedder, noise=1e-6), size=16)
-    assert noisy < 0.95 < 1.1 < exact
-
-
-def test_vip_with_running_variances_beats_uniform_on_prompts_that_come_again():
-    population = Population(size=48, seed=5)
-    ratio, best = noise_over_uniform(population, RunningVariance(discount=1.0), batches=20)
-    assert best < ratio < 1 - 0.6 * (1 - best)
-
-
-def test_rewards_in_points_plan_as_rewards_in_shares():
-    plans = []
-    for unit in (1.0, 100.0):
-        population = Population(seed=6)
-        allocator = VIP(rollouts_per_prompt=8, predictor=GradedGaussianProcess(population.embedder))
-        for _ in range(3):
-            batch = collect(allocator, population.prompts[:32], population.sample)
-            scaled = [tuple(replace(r, reward=unit * r.reward) for r in group) for group in batch.rollouts]
-            allocator.observe(replace(batch, rollouts=tuple(scaled)))
-        plans.append(allocator.plan(allocator.start(population.prompts[:64])).counts.tolist())
-    assert plans[0] == plans[1] and len(set(plans[0])) > 3

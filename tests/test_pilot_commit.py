@@ -6,7 +6,7 @@ import pytest
 
 from apportion import Plan, Rollout, collect
 from apportion.allocators import ALLOCATORS
-from tests.allocators.builders import expected_gradient, source_of
+from tests.allocators.builders import source_of
 from tests.builders import bernoulli_sampler, make_batch, make_prompts
 from tests.test_docs import ROOT
 
@@ -59,9 +59,3 @@ def test_the_last_round_has_commits_only(PilotCommit):
     batch = collect(allocator, make_prompts(2), bernoulli_sampler([0.0, 0.0, 0.5, *[0.0] * 17]), source=source)
     assert draws == [2] and batch.asked.tolist() == [16, 16, 24, 16] and batch.round == 3
     assert len(allocator.groups(batch)) == 1
-
-
-@pytest.mark.parametrize(("p", "passes", "ratio"), [(0.1, 0.49, 1.14), (0.9, 0.07, 1.37)])
-def test_the_bias_is_as_documented(p, passes, ratio):
-    found = expected_gradient(p, 16, lambda right: 48 if 2 <= right <= 12 else None)
-    assert found == pytest.approx((ratio, passes), abs=0.006)

@@ -231,7 +231,7 @@ def fault(seed):
             answered[ticket.number] += 1
             assert not stream.arrived(ticket, result, lie)  # doubled
             late.append(ticket)
-    assert stream.version > 1
+    assert stream.version > 1 and stream.counts["wrong_version"] > 0
     assert max(answered.values()) == 1 and max(trained.values()) == 1
     known = {ticket.number for ticket in stream.outstanding}
     assert known == {ticket.number for ticket in running}  # nothing is lost
@@ -332,19 +332,6 @@ def test_a_request_without_an_answer_is_cancelled_and_made_again():
     update = stream.decide(0, 11.0).update
     assert update is None  # one row is too few
     assert stream.counts["failed"] == 1
-
-
-def test_a_worker_that_lies_about_its_version_changes_nothing_but_a_count():
-    streams = [Stream(Uniform(2), make_prompts(9), rows_an_update=4, seed=3) for _ in range(2)]
-    for now in range(40):
-        decisions = [stream.decide(3, float(now)) for stream in streams]
-        assert decisions[0] == decisions[1]
-        for stream, lies in zip(streams, (False, True), strict=True):
-            for ticket in decisions[0].requests:
-                stream.arrived(ticket, Rollout(True), -5 if lies else stream.version)
-            if decisions[0].update:
-                stream.trained(decisions[0].update.version)
-    assert streams[0].counts["wrong_version"] == 0 < streams[1].counts["wrong_version"]
 
 
 def test_a_dead_engine_ends_the_run_in_one_line_and_the_saved_state_goes_on():

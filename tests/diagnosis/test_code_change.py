@@ -41,16 +41,6 @@ def test_the_arguments_for_trl_make_the_settings_of_a_trainer(name):
     assert made.baseline is None or isinstance(made.baseline, Baseline)
 
 
-@pytest.mark.slow  # it imports TRL
-@pytest.mark.parametrize("name", CHANGES)
-def test_the_trainer_takes_the_arguments(name):
-    settings = pytest.importorskip("apportion.trl.settings")
-    trainer = pytest.importorskip("apportion.trl").AllocatedGRPOTrainer
-    code, _ = CHANGES[name]
-    assert code.imports[-1] == f"from apportion.trl import {trainer.__name__}"
-    settings.TRLAllocation(**arguments(code))
-
-
 @pytest.mark.slow  # it imports verl
 @pytest.mark.parametrize("name", CHANGES)
 def test_the_overrides_for_verl_pass_its_checks(name, monkeypatch, tmp_path):

@@ -46,6 +46,7 @@ HEALTHY = {
         prompt=lambda step, place: (step * 5 + place * 3) % 40 + 40 * (place < step * GROUPS // STEPS),
     ),
     "answers of two or three tokens": lambda: rollouts(LEARNS, tokens=lambda s, r, rng: 2 + int(rng.random() < 0.6)),
+    "answers of one short length": lambda: rollouts(LEARNS, tokens=constant(12)),
     "a quarter is cut": lambda: rollouts(
         LEARNS, finish_reason=lambda s, r, rng: "length" if rng.random() < 0.25 else "stop"
     ),
@@ -137,15 +138,6 @@ SICK = {
             reward=noisy(line(0.8, 1.1)),
             rewards__helpful__mean=noisy(line(0.2, 0.95)),
             rewards__exact__mean=noisy(line(0.6, 0.2)),
-        ),
-    ),
-    "a reward function of an older TRL rises and another falls": (
-        "farming",
-        lambda: means(
-            reward=noisy(line(0.8, 1.1)),
-            rewards__helpful=noisy(line(0.2, 0.95)),
-            rewards__exact=noisy(line(0.6, 0.2)),
-            completion_length=noisy(constant(200), 9),
         ),
     ),
     "the held-out accuracy falls": (

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import socket
-import tracemalloc
 from contextlib import suppress
 
 import pytest
@@ -173,6 +172,8 @@ def test_upstream_failures_have_their_status_and_reason(script, status, said):
             with pytest.raises(openai.APIStatusError) as raised:
                 await place.ask()
             assert raised.value.status_code == status and said in raised.value.message
+            queue = place.server.app.state.gateway.queue
+            assert queue.running == queue.waiting == 0
             if status == 429:
                 assert raised.value.response.headers["retry-after"] == "40"
 
@@ -214,26 +215,17 @@ async def test_a_graceful_stop_ends_votes_in_progress_and_refuses_those_that_wai
         await waiting
 
 
-@pytest.mark.slow
-def test_64_votes_at_once_leave_the_upstream_bound_and_the_memory_alone():
-    """Each of 64 requests takes 4 samples of 40 kB, 16 at a time; none fails, and few texts are kept."""
-    text = f"{'word ' * 8000}Answer: 42"
+def test_many_votes_at_once_leave_the_upstream_bound_alone():
+    """Each of 16 requests takes 4 samples, 4 at a time; none fails."""
 
     async def scenario():
-        rule = {"rule": "fixed", "max_samples": 4, "curtail": False}
-        settings = {"connections": 16, "max_votes": 64, "upstream_stream": False, "deadline_seconds": 60.0}
-        async with gateway(lambda _: either(text), **settings, **rule) as place:
-            await place.ask()
-            place.upstream.requests.clear()
-            tracemalloc.start()
-            found = await asyncio.gather(*(place.ask() for _ in range(64)))
-            peak = tracemalloc.get_traced_memory()[1]
-            tracemalloc.stop()
-            assert all(ballot(each)["samples"] == 4 for each in found)
-            assert len(place.upstream.requests) == 64 * 4 and 8 <= place.upstream.most_in_flight <= 16
-            assert peak < 40 * 2**20
+        settings = {"connections": 4, "max_votes": 16, "rule": "fixed", "max_samples": 4, "curtail": False}
+        async with gateway(lambda _: either("Answer: 42", delay=0.01), **settings) as place:
+            found = await asyncio.gather(*(place.ask() for _ in range(16)))
+            assert [ballot(each)["samples"] for each in found] == [4] * 16
+            assert len(place.upstream.requests) == 16 * 4 and 2 <= place.upstream.most_in_flight <= 4
 
-    run(scenario(), seconds=120)
+    run(scenario(), 60)
 
 
 def test_replies_are_sent_without_delay():

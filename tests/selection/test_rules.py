@@ -215,15 +215,6 @@ def test_a_hopeless_prompt_rests_as_a_mastered_one_if_asked():
         assert selector.metrics()["retired"] == rests / 10
 
 
-def test_retired_prompts_only_fill_the_places_that_the_others_leave():
-    selector = prepared(Retire(threshold=0.9), 100)
-    show(selector, dict.fromkeys(range(90), 1.0))
-    for _ in range(5):
-        rows = selector.choose(16)
-        assert set(range(90, 100)) <= set(rows)
-        show(selector, {row: float(row < 90) for row in rows})
-
-
 def test_importance_weights_are_unbiased_while_a_batch_waits_for_its_outcome():
     prompts, total = make_prompts(40), np.zeros(40)
     selector = prepared(SPOWeights(predictor=Known([0.5] * 4 + [0.001] * 36), importance_weights=True), 40)
@@ -243,17 +234,6 @@ def test_a_fraction_of_a_place_is_carried_to_the_next_choice(count, explore, pla
         chosen += (rows := selector.choose(count))
         show(selector, dict.fromkeys(rows, 0.5))
     assert sum(row > 7 for row in chosen) == places
-
-
-def test_prompts_in_flight_are_not_chosen_again_while_there_are_others():
-    """An engine keeps 40 prompts in flight and names none of them."""
-    selector, flying = prepared(Mixed(predictor=Known([0.5] * 100)), 100), []
-    for _ in range(200):
-        (row,) = selector.choose(1)
-        assert row not in flying
-        flying.append(row)
-        if len(flying) > 40:
-            show(selector, {flying.pop(0): 0.5})
 
 
 def test_a_verdict_counts_before_the_reward():

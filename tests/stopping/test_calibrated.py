@@ -32,15 +32,6 @@ def test_the_early_exit_decides_the_same(votes, missing, more, threshold):
     assert bool(decided) == (score(votes, total, samples) <= threshold)
 
 
-def test_free_waves_cost_next_to_no_sample_on_recorded_answers():
-    """A new answer can lower the risk more than a vote for the leader, because it makes open hypotheses likelier."""
-    rows = [Recorded.of(row) for row in read_vendored() if row["dataset"] == "game24_standard"]
-    streams = Streams.draw(rows, 4, 0).answers
-    one, free = decide(streams, "calibrated"), decide(streams, "calibrated", wave="free")
-    assert (free.samples >= one.samples).all() and (free.samples > one.samples).mean() <= 0.01
-    assert free.samples.sum() <= 1.001 * one.samples.sum() and free.waves.mean() < one.waves.mean() / 3
-
-
 def test_eps_bounds_the_disagreement_on_the_game_of_24_which_decided_the_scale():
     """The data that SCALE was learned on: it says that the number in the file is what was learned."""
     for name in ("game24_cot", "game24_standard"):

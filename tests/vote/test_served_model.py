@@ -17,7 +17,7 @@ from apportion.vote import read_recorded
 from benchmarks.served_model import problems, serving, train_model
 from tests.builders import write_jsonl
 from tests.endpoint.builders import run
-from tests.gateway.builders import ballot, gateway, openai
+from tests.gateway.builders import ballot, gateway
 from tests.warm import cold
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("served_model")]  # one worker process, so that one server runs
@@ -80,38 +80,6 @@ def test_completions_come_with_text_tokens_and_reason(served_model, policy, torn
         samples(Endpoint(served_model.base_url, "another"), [torn], 1)
 
 
-def test_without_n_each_sample_takes_a_request_and_a_cancelled_wave_leaves_the_server_well(served_model, torn):
-    """At this temperature completions are long, so some of sixteen are in flight when the first arrives."""
-
-    async def inner():
-        async with endpoint(served_model).connect() as client:
-            assert client.honours_n is None
-            found = await sample(client, torn, 8)
-            assert client.honours_n is False and len(found) == client.usage.requests == 8
-            assert client.usage.completion_tokens == sum(completion.tokens for completion in found)
-            assert client.usage.prompt_tokens == 8 * 4
-        slow = endpoint(served_model, temperature=5.0, max_tokens=100, concurrency=16)
-        async with slow.connect() as client:
-            await sample(client, torn, 2)
-            async with aclosing(client.sample(torn, 16, start=2, key="q")) as completions:
-                await anext(completions)
-            assert client.usage.cancelled > 0
-            assert [completion.error for completion in await sample(client, torn, 4)] == [None] * 4
-
-    asyncio.run(inner())
-
-
-def test_concurrent_samples_follow_the_model_distribution(served_model, policy):
-    """Of 60 completions of each of three problems, the share of right ones agrees with the exact probability."""
-    asked, count = problems(3), 60
-    success = exact_success(policy, asked)
-    found = samples(endpoint(served_model, concurrency=8), [problem.text for problem in asked], count)
-    texts = [" ".join(problem.completion) for problem in asked]
-    right = np.array([sum(sampled.text == text for sampled in of) for text, of in zip(texts, found, strict=True)])
-    squares = (right - count * success) ** 2 / (count * success * (1 - success))
-    assert squares.sum() < 25  # 3 are expected, 25 once in 60,000 runs
-
-
 def test_a_vote_from_the_command_line(served_model, tmp_path):
     """Each sample is asked for once, and counts as in a replay."""
     asked, out, most = problems(4), tmp_path / "answers.jsonl", 32
@@ -168,19 +136,5 @@ def test_the_gateway_votes_on_a_served_model(served_model, upstream_stream):
             assert served_model.answered - before == sum(samples) < 6 * 16
             assert all(own >= taken for own, taken in zip(tokens, samples, strict=True))
             assert sum(answer == problem.answer[-1] for answer, problem in zip(answers, questions, strict=True)) >= 3
-
-    run(scenario(), seconds=120)
-
-
-def test_a_stream_and_an_unknown_model_at_the_gateway(served_model):
-    async def scenario():
-        async with gateway(url=served_model.base_url, **GATEWAY) as place:
-            messages = messages_of(problems(1)[0].text)
-            stream = await place.ask(model=served_model.model, messages=messages, stream=True, **SAMPLING)
-            chunks = [chunk async for chunk in stream]
-            text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
-            assert text.split()[-1] == ballot(chunks[-1])["answer"]
-            with pytest.raises(openai.APIStatusError, match="pinned"):
-                await place.ask(model="another", messages=messages)
 
     run(scenario(), seconds=120)
