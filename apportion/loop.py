@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from apportion.allocators import Allocator, check_rewards
+from apportion.allocators.spending.price import Price
 from apportion.checks import check_object
 from apportion.types import Batch, Plan, Prompt, Rollout, prompt_list
 
@@ -55,7 +56,7 @@ async def collect_async(
     prompts = prompt_list(prompts)
     if allocator.separable:
         async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(_collect_one(allocator, prompt, sample)) for prompt in prompts]
+            running = [tasks.create_task(collect_alone(allocator, prompt, sample)) for prompt in prompts]
         return Batch.concatenate([task.result() for task in running])
     batch, plan = _next(allocator, allocator.start(prompts), source)
     while plan:
@@ -64,17 +65,18 @@ async def collect_async(
     return batch
 
 
-async def _collect_one(allocator: Allocator, prompt: Prompt, sample: AsyncSampler) -> Batch:
-    batch, plan = _next(allocator, allocator.start([prompt]))
+async def collect_alone(planner: Allocator | Price, prompt: Prompt, sample: AsyncSampler) -> Batch:
+    """Return the finished batch of one prompt, which ``planner`` plans alone."""
+    batch, plan = _next(planner, planner.start([prompt]))
     while plan:
         batch = batch.add(plan, [await _rollouts(sample, prompt, int(plan.counts[0]))])
-        batch, plan = _next(allocator, batch)
+        batch, plan = _next(planner, batch)
     return batch
 
 
-def _next(allocator: Allocator, batch: Batch, source: Source | None = None) -> tuple[Batch, Plan]:
+def _next(allocator: Allocator | Price, batch: Batch, source: Source | None = None) -> tuple[Batch, Plan]:
     """Check the latest round of ``batch``. Return it with the fresh prompts that are asked for, and its next round."""
-    check_rewards(allocator, batch)
+    check_rewards(allocator.rule if isinstance(allocator, Price) else allocator, batch)
     while (plan := allocator.plan(batch)).fresh:
         batch = batch.join(allocator.start(_draw(source, plan.fresh)))
     return batch, plan

@@ -11,8 +11,9 @@ the same draws.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
@@ -20,7 +21,8 @@ from statistics import NormalDist
 import numpy as np
 
 from apportion.checks import check_integer, check_numbers
-from apportion.stream import Stream, Ticket, Update
+from apportion.stream import Rows, Stream, Ticket, Update
+from apportion.stream.unit import Unit
 from apportion.types import Floats, Prompt, Rollout
 
 DRAWS = 64
@@ -141,7 +143,7 @@ class _Run:
         self.update: Update | None = None
         self.ages: list[tuple[int, bool]] = []
         self.started = 0
-        self.update_time = engine.update * stream.rows_an_update * engine.mean_length / engine.slots
+        self.update_time = engine.update * stream.due.size * engine.mean_length / engine.slots
 
     def measures(self, updates: int) -> SlotMeasures:
         begun = (0.0, 0.0)
@@ -221,27 +223,10 @@ class _Run:
         return None if failed else Rollout(bool(self.right[draw]), tokens=max(1, round(LENGTH * self.lengths[draw])))
 
 
-class InOrder(Stream):
-    """A stream whose trainer takes the groups in the order in which they were opened, to be compared with."""
+class InOrder(Rows):
+    """An update takes the groups in the order in which they were opened, whatever their age, to be compared with."""
 
-    def _waits(self, short: bool) -> bool:
-        return sum(self._finished[number] for number in self._leading()) < self.rows_an_update and not short
-
-    def _chosen_units(self) -> list[int]:
-        rows, taken = 0, list[int]()
-        for number in self._leading():
-            if rows >= self.rows_an_update:
-                break
-            taken.append(number)
-            rows += self._finished[number]
-        return taken
-
-    def _leading(self) -> list[int]:
-        """Return the numbers of the finished units before the first that is not finished."""
-        leading: list[int] = []
-        for number in self._units:
-            if number in self._finished:
-                leading.append(number)
-            elif number not in self._training:
-                break
-        return leading
+    def take(self, finished: Mapping[int, int], units: Mapping[int, Unit], version: int, short: bool) -> list[int]:
+        """Return what an update takes of the finished units before the first that is not finished."""
+        leading = itertools.takewhile(lambda number: number in finished, units)
+        return super().take({number: finished[number] for number in leading}, {}, version, short)

@@ -19,7 +19,7 @@ from apportion.allocators.spending.price import Price
 from apportion.allocators.vip import gradient_variance, minimise_noise
 from apportion.predictors import EmpiricalBayes, MeanLengths
 from apportion.replay.foresight import batches_of
-from apportion.stream import Stream
+from apportion.stream import Rows, Selected, Stream
 from apportion.types import Floats, Plan
 from benchmarks.common import spread, table, write
 from benchmarks.expected import HIGH, LOW, near_truth
@@ -63,10 +63,10 @@ def in_use(way, seed):
     """Return the share of use by groups of 8, taken "in order", or opened by "predicted" lengths, the longest first."""
     engine = Slots(slots=SLOTS, prompts=HELD, update=0.0, seed=seed)
     lengths = MeanLengths(initial=1500) if way == "predicted" else None
-    kind = InOrder if way == "in order" else Stream
+    kind = InOrder if way == "in order" else Rows
 
     def make(prompts):
-        return kind(Uniform(SIZE), prompts, rows_an_update=ROWS, age_bound=BOUND, lengths=lengths, seed=seed)
+        return Stream(Uniform(SIZE), prompts, kind(ROWS, BOUND), Selected(lengths=lengths, seed=seed))
 
     return simulate_slots(engine, make, UPDATES).utilisation
 

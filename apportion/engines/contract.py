@@ -22,7 +22,7 @@ from apportion.engines.outcomes import are_verdicts, read_reward
 from apportion.engines.saved_settings import check_same_settings
 from apportion.engines.saved_state import load_state, restoring
 from apportion.predictors.saved import SavedValues
-from apportion.stream import Stream, Ticket
+from apportion.stream import Rows, Selected, Stream, Ticket
 from apportion.types import Floats, Group, Prompt, Rollout
 
 NEVER_DUE = 2**31
@@ -87,10 +87,8 @@ class EngineGroups:
                     f"estimator must not compare rounds, which engines do not tell apart, got {estimator} with "
                     f"{rule.name}; use reinforce with a baseline, or a rule of one round"
                 )
-        self._stream = Stream(
-            rule, prompts, rows_an_update=1, age_bound=NEVER_DUE, selection=decisions.selection, seed=seed, attempts=1,
-            patience=lost_after,
-        )  # fmt: skip
+        source = Selected(decisions.selection, seed=seed)
+        self._stream = Stream(rule, prompts, Rows(1, NEVER_DUE), source, attempts=1, patience=lost_after)
         self._settings = decisions.settings | {"group_size": group_size}
         self._clock, self._prompts = 0, {prompt.id: prompt for prompt in prompts}
         self._flying: dict[str, tuple[Ticket, ...]] = {}

@@ -2,7 +2,21 @@
 
 from apportion.stream.groups import Sample, stream_groups
 from apportion.stream.offered import OfferedStream
+from apportion.stream.sources import Offered, Selected
 from apportion.stream.stream import Stream
+from apportion.stream.updates import Prompts, Rows
 from apportion.stream.values import SlotDecision, Ticket, Update
 
-__all__ = ["OfferedStream", "Sample", "SlotDecision", "Stream", "Ticket", "Update", "stream_groups"]
+__all__ = [
+    "Offered",
+    "OfferedStream",
+    "Prompts",
+    "Rows",
+    "Sample",
+    "Selected",
+    "SlotDecision",
+    "Stream",
+    "Ticket",
+    "Update",
+    "stream_groups",
+]

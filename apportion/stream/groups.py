@@ -20,17 +20,22 @@ async def stream_groups(
 ) -> AsyncIterator[Update]:
     """Yield each update of ``stream``, with at most ``slots`` calls of ``sample`` at a time.
 
-    The update is done when the next one is asked for: then the stream learns, and its version rises. Sampling goes on
-    while the caller awaits, so a trainer that blocks should run in a thread. A call that takes longer than the stream's
-    patience is cancelled and made again. All calls are cancelled when the loop is left. An error in ``sample``
-    is raised here. It ends when nothing is left to sample or to train on.
+    The update is done when the body calls ``stream.trained(update.version)``, or else when the next one is asked for:
+    then the stream learns, and its version rises. Save ``stream.state_dict()`` between that call and the next update,
+    with weights and optimizer. A loop over a stream that loaded the state goes on: what was being sampled is requested
+    again, and no update is trained on twice.
+
+    Sampling goes on while the body awaits. A trainer that blocks the loop stops it, so it should run in a thread. A
+    call that takes longer than the stream's patience is cancelled and made again. All calls are cancelled when the loop
+    is left. An error in ``sample`` is raised here. It ends when nothing is left to sample or to train on.
 
     >>> import asyncio
     >>> from apportion import Prompt, Uniform
+    >>> from apportion.stream import Rows
     >>> async def sample(ticket):
     ...     return Rollout(ticket.rollout == 0)
     >>> async def train(updates):
-    ...     stream = Stream(Uniform(4), [Prompt("a"), Prompt("b"), Prompt("c")], rows_an_update=8)
+    ...     stream = Stream(Uniform(4), [Prompt("a"), Prompt("b"), Prompt("c")], Rows(8))
     ...     async for update in stream_groups(stream, sample, slots=2):
     ...         if update.version == updates:
     ...             return [group.rewards.tolist() for group in update.groups]
@@ -40,6 +45,8 @@ async def stream_groups(
     import asyncio  # noqa: PLC0415 - slow to import
 
     check_integer("slots", slots, 1, "an engine needs a slot")
+    stream.check_trained()
+    stream.restarted()
     running: dict[int, asyncio.Task[Rollout | None]] = {}
     tickets: dict[asyncio.Task[Rollout | None], Ticket] = {}
     failures: list[BaseException] = []
@@ -79,6 +86,7 @@ async def stream_groups(
                 raise failures[0]
             if ready:
                 update = ready.pop()
+                stream.lent = update.version
                 yield update
                 stream.trained(update.version)
                 fill()

@@ -16,8 +16,7 @@ reached ``age_bound``, and waits for it if it is not finished; it fills up with 
 are opened while the rollouts not trained on are fewer than ``age_bound + 1`` updates hold. So the units that an update
 must take rarely hold more rows than it has, and never has any of them exceeded the bound.
 
-The stream counts versions of the policy itself: one more at each ``trained``. A rollout is as old as its request. What
-a worker says of its version is compared and counted, and decides nothing.
+The stream counts versions of the policy itself: one more at each ``trained``. A rollout is as old as its request.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,11 +34,11 @@ from apportion.allocators import Allocator, check_rewards
 from apportion.allocators.spending.budget import BudgetedAllocator
 from apportion.allocators.spending.price import Price
 from apportion.checks import check_integer, check_object
-from apportion.predictors import MeanLengths
 from apportion.predictors.saved import SavedValues
-from apportion.selection import Selector, ShuffledEpochs
-from apportion.selection.base import check_selector
+from apportion.stream.plain import plain, restored
+from apportion.stream.sources import Offered, Selected
 from apportion.stream.unit import Unit, restored_unit, saved_unit
+from apportion.stream.updates import Rows
 from apportion.stream.values import SlotDecision, Ticket, Update
 from apportion.types import Batch, Plan, Prompt, Rollout, prompt_list
 
@@ -48,6 +48,9 @@ FAILED_IN_A_ROW = 256
 UNIT = 2
 """The place of the unit's number in an entry of the queue."""
 
+UNREAD = ("chosen", "postponed", "selection", "lengths", "ended")
+"""What states of 0.3.0 also have if the engine offers its prompts."""
+
 
 class Stream:
     """Decides at each free slot what to sample, and when the trainer has an update, for ``rule``.
@@ -55,16 +58,9 @@ class Stream:
     Args:
         rule: the allocator. The stream calls its ``observe`` at ``trained``.
         prompts: the data set, each prompt once.
-        rows_an_update: rollouts that an update holds at least. Groups stay whole, so it may hold a few more.
-        age_bound: the most updates between the request of a group's first rollout and the update that takes it. With 0
-            everything is sampled by the newest policy, and slots wait for each update.
+        due: when an update is due: ``Rows``, or ``Prompts`` as engines train that count prompts.
+        source: which prompt is opened next; ``Offered`` if an engine brings its prompts.
         batch: the prompts of a unit, for rules that plan a batch. None for rules that plan single prompts.
-        selection: which prompts are opened; by default each once an epoch, in random order. Prompts in flight are not
-            chosen.
-        lengths: predicts the lengths of completions; an object of its own. Then the prompts that are chosen for about
-            one update are opened longest first, which leaves fewer slots idle at a small ``age_bound``. Which prompts
-            are opened does not depend on it.
-        seed: of the selection.
         attempts: how often a rollout that failed, or was not heard of, is requested in all.
         patience: seconds after which a request without an answer is cancelled. It must be longer than any sample
             takes. A shorter one would prefer short samples.
@@ -73,7 +69,7 @@ class Stream:
     Raises ValueError for settings that do not fit the rule.
 
     >>> from apportion.allocators import Uniform
-    >>> stream = Stream(Uniform(2), [Prompt("a"), Prompt("b")], rows_an_update=2)
+    >>> stream = Stream(Uniform(2), [Prompt("a"), Prompt("b")], Rows(2))
     >>> first, second = stream.decide(free=2, now=0.0).requests
     >>> first.prompt == second.prompt, first.rollout, second.rollout
     (True, 0, 1)
@@ -88,35 +84,30 @@ class Stream:
         self,
         rule: Allocator,
         prompts: Sequence[Prompt],
+        due: Rows,
+        source: Selected | Offered | None = None,
         *,
-        rows_an_update: int,
-        age_bound: int = 1,
         batch: int | None = None,
-        selection: Selector | None = None,
-        lengths: MeanLengths | None = None,
-        seed: int = 0,
         attempts: int = 3,
         patience: float = 3600.0,
         slack: float | None = None,
     ) -> None:
         check_object("rule", rule, "Allocator")
-        check_integer("rows_an_update", rows_an_update, 1, "count the rollouts that an update trains on")
-        check_integer("age_bound", age_bound, 0, "count updates; 0 samples everything by the newest policy")
+        prompts = prompt_list(prompts)
         check_integer("attempts", attempts, 1, "a rollout is requested once at least")
         if not 0 < patience < math.inf:
             raise ValueError(f"patience must be above 0 seconds and finite, got {patience}; no request waits for ever")
-        self._prompts = prompt_list(prompts)
-        if not self._prompts or len({prompt.id for prompt in self._prompts}) < len(self._prompts):
-            raise ValueError(f"prompts must be distinct and at least one, got {len(self._prompts)}; drop repeated ones")
-        self.rows_an_update, self.age_bound = rows_an_update, age_bound
-        self._attempts, self._patience = attempts, patience
+        if not prompts or len({prompt.id for prompt in prompts}) < len(prompts):
+            raise ValueError(f"prompts must be distinct and at least one, got {len(prompts)}; drop repeated ones")
         if batch is not None:
             check_integer("batch", batch, 1, "count the prompts that the rule plans together")
-        self._price = price_of(rule, self._prompts, slack) if batch is None else None
+        self._prompts, self.due = prompts, due
+        self._attempts, self._patience = attempts, patience
+        self._price = price_of(rule, prompts, slack) if batch is None else None
         self.rule: Allocator = self._price.rule if self._price else rule
         self._size, self._batched = batch or 1, batch is not None
-        if self._size > len(self._prompts):
-            raise ValueError(f"batch must be at most the {len(self._prompts)} prompts of the data set, got {batch}")
+        if self._size > len(prompts):
+            raise ValueError(f"batch must be at most the {len(prompts)} prompts of the data set, got {batch}")
         self.version, self._now = 0, -math.inf
         self._seen = 0
         self._units: dict[int, Unit] = {}
@@ -125,15 +116,13 @@ class Stream:
         # (version, -tokens ahead, unit, place, rollout, attempt): old units first, and then long ones
         self._queue: list[tuple[int, int, int, int, int, int]] = []
         self._outstanding: dict[int, tuple[Ticket, float]] = {}  # in the order of the requests
-        self._held = np.zeros(len(self._prompts), bool)
-        self._chosen: list[int] = []
-        self._postponed: list[int] = []
+        self._held = np.zeros(len(prompts), bool)
         self.counts: Counter[str] = Counter()
+        due.counts = self.counts
         self._failed_in_a_row = 0
-        self._lengths = lengths
-        self._selection = ShuffledEpochs() if selection is None else selection
-        check_selector(self._selection, self.rule.needs)
-        self._selection.prepare(self._prompts, seed, getattr(self.rule, "predictor", None))
+        self.lent = 0
+        self.source = Selected() if source is None else source
+        self.source.prepare(prompts, self.rule)
 
     @property
     def outstanding(self) -> tuple[Ticket, ...]:
@@ -146,19 +135,29 @@ class Stream:
         return len(self._queue)
 
     @property
+    def training(self) -> tuple[int, ...]:
+        """The units of the update that was returned last, until it is ``trained``."""
+        return tuple(self._training)
+
+    @property
+    def ended(self) -> tuple[int, ...]:
+        """The units that are finished and not yet ``trained``. Nothing changes them any more."""
+        return (*self._training, *self._finished)
+
+    @property
+    def ready(self) -> int:
+        """What waits for an update, in the unit of its size."""
+        return int(sum(map(self.due.share, self._finished.values())))
+
+    @property
     def _room(self) -> int:
         """The prompts that are not in flight."""
         return len(self._prompts) - sum(len(unit.places) for unit in self._units.values())
 
     @property
     def _reserved(self) -> float:
-        """The rows of all units that are not trained on, of unfinished ones those that are expected."""
+        """The size of all units that are not trained on, of unfinished ones what is expected."""
         return sum(unit.reserved for unit in self._units.values())
-
-    @property
-    def _ready(self) -> int:
-        """The rows that wait for an update."""
-        return sum(self._finished.values())
 
     @property
     def deadline(self) -> float:
@@ -174,8 +173,8 @@ class Stream:
         """Return up to ``free`` requests, those to cancel at ``now`` seconds, and an update if one is ready.
 
         ``now`` may be of any clock. The slot of a cancelled request is free when the engine says so, in a later call.
-        An update is returned once. After it no other one is returned before ``trained``. An update has less than
-        ``rows_an_update`` rows only if no prompt is left to open and nothing is sampled.
+        An update is returned once. After it no other one is returned before ``trained``. An update is smaller
+        than its size only if no prompt is left to open and nothing is sampled.
 
         Raises RuntimeError if no rollout arrives any more: the latest 256 were given up.
         """
@@ -199,23 +198,26 @@ class Stream:
             update = self._take(short=True)
         return SlotDecision(tuple(requests), tuple(cancelled), update)
 
-    def arrived(self, ticket: Ticket, rollout: Rollout | None, version: int | None = None) -> bool:
+    def arrived(self, ticket: Ticket, rollout: Rollout | None) -> bool:
         """Take the result of a request; None if it failed or was lost. Return whether it counts.
 
-        A result that is doubled, unknown, or later than its cancellation does not count. ``version`` is what the worker
-        says that it sampled with. It is counted if it is not between that of the request and the newest one.
+        A result that is doubled, unknown, or later than its cancellation does not count.
         """
         if not (rollout is None or isinstance(rollout, Rollout)):
             raise ValueError(
                 f"a result must be a Rollout, or None if it failed, got {rollout!r:.80}; return one rollout"
             )
-        known = self._outstanding.get(ticket.number)
-        if known is None or known[0] != ticket:
+        if not self._waits_for(ticket):
             self.counts["ignored"] += 1
             return False
-        if version is not None and not ticket.version <= version <= self.version:
-            self.counts["wrong_version"] += 1
-        self._close(known[0], rollout)
+        self._close(ticket, rollout)
+        return True
+
+    def gave_up(self, ticket: Ticket) -> bool:
+        """Take a request as failed without another attempt. Return whether it counts, as in ``arrived``."""
+        if not self._waits_for(ticket):
+            return self.arrived(ticket, None)
+        self._close(replace(ticket, attempt=self._attempts - 1), None)
         return True
 
     def trained(self, version: int) -> bool:
@@ -234,88 +236,128 @@ class Stream:
         batches = [unit.batch for unit in units]
         for batch in batches if self._batched else [Batch.concatenate(batches)]:
             self.rule.observe(batch)
-            self._selection.observe(batch)
-            if self._lengths is not None:
-                self._lengths.update(batch)
+            self.source.observe(batch)
         self._held[[place for unit in units for place in unit.places]] = False
         self._training, self.version = [], version
         if self._price:
             self._price.forget()
         return True
 
+    def check_trained(self) -> None:
+        """Raise ValueError if a loop's body was given an update, ``lent``, and has not said that it is ``trained``."""
+        if self.lent > self.version:
+            raise ValueError(
+                f"the stream must know whether update {self.lent} is trained on before it is saved or goes on, got "
+                f"neither; call trained({self.lent}) after the optimizer's step, or restarted() if it was not made"
+            )
+
+    def batch(self, unit: int) -> Batch:
+        """Return the prompts of a unit that is not yet ``trained``, with their rollouts."""
+        return self._units[unit].batch
+
+    def unfinished(self) -> tuple[int, ...]:
+        """Return the units that are sampled."""
+        return tuple(number for number, unit in self._units.items() if unit.missing)
+
+    def withdraw(self, units: Collection[int]) -> dict[int, int]:
+        """Forget ``units`` of single prompts that are not in training, because their rollouts are lost.
+
+        Return the rollouts that a price granted, by unit. Give them to ``offer`` if the prompt comes again.
+        """
+        gone, granted = set(units), dict[int, int]()
+        self._outstanding = {n: each for n, each in self._outstanding.items() if each[0].unit not in gone}
+        self._queue = sorted(entry for entry in self._queue if entry[UNIT] not in gone)
+        for number in gone:
+            unit = self._units.pop(number)
+            self._finished.pop(number, None)
+            self._held[unit.places] = False
+            before = self.source.granted.get(unit.places[0])
+            if self._price and self._price.decided(unit.batch):
+                granted[number] = int(unit.batch.asked[0] + unit.plan.counts[0])
+            elif before is not None:
+                granted[number] = before
+        return granted
+
     def state_dict(self) -> dict[str, Any]:
-        """Return everything, with the states of the rule and of the selection. Completions are not copied."""
+        """Return everything, with the states of the rule and of the selection, as values that JSON takes.
+
+        Completions are not copied, so they must be such values themselves. An update that was returned and is not
+        ``trained`` is returned again after ``restarted``. So save when the weights have all updates that are
+        ``trained``, and no other. Raises ValueError in the body of a loop over ``stream_groups`` before it is.
+        """
+        self.check_trained()
         return {
-            "version": self.version, "now": self._now, "seen": self._seen,
-            "finished": list(self._finished), "training": list(self._training), "queue": list(self._queue),
-            "chosen": list(self._chosen), "postponed": list(self._postponed), "counts": dict(self.counts),
+            "version": self.version, "now": None if math.isinf(self._now) else self._now, "seen": self._seen,
+            "finished": list(self._finished), "training": list(self._training),
+            "queue": [list(entry) for entry in self._queue],
+            "counts": dict(self.counts),
             "units": [saved_unit(unit) for unit in self._units.values()],
             "outstanding": [
-                (t.number, t.unit, t.place, t.rollout, t.attempt, t.version, asked)
+                [t.number, t.unit, t.place, t.rollout, t.attempt, t.version, asked]
                 for t, asked in self._outstanding.values()
             ],
             "ids": [prompt.id for prompt in self._prompts],
-            "rule": self.rule.state_dict(),
-            "selection": self._selection.state_dict(),
+            "rule": plain(self.rule.state_dict()),
             "price": self._price.state_dict() if self._price else {},
-            "lengths": self._lengths.state_dict() if self._lengths else {},
+            **self.source.state_dict(),
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``state_dict`` returned for the same rule, prompts and settings. Raise ValueError otherwise."""
-        saved = SavedValues(state, "a stream", list(self.state_dict()))
+        """Restore what ``state_dict`` returned for the same rule, prompts and settings. Raise ValueError otherwise.
+
+        In a new process call ``restarted`` then; ``stream_groups`` does so itself.
+        """
+        self.lent, own = 0, list(self.state_dict())
+        read = {name: each for name, each in dict(state).items() if name in own or name not in UNREAD}
+        saved = SavedValues(read, "a stream", own)
         if saved.texts("ids") != [prompt.id for prompt in self._prompts]:
             raise ValueError(
                 f"a stream must be restored with its own {len(saved.texts('ids'))} prompts in their order, got "
                 f"{len(self._prompts)}; use the data set of the checkpoint, or start from an empty state"
             )
-        self.rule.load_state_dict(saved.state("rule"))  # before the rows of groups, which may reuse what it stores
+        self.version, self._seen = saved.count("version"), saved.count("seen")
         try:
-            units = {unit.number: unit for unit in (restored_unit(values, self._prompts) for values in state["units"])}
-            outstanding = {}
-            for number, unit, place, rollout, attempt, version, asked in state["outstanding"]:
-                prompt = units[unit].batch.prompts[place]
-                outstanding[number] = Ticket(number, unit, prompt, place, rollout, attempt, version), float(asked)
-            queue = [tuple(map(int, entry)) for entry in state["queue"]]
-            finished = {number: self._rows(units[number]) for number in state["finished"]}
-            training = [units[number].number for number in state["training"]]
-            chosen, postponed = ([int(place) for place in state[key]] for key in ("chosen", "postponed"))
-            counts = Counter(state["counts"])
+            self.rule.load_state_dict(restored(read["rule"]))  # before the rows, which may reuse what it stores
+            self._units = {values["number"]: restored_unit(values, self._prompts) for values in read["units"]}
+            self._outstanding = {}
+            for number, unit, place, *of_request, asked in read["outstanding"]:
+                prompt = self._units[unit].batch.prompts[place]
+                self._outstanding[number] = Ticket(number, unit, prompt, place, *of_request), float(asked)
+            self._queue = [tuple(map(int, entry)) for entry in read["queue"]]  # type: ignore[misc]
+            self._finished = {number: self._rows(self._units[number]) for number in read["finished"]}
+            self._training = [self._units[number].number for number in read["training"]]
+            self._now = -math.inf if read["now"] is None else float(read["now"])
+            self.counts.clear()
+            self.counts.update(read["counts"])
+            self.source.load_state_dict(read)
         except (AttributeError, IndexError, KeyError, TypeError) as error:
             raise ValueError(
                 f"a saved state of a stream must be whole, got {error!r:.80}; load one unchanged"
             ) from error
-        version, seen = saved.count("version"), saved.count("seen")
-        self._selection.load_state_dict(saved.state("selection"))
         if self._price:
             self._price.load_state_dict(saved.state("price"))
-        if self._lengths is not None:
-            self._lengths.load_state_dict(saved.state("lengths"))
-        self.version, self._seen, self._now = version, seen, float(state["now"])
-        self._units, self._outstanding, self._queue = units, outstanding, queue  # type: ignore[assignment]
-        self._finished, self._training, self._chosen, self.counts = finished, training, chosen, counts
-        self._postponed = postponed
         self._held[:] = False
-        self._held[[place for unit in units.values() for place in unit.places]] = True
+        self._held[[place for unit in self._units.values() for place in unit.places]] = True
 
     def restarted(self) -> None:
         """Request again what was outstanding, and return again an update that was not trained on.
 
-        Call it after loading a state if the tasks of the run that saved it have ended. No attempt is counted.
+        Call it after loading a state if the tasks of the run that saved it have ended; ``stream_groups`` does. No
+        attempt is counted.
         """
         for ticket, _ in self._outstanding.values():
             self._push(self._units[ticket.unit], ticket.place, ticket.rollout, ticket.attempt)
         self._outstanding, self._now = {}, -math.inf
         self._finished = {number: self._rows(self._units[number]) for number in self._training} | self._finished
-        self._training = []
+        self._training, self.lent = [], 0
 
     def _next(self) -> Ticket | None:
         """Return the next request: of the oldest unit with one, or else of a new unit.
 
         With a bound of 0 all units of an update are opened first, because none can be taken later.
         """
-        while not self._queue or not self.age_bound:
-            if self._reserved >= (self.age_bound + 1) * self.rows_an_update or not self._open_unit():
+        while not self._queue or not self.due.age_bound:
+            if self._reserved >= (self.due.age_bound + 1) * self.due.size or not self._open_unit():
                 break
         if not self._queue:
             return None
@@ -340,60 +382,36 @@ class Stream:
 
     def _open_unit(self) -> bool:
         """Start a unit with new prompts. Return False if too few are left that are not in flight."""
-        if self._room < self._size:
+        if self._room < self._size or not (places := self._draw(self._size)):
             return False
-        places = self._draw(self._size)
         batch = (self._price or self.rule).start([self._prompts[place] for place in places])
-        number = self.counts["opened"]
-        unit = Unit(number, places, batch, self.version, self._expected(len(places)))
+        number, opened = self.counts["opened"], self.due.opened(self.version)
+        unit = self._units[number] = Unit(number, places, batch, opened, self._expected)
         self.counts["opened"] += 1
-        self._units[number] = unit
         self._advance(unit)
         return True
 
-    def _expected(self, prompts: int) -> float:
-        """Return the rows that a unit is expected to have, until it is finished."""
-        if self._price:
-            return self._price.rows
-        size = self.rule.size(prompts)
-        return float(size.kept or size.asked or prompts)
+    @property
+    def _expected(self) -> float:
+        """What a unit is expected to add to an update, until its count is decided."""
+        size = self.rule.size(self._size)
+        return self.due.share(self._price.rows if self._price else float(size.kept or size.asked or self._size))
 
     def _draw(self, count: int) -> list[int]:
-        """Return ``count`` places of prompts that are not in flight, which are held from now on. So many must be."""
+        """Return ``count`` places of prompts that are not in flight, which are held from now on. So many must be.
+
+        There are fewer if an engine has not offered so many.
+        """
+        about = max(round(self.due.size * self._size / max(1.0, self._expected)), self._size)
         found: list[int] = []
-        while len(found) < count:
-            place = self._place()
+        while len(found) < count and (place := self.source.next(self._held, about)) is not None:
             self._held[place] = True
             found.append(place)
         return found
 
-    def _place(self) -> int:
-        """Return the next place by the selection. A turn that comes while its prompt is in flight is put off.
-
-        If it were lost, as behind a barrier, slow prompts would get fewer turns.
-        """
-        for late in self._postponed:
-            if not self._held[late]:
-                self._postponed.remove(late)
-                return late
-        while True:
-            self._chosen = self._chosen or self._choose()
-            if not self._held[self._chosen[-1]]:
-                return self._chosen.pop()
-            self._postponed.append(self._chosen.pop())
-
-    def _choose(self) -> list[int]:
-        """Return the places of the next prompts, about as many as an update has, the last one first."""
-        prompts = max(round(self.rows_an_update * self._size / max(1.0, self._expected(self._size))), self._size)
-        if self._selection.learns:
-            held = [self._prompts[place].id for place in np.flatnonzero(self._held)]
-            places = self._selection.choose(min(prompts, len(self._prompts) - len(held)), held)[::-1]
-        else:
-            places = self._selection.choose(min(prompts, len(self._prompts)))[::-1]
-        if self._lengths is None:
-            return places
-        predicted = self._lengths.predict([self._prompts[place] for place in places])
-        return [places[i] for i in np.argsort(predicted, kind="stable").tolist()]
+    def _waits_for(self, ticket: Ticket) -> bool:
+        known = self._outstanding.get(ticket.number)
+        return known is not None and known[0] == ticket
 
     def _close(self, ticket: Ticket, rollout: Rollout | None) -> None:
         """Take a result into its unit, or request it again; go on with the unit if its round is complete."""
@@ -421,30 +439,29 @@ class Stream:
 
     def _advance(self, unit: Unit) -> None:
         """Plan the next round of ``unit`` and queue its requests, or finish it."""
-        while (plan := self._plan(unit)).fresh:
-            if self._room < plan.fresh:  # the data set has no more, so the unit ends with what it has
-                plan = Plan(np.zeros(len(unit.batch.prompts), np.int64))
-                break
-            places = self._draw(plan.fresh)
-            unit.batch = unit.batch.join(self.rule.start([self._prompts[place] for place in places]))
-            unit.places += places
-        unit.plan = plan
+        unit.plan = plan = self._plan(unit)
         unit.missing = int(plan.counts.sum())
         for place in np.flatnonzero(plan.counts).tolist():
             asked = int(unit.batch.asked[place])
             for rollout in range(asked, asked + int(plan.counts[place])):
                 self._push(unit, place, rollout, 0)
         if not unit.missing:
-            unit.reserved = self._finished[unit.number] = self._rows(unit)
+            rows = self._finished[unit.number] = self._rows(unit)
+            unit.reserved = self.due.share(rows)
 
     def _plan(self, unit: Unit) -> Plan:
-        """Return the next round. With a price, the count of the prompt is decided once, and kept in the budget."""
-        if self._price is None:
-            return self.rule.plan(unit.batch)
-        plan, decided = self._price.plan(unit.batch, unit.decided)
-        if decided and not unit.decided:
-            unit.reserved = float(unit.batch.asked[0] + plan.counts[0])
-        unit.decided = decided
+        """Return the next round, with the fresh prompts that it needs. It is empty if the data set has no more."""
+        if self._price:
+            plan = self._price.plan(unit.batch, self.source.granted.get(unit.places[0]))
+            if plan and self._price.decided(unit.batch):
+                unit.reserved = self.due.share(float(unit.batch.asked[0] + plan.counts[0]))
+            return plan
+        while (plan := self.rule.plan(unit.batch)).fresh:
+            if self._room < plan.fresh:
+                return Plan(np.zeros(len(unit.batch.prompts), np.int64))
+            places = self._draw(plan.fresh)
+            unit.batch = unit.batch.join(self.rule.start([self._prompts[place] for place in places]))
+            unit.places += places
         return plan
 
     def _rows(self, unit: Unit) -> int:
@@ -452,9 +469,11 @@ class Stream:
 
     def _take(self, short: bool = False) -> Update | None:
         """Return the next update, unless the trainer is at work or has to wait."""
-        if self._training or not self._finished or self._waits(short):
+        if self._training or not self._finished:
             return None
-        taken = self._chosen_units()
+        taken = self.due.take(self._finished, self._units, self.version, short)
+        if not taken:
+            return None
         self._training = sorted(taken)
         for number in taken:
             del self._finished[number]
@@ -462,26 +481,6 @@ class Stream:
         groups = [(group, self.version - unit.opened) for unit in units for group in self.rule.groups(unit.batch)]
         batch = Batch.concatenate([unit.batch for unit in units])
         return Update(self.version + 1, tuple(group for group, _ in groups), tuple(age for _, age in groups), batch)
-
-    def _waits(self, short: bool) -> bool:
-        """Return whether a unit that has reached the age bound is not finished, or the rows are too few."""
-        due = self.version - self.age_bound
-        late = any(unit.missing and unit.opened <= due for unit in self._units.values())
-        return late or (self._ready < self.rows_an_update and not short)
-
-    def _chosen_units(self) -> list[int]:
-        """Return the finished units that the next update takes: all at the age bound, then those that finished first.
-
-        Units without rows come along, to be learnt from.
-        """
-        due = self.version - self.age_bound
-        taken = [number for number in self._finished if self._units[number].opened <= due]
-        rows, must = sum(self._finished[number] for number in taken), set(taken)
-        for number, own in self._finished.items():
-            if number not in must and (rows < self.rows_an_update or not own):
-                taken.append(number)
-                rows += own
-        return taken
 
 
 def plans_prompts_alone(rule: Allocator) -> bool:

@@ -14,7 +14,7 @@ from tinker_cookbook.completers import TinkerTokenCompleter
 from tinker_cookbook.rl.train import AsyncConfig
 from tinker_cookbook.rl.types import EnvGroupBuilder, RLDataset, RolloutError
 
-from apportion.allocators import check_rewards
+from apportion.loop import collect_alone
 from apportion.predictors.saved import SavedValues
 from apportion.stream.stream import plans_prompts_alone, price_of
 from apportion.tinker.batch import PlacedGroup, RoundSettings, sampled_round
@@ -23,7 +23,7 @@ from apportion.tinker.dataset import AllocatedDataset, with_metrics
 from apportion.tinker.groups import AllocatedGroup
 from apportion.tinker.rewards import RewardedTrajectory, rewarded
 from apportion.tinker.settings import TinkerAllocation
-from apportion.types import Batch, Prompt
+from apportion.types import Batch, Prompt, Rollout
 
 WHOLE_BATCH = ("batch_optimal", "reinforce_plus_plus")
 """Estimators that compare the rollouts of a batch."""
@@ -82,17 +82,15 @@ class StreamedDataset(AllocatedDataset):
 
     async def _group(self, builder: EnvGroupBuilder, policy: TinkerTokenCompleter) -> PlacedGroup | None:
         """Sample a group; None if nothing of it enters the loss."""
+        errors = list[RolloutError]()
+
+        async def sample(prompt: Prompt, count: int) -> list[Rollout]:
+            rollouts, failed = await sampled_round(self.allocation, self.settings, prompt, count, policy)
+            errors.extend(failed)
+            return rollouts
+
         prompt = self._next(builder)
-        rule, errors, decided = self.allocation.allocator, list[RolloutError](), False
-        batch = (self.price or rule).start([prompt])
-        while True:
-            plan, decided = (rule.plan(batch), True) if self.price is None else self.price.plan(batch, decided)
-            if not plan.counts.any():
-                break
-            rollouts, failed = await sampled_round(self.allocation, self.settings, prompt, int(plan.counts[0]), policy)
-            errors += failed
-            batch = batch.add(plan, [rollouts])
-            check_rewards(rule, batch)
+        batch = await collect_alone(self.price or self.allocation.allocator, prompt, sample)
         members = self._finished(batch)
         return PlacedGroup(prompt, members, errors) if members else None
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from apportion.engines.dataset_prompts import read_prompts
-from apportion.stream import Stream
+from apportion.stream import Rows, Selected, Stream
 from apportion.trl.checkpoints import FILE, WholeCheckpoints
 from apportion.trl.overrides import BillLine
 from apportion.trl.ranks import Ranks
@@ -96,11 +96,9 @@ class AllocatedAsyncGRPOTrainer(WholeCheckpoints, AsyncGRPOTrainer):  # type: ig
         stream = Stream(
             allocation.allocator,
             found.distinct,
-            rows_an_update=rows,
-            age_bound=args.max_staleness,
+            Rows(rows, args.max_staleness),
+            Selected(allocation.selection, seed=args.seed if args.data_seed is None else args.data_seed),
             batch=batch,
-            selection=allocation.selection,
-            seed=args.seed if args.data_seed is None else args.data_seed,
             attempts=1,
             patience=PATIENCE,
         )

@@ -228,7 +228,7 @@ class StreamWorker:
         with self._lock:  # a checkpoint has failures and the arrival of their completions, or neither
             judged = self._verdicts.judge(rollouts, [ticket.prompt.text for ticket in tickets])
             for ticket, rollout in zip(tickets, judged, strict=True):
-                self.stream.arrived(ticket, rollout, message.version)
+                self.stream.arrived(ticket, rollout)
             self._asked = {}
             for name, seconds in message.seconds.items():
                 self._seconds[name] += seconds

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
 
-from apportion.stream import OfferedStream
+from apportion.stream import OfferedStream, Prompts
 from apportion.types import Prompt
 from apportion.verl.advice import row_multiple
 from apportion.verl.coordinator.messages import TrainerUpdate
@@ -95,15 +95,13 @@ def stream_of(config: DictConfig, allocation: VerlAllocation, prompts: Sequence[
     threshold = v1.sampler.max_off_policy_threshold
     each, multiple = int(config.data.train_batch_size) // updates, row_multiple(config)
     expected = allocation.allocator.size(each).kept
-    return OfferedStream(
-        allocation.allocator,
-        prompts,
-        prompts_an_update=each,
-        most_rows=None if expected is None else -(-expected // multiple) * multiple,
-        age_bound=UNBOUNDED if threshold is None else int(threshold) * updates - 1,
-        updates_a_version=updates,
-        attempts=1 + allocation.retries,
+    due = Prompts(
+        each,
+        UNBOUNDED if threshold is None else int(threshold) * updates - 1,
+        None if expected is None else -(-expected // multiple) * multiple,
+        updates,
     )
+    return OfferedStream(allocation.allocator, prompts, due, attempts=1 + allocation.retries)
 
 
 def check_stream(config: DictConfig, allocation: VerlAllocation) -> None:

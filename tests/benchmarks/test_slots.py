@@ -7,16 +7,15 @@ import pytest
 
 from apportion import Uniform
 from apportion.predictors import MeanLengths
-from apportion.stream import Stream
+from apportion.stream import Rows, Selected, Stream
 from benchmarks.slots import InOrder, Slots, simulate_slots
 from tests.soak import case
 
 ENGINE = Slots(slots=16, prompts=64, seed=2)
 
 
-def streams(rule=lambda: Uniform(4), kind=Stream, **settings):
-    given = {"rows_an_update": 64} | settings
-    return lambda prompts: kind(rule(), prompts, **given)
+def streams(rule=lambda: Uniform(4), kind=Rows, size=64, age_bound=1, lengths=None, **settings):
+    return lambda prompts: Stream(rule(), prompts, kind(size, age_bound), Selected(lengths=lengths), **settings)
 
 
 def test_lengths_are_cut_and_their_mean_is_known():
@@ -70,5 +69,5 @@ def test_no_length_is_preferred_even_if_most_prompts_are_in_flight(lengths):
 @pytest.mark.parametrize("slots", [case(2_000, suite=True), case(100_000, suite=False)])
 def test_many_slots_are_simulated(slots):
     engine = Slots(slots=slots, prompts=6 * slots // 10)
-    found = simulate_slots(engine, streams(lambda: Uniform(8), rows_an_update=slots, age_bound=2), 4)
+    found = simulate_slots(engine, streams(lambda: Uniform(8), size=slots, age_bound=2), 4)
     assert found.largest_age <= 2 and found.utilisation > 0.3

@@ -19,7 +19,7 @@ from apportion.engines.contract import EngineGroups
 from apportion.engines.decisions import TrainerAllocation
 from apportion.predictors import MeanLengths
 from apportion.selection import MoPPS, ShuffledEpochs
-from apportion.stream import OfferedStream, Stream
+from apportion.stream import OfferedStream, Prompts, Rows, Selected, Stream
 from apportion.stream.stream import plans_prompts_alone
 from tests.golden.decisions import plain, pool, rate, rollout, sampler
 from tests.rules import MAKE
@@ -91,7 +91,7 @@ def streamed(rule, stream, selection=None):
             else:
                 stream.arrived(ticket, result)
     learned = [rule.state_dict(), {} if selection is None else selection.state_dict()]
-    kept = {"counts": dict(stream.counts), "carry": stream.carry, "version": stream.version}
+    kept = {"counts": stream.state_dict()["counts"], "carry": stream.carry, "version": stream.version}
     return plain({"updates": updates, "state": digest(learned), **kept})
 
 
@@ -104,34 +104,34 @@ class Loader:
 
     def bring(self, number):
         for prompt in islice(self.prompts, number):
-            self.stream.offer(prompt.id)
+            self.stream.source.offer(prompt.id)
 
     def lose_one(self, running):
         """Withdraw the oldest prompt that is sampled, and offer it again. Return what is ``running`` then."""
         for unit in self.stream.unfinished()[:1]:
             id, granted = self.stream.batch(unit).prompts[0].id, self.stream.withdraw([unit])
-            self.stream.offer(id, granted.get(unit))
+            self.stream.source.offer(id, granted.get(unit))
             running = [ticket for ticket in running if ticket.unit != unit]
         return running
 
 
 def barrier(rule):
-    return streamed(rule, Stream(rule, pool()[:PROMPTS], rows_an_update=1, age_bound=0, batch=7, attempts=2))
+    return streamed(rule, Stream(rule, pool()[:PROMPTS], Rows(1, 0), batch=7, attempts=2))
 
 
 def batches(rule):
     lengths = MeanLengths(initial=60)
-    return streamed(rule, Stream(rule, pool()[:PROMPTS], rows_an_update=24, age_bound=1, batch=3, lengths=lengths))
+    return streamed(rule, Stream(rule, pool()[:PROMPTS], Rows(24), Selected(lengths=lengths), batch=3))
 
 
 def alone(rule):
     selection = MoPPS() if rule.needs.labels else ShuffledEpochs()
-    stream = Stream(rule, pool()[:PROMPTS], rows_an_update=40, age_bound=2, selection=selection, seed=3)
+    stream = Stream(rule, pool()[:PROMPTS], Rows(40, 2), Selected(selection, seed=3))
     return streamed(stream.rule, stream, selection)
 
 
-def offered(rule, **settings):
-    stream = OfferedStream(rule, pool()[:PROMPTS], prompts_an_update=3, age_bound=3, **settings)
+def offered(rule, *settings):
+    stream = OfferedStream(rule, pool()[:PROMPTS], Prompts(3, 3, *settings))
     return streamed(stream.rule, stream)
 
 
@@ -218,7 +218,7 @@ DRIVERS = {
     "batches, longest first": (ALLOCATORS, batches),
     "alone or by a price": (ALONE, alone),
     "offered": (ALONE, offered),
-    "offered, few rows": (ALONE, lambda rule: offered(rule, most_rows=20, updates_a_version=2)),
+    "offered, few rows": (ALONE, lambda rule: offered(rule, 20, 2)),
     "engine": (LABELLED, engine),
     "verl, rounds": (ALLOCATORS, rounds),
     "verl, stream": (ALONE, verl_stream),

@@ -2,17 +2,19 @@
 
 import json
 import shutil
+from random import Random
 
 import numpy as np
 import pytest
 
-from apportion import HORA
+from apportion import HORA, Prompt, Rollout
 from apportion.allocators import ALLOCATORS, Allocator
 from apportion.baselines import BASELINES
 from apportion.config import build
 from apportion.predictors import PREDICTORS
 from apportion.records import RecordError, open_run
 from apportion.selection import SELECTORS
+from apportion.stream import OfferedStream, Prompts, Rows, Stream
 from apportion.vote import revote
 from apportion.vote.lines import JournalError
 from tests.golden.compare import differences
@@ -66,6 +68,38 @@ def test_the_states_of_all_learners_go_on_as_if_never_saved():
         else:  # the default belief was rewritten since then: the prior is refitted, and the drift begins anew
             beliefs = [each if kind == "predictor" else getattr(each, READERS[kind]) for each in learners]
             np.testing.assert_allclose(*[each.predict(list(pool())).mean for each in beliefs], atol=0.05, err_msg=title)
+
+
+def went_on(stream, prompts):
+    """Return what ``stream`` requests and trains on in 70 events, when three prompts are offered an update."""
+    order, running, log = Random("stream"), [], []
+    for now in range(70):
+        decision = stream.decide(6 - len(running), float(100 + now))
+        log += [f"{t.prompt.text} #{t.rollout}.{t.attempt} @{t.version}" for t in decision.requests]
+        running += decision.requests
+        if (update := decision.update) is not None:
+            log.append(f"update {update.version}: {[group.rewards.tolist() for group in update.groups]}")
+            stream.trained(update.version)
+            if isinstance(stream, OfferedStream):
+                for q in range(3):
+                    stream.source.offer(prompts[(3 * stream.version + q) % 12].id)
+        if running:
+            ticket = running.pop(order.randrange(len(running)))
+            draw = Random(f"{ticket.prompt.text} {ticket.rollout} {ticket.attempt} {ticket.version}").random()
+            stream.arrived(ticket, None if draw < 0.1 else Rollout(draw < 0.6, tokens=7))
+    return "\n".join(log)
+
+
+def test_streams_go_on_as_they_did():
+    saved_state = pytest.importorskip("apportion.engines.saved_state")
+    prompts = [Prompt(f"prompt {q}") for q in range(12)]
+    rules = [HORA(rollouts_per_prompt=5, pre_rollouts=2, high=12) for _ in range(2)]
+    streams = {"stream": Stream(rules[0], prompts, Rows(16, 2))}
+    streams["offered"] = OfferedStream(rules[1], prompts, Prompts(2, 2, 12))
+    for name, saved in saved_state.load_state(HERE / "streams.pt", "golden", remedy=REMEDY).items():
+        streams[name].load_state_dict(saved["state"])
+        streams[name].restarted()
+        assert went_on(streams[name], prompts) == saved["then"]
 
 
 def test_a_rollout_log_is_read():

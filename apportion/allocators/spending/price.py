@@ -127,12 +127,20 @@ class Price:
         self.carry += count * cost - self.average
         return count
 
-    def plan(self, batch: Batch, decided: bool) -> tuple[Plan, bool]:
-        """Return the next round of the prompt of ``batch``, and whether its count is ``decided`` from then on."""
-        asked, first = int(batch.asked[0]), self.rule.least
-        if decided or (asked < first and not self.rule.one_round):
-            return Plan(np.array([max(0, first - asked)])), decided
-        return Plan(np.array([self.take(batch) - asked])), True
+    def decided(self, batch: Batch) -> bool:
+        """Return whether the next round of the prompt of ``batch``, or an earlier one, gives it its count."""
+        return batch.round >= (self._pilots > 0)
+
+    def plan(self, batch: Batch, granted: int | None = None) -> Plan:
+        """Return the next round of the prompt of ``batch``, a batch of one. Call it once a round.
+
+        ``granted`` is the count that it had before it was withdrawn, which the carry has already.
+        """
+        if not self.decided(batch):
+            return Plan(np.array([self._pilots]))
+        if batch.round > (self._pilots > 0):
+            return Plan(np.zeros(1, np.int64))
+        return Plan(np.array([(self.take(batch) if granted is None else granted) - int(batch.asked[0])]))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the carry and how often the price was read. The price itself follows from the beliefs."""

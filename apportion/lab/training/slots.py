@@ -21,7 +21,7 @@ from apportion.lab.training.pool import Pool
 from apportion.lab.training.settings import Training
 from apportion.predictors.saved import SavedValues
 from apportion.selection import Selector
-from apportion.stream import Stream, Ticket, Update
+from apportion.stream import Rows, Selected, Stream, Ticket, Update
 from apportion.stream.unit import ROLLOUT
 from apportion.types import Rollout
 
@@ -54,9 +54,8 @@ class SlotSampler:
         assert training.age_bound is not None
         size = allocator.size(training.prompts_per_step)
         rows = size.kept or size.asked or training.prompts_per_step
-        self.stream = Stream(
-            allocator, pool.prompts, rows_an_update=rows, age_bound=training.age_bound, selection=selection, seed=seed
-        )
+        due, source = Rows(rows, training.age_bound), Selected(selection, seed=seed)
+        self.stream = Stream(allocator, pool.prompts, due, source)
         self._sampler, self._slots, self._seed = sampler, training.slots, seed
         tokens = np.array([2 * len(problem.operations) + 1 for problem in pool.problems])
         own = math.sqrt(SHARED) * np.random.default_rng([seed, 6]).normal(0, 1, len(tokens))

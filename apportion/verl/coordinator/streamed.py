@@ -70,7 +70,7 @@ class StreamedPlanner:
                 self._withdraw([self._restored.pop(uid)])
             self._rounds[uid] = round
             self._waiting.setdefault(prompt.id, deque()).append(uid)
-            self.stream.offer(prompt.id, self.given.pop(uid, None))
+            self.stream.source.offer(prompt.id, self.given.pop(uid, None))
         self._fill()
 
     def receive(self, pending: PendingTask, result: TaskResult) -> None:
@@ -176,8 +176,7 @@ class StreamedPlanner:
             raise saved.refusal("uids", "a uid by unit")
         self.stream.load_state_dict({**saved.state("stream"), "rule": self.allocation.allocator.state_dict()})
         self.stream.restarted()  # an update that was not taken is one again
-        self.stream.withdraw_offered()
-        self.stream.take_ended()
+        self.stream.source.waiting.clear()
         self._prompts = {unit: OpenPrompt(uid) for unit, uid in uids.items()}
         self._withdraw(self.stream.unfinished())
         for unit, found in self._prompts.items():
@@ -193,8 +192,9 @@ class StreamedPlanner:
         self._update = decision.update or self._update
         for ticket in decision.requests:
             self._request(ticket)
-        for unit in self.stream.take_ended():
-            self._commit(unit)
+        for unit in self.stream.ended:
+            if (found := self._prompts.get(unit)) is None or found.finished is None:
+                self._commit(unit)
 
     def _request(self, ticket: Ticket) -> None:
         found = self._prompt(ticket.unit, ticket.prompt.id)

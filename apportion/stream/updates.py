@@ -1,0 +1,109 @@
+"""When an update of a stream is due, and which finished units it takes: by rows, or by prompts as an engine trains."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from apportion.checks import check_integer
+from apportion.stream.unit import Unit
+
+
+@dataclass
+class Rows:
+    """An update has ``size`` rows or more: all units at ``age_bound``, then those that finished first.
+
+    Groups stay whole, so it may have a few more. It waits for units at the bound that are not finished. Those without
+    rows come along, to be learnt from.
+
+    Args:
+        size: rollouts that an update holds at least.
+        age_bound: the most updates between the request of a unit's first rollout and the update that takes it. With 0
+            everything is sampled by the newest policy, and slots wait for each update.
+    """
+
+    size: int
+    age_bound: int = 1
+    counts: Counter[str] = field(default_factory=Counter, init=False, repr=False)
+    """Those of the stream."""
+
+    def __post_init__(self) -> None:
+        check_integer("the size of an update", self.size, 1, "count what it trains on")
+        check_integer("age_bound", self.age_bound, 0, "count updates; 0 samples everything by the newest policy")
+
+    def opened(self, version: int) -> int:
+        """Return the version from which the age of a unit counts that is opened at ``version``."""
+        return version
+
+    def share(self, rows: float) -> float:
+        """Return what a unit with so many ``rows`` adds to the size of an update."""
+        return rows
+
+    def enough(self, finished: Mapping[int, int]) -> bool:
+        """Return whether the ``finished`` units, whose rows are by number, make an update."""
+        return sum(map(self.share, finished.values())) >= self.size
+
+    def take(self, finished: Mapping[int, int], units: Mapping[int, Unit], version: int, short: bool) -> list[int]:
+        """Return the numbers of the units of the next update, none if it is not due. It may be ``short`` of its size.
+
+        ``finished`` has the rows of finished units by number.
+        """
+        if not (short or self.enough(finished)):
+            return []
+        due = {number for number, unit in units.items() if unit.opened <= version - self.age_bound}
+        if any(units[number].missing for number in due):
+            return []
+        taken, rows, prompts = list[int](), 0, 0
+        for number in sorted(finished, key=lambda number: number not in due):
+            own = finished[number]
+            if number in due or not own or self.fits(own, rows, prompts):
+                taken.append(number)
+                rows, prompts = rows + own, prompts + (own > 0)
+        return taken
+
+    def fits(self, own: int, rows: int, prompts: int) -> bool:
+        """Return whether an update with so many ``rows`` of so many ``prompts`` takes a unit with ``own`` rows too."""
+        return rows < self.size
+
+
+@dataclass
+class Prompts(Rows):
+    """An update has ``size`` prompts with rows or more, each planned alone.
+
+    ``counts["owed"]`` are the prompts beyond ``size`` that updates had so far.
+
+    Args:
+        size: prompts that an update holds at least.
+        age_bound: as in ``Rows``.
+        most_rows: rows that an update holds at most, unless units at ``age_bound`` have more; None for any number. It
+            has those finished prompts whose rows fit, which may be fewer than ``size``. Then later updates have more.
+        updates_a_version: updates between two of the engine's transfers of weights. Age is counted from the latest one.
+    """
+
+    most_rows: int | None = None
+    updates_a_version: int = 1
+
+    def opened(self, version: int) -> int:
+        """As in ``Rows``."""
+        return version // self.updates_a_version * self.updates_a_version
+
+    def share(self, rows: float) -> float:
+        """Return 1 for a prompt with rows."""
+        return float(rows > 0)
+
+    def enough(self, finished: Mapping[int, int]) -> bool:
+        """As in ``Rows``, and whether their rows fill an update."""
+        fill = self.most_rows is not None and sum(finished.values()) >= self.most_rows
+        return fill or super().enough(finished)
+
+    def take(self, finished: Mapping[int, int], units: Mapping[int, Unit], version: int, short: bool) -> list[int]:
+        """As in ``Rows``."""
+        if taken := super().take(finished, units, version, short):
+            self.counts["owed"] += len(taken) - self.size
+        return taken
+
+    def fits(self, own: int, rows: int, prompts: int) -> bool:
+        """As in ``Rows``."""
+        if self.most_rows is None:
+            return prompts < self.size
+        left = max(0, -self.counts["owed"])
+        return prompts < self.size + left and (not rows or rows + own <= self.most_rows * (1 + left // self.size))
