@@ -178,7 +178,7 @@ class _Run:
             if kind:
                 self._trained()
             elif (ticket := self.running.pop(number, None)) is not None:
-                self.stream.arrived(ticket, self._result(ticket), ticket.version)
+                self.stream.arrived(ticket, self._result(ticket))
         self._fill()
 
     def _fill(self) -> None:

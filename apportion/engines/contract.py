@@ -9,7 +9,7 @@ decisions are those of a ``Stream`` that learns from each group as it ends, and 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -92,7 +92,6 @@ class EngineGroups:
         self._settings = decisions.settings | {"group_size": group_size}
         self._clock, self._prompts = 0, {prompt.id: prompt for prompt in prompts}
         self._flying: dict[str, tuple[Ticket, ...]] = {}
-        self._again: list[tuple[Ticket, ...]] = []
         self._values: dict[str, float] = {}  # of the baseline, by key, before the rollouts; the latest ``lost_after``
         self._kept, self.counts = lost_after, Counter[str]()
         if decisions.baseline is not None:
@@ -123,15 +122,12 @@ class EngineGroups:
         """Open the next group. Raises ValueError if every prompt is in flight."""
         with self._lock:
             self._clock += 1
-            self._requests(0)  # gives up what was lost
-            self._again += _by_unit(self._requests(self._stream.pending))
-            tickets = self._again.pop(0) if self._again else self._requests(1)
-            if not tickets:
+            self._settle()
+            if not (tickets := self._stream.group()):
                 raise ValueError(
                     f"a prompt must be free to be sampled, got all {len(self._prompts)} in flight; use a data set with "
                     "more prompts than the engine has groups in flight, or lower lost_after if the engine drops groups"
                 )
-            tickets += self._requests(self._stream.pending)
             prompt, baseline = tickets[0].prompt, self.decisions.baseline
             key = _key_of(tickets[0])
             self._flying[key] = tickets
@@ -161,10 +157,11 @@ class EngineGroups:
                 )
             for ticket, rollout in zip_longest(tickets, rollouts):
                 self._stream.arrived(ticket, rollout)
-            if more := self._requests(self._stream.pending):
+            if more := self._stream.group(tickets[0].unit):
                 self._flying[key] = more
             else:
                 del self._flying[key]
+            self._settle()
             return len(more)
 
     def advantages(self, keys: Sequence[str], rollouts: Sequence[Rollout | None]) -> Floats:
@@ -226,7 +223,6 @@ class EngineGroups:
                 self.decisions.baseline.load_state_dict(saved.state("baseline"))
             self._clock, self._values, self.counts, self._flying = clock, dict(values), Counter(counts), {}
             self._stream.restarted()
-            self._again = _by_unit(self._requests(self._stream.pending))
 
     def load(self, path: Path, kind: str) -> None:
         """Restore the state that was saved at ``path`` by ``save_state`` as that of a ``kind``.
@@ -236,10 +232,9 @@ class EngineGroups:
         with restoring(path, REMEDY):
             self.load_state_dict(load_state(path, kind, remedy=REMEDY))
 
-    def _requests(self, free: int) -> tuple[Ticket, ...]:
-        """Return up to ``free`` requests. Learn from the groups that ended."""
-        decision = self._stream.decide(free, self._clock)
-        requests = decision.requests
+    def _settle(self) -> None:
+        """Give up the groups that were lost, and learn from those that ended."""
+        decision = self._stream.decide(0, self._clock)
         while decision.cancelled or decision.update:
             for lost in decision.cancelled:
                 self.counts["given_up"] += self._flying.pop(_key_of(lost), None) is not None
@@ -248,7 +243,6 @@ class EngineGroups:
                     self.decisions.baseline.update(decision.update.batch.sampled)
                 self._stream.trained(decision.update.version)
             decision = self._stream.decide(0, self._clock)
-        return requests
 
 
 def differ(rewards: Sequence[float]) -> bool:
@@ -263,8 +257,3 @@ def differ(rewards: Sequence[float]) -> bool:
 
 def _key_of(ticket: Ticket) -> str:
     return f"{ticket.prompt.id}#{ticket.unit}"
-
-
-def _by_unit(tickets: Sequence[Ticket]) -> list[tuple[Ticket, ...]]:
-    """Return the requests of each group, in order."""
-    return [tuple(own) for _, own in groupby(tickets, key=lambda ticket: ticket.unit)]

@@ -45,8 +45,9 @@ from apportion.types import Batch, Plan, Prompt, Rollout, prompt_list
 FAILED_IN_A_ROW = 256
 """So many rollouts given up one after the other end the run, because their prompts would be opened for ever."""
 
+Entry = tuple[int, int, int, int, int, int]
+"""Of the queue: version, -tokens ahead, unit, place, rollout, attempt. So old units come first, and then long ones."""
 UNIT = 2
-"""The place of the unit's number in an entry of the queue."""
 
 UNREAD = ("chosen", "postponed", "selection", "lengths", "ended")
 """What states of 0.3.0 also have if the engine offers its prompts."""
@@ -113,8 +114,7 @@ class Stream:
         self._units: dict[int, Unit] = {}
         self._finished: dict[int, int] = {}  # rows by number, in the order of finishing
         self._training: list[int] = []
-        # (version, -tokens ahead, unit, place, rollout, attempt): old units first, and then long ones
-        self._queue: list[tuple[int, int, int, int, int, int]] = []
+        self._queue: list[Entry] = []
         self._outstanding: dict[int, tuple[Ticket, float]] = {}  # in the order of the requests
         self._held = np.zeros(len(prompts), bool)
         self.counts: Counter[str] = Counter()
@@ -192,11 +192,22 @@ class Stream:
         self.counts["cancelled"] += len(cancelled)
         update = self._take()
         requests: list[Ticket] = []
-        while len(requests) < free and (found := self._next()) is not None:
-            requests.append(found)
+        while len(requests) < free and self._has_next():
+            requests.append(self._request(heapq.heappop(self._queue)))
         if update is None and not (self._outstanding or self._queue) and self._room < self._size:
             update = self._take(short=True)
         return SlotDecision(tuple(requests), tuple(cancelled), update)
+
+    def group(self, unit: int | None = None) -> tuple[Ticket, ...]:
+        """Return all requests that are queued for ``unit``; without one those of the oldest unit, or of a new one.
+
+        It is for engines that sample whole groups. There are none if no prompt can be opened.
+        """
+        if unit is None and self._has_next():
+            unit = self._queue[0][UNIT]
+        own = sorted(entry for entry in self._queue if entry[UNIT] == unit)
+        self._queue = sorted(entry for entry in self._queue if entry[UNIT] != unit)
+        return tuple(map(self._request, own))
 
     def arrived(self, ticket: Ticket, rollout: Rollout | None) -> bool:
         """Take the result of a request; None if it failed or was lost. Return whether it counts.
@@ -351,17 +362,19 @@ class Stream:
         self._finished = {number: self._rows(self._units[number]) for number in self._training} | self._finished
         self._training, self.lent = [], 0
 
-    def _next(self) -> Ticket | None:
-        """Return the next request: of the oldest unit with one, or else of a new unit.
+    def _has_next(self) -> bool:
+        """Return whether a request is queued, of the oldest unit with one, or else of a new unit.
 
         With a bound of 0 all units of an update are opened first, because none can be taken later.
         """
         while not self._queue or not self.due.age_bound:
             if self._reserved >= (self.due.age_bound + 1) * self.due.size or not self._open_unit():
                 break
-        if not self._queue:
-            return None
-        _, _, number, place, rollout, attempt = heapq.heappop(self._queue)
+        return bool(self._queue)
+
+    def _request(self, entry: Entry) -> Ticket:
+        """Return the request of an ``entry`` that has left the queue."""
+        _, _, number, place, rollout, attempt = entry
         prompt = self._units[number].batch.prompts[place]
         ticket = Ticket(self._seen, number, prompt, place, rollout, attempt, self.version)
         self._seen += 1
@@ -428,11 +441,11 @@ class Stream:
         unit = self._units[ticket.unit]
         unit.results[ticket.place, ticket.rollout] = rollout
         unit.missing -= 1
-        if not unit.missing and unit.plan:
+        if not unit.missing:
             new: list[list[Rollout]] = [[] for _ in unit.batch.prompts]
-            for (place, _), result in sorted(unit.results.items(), key=lambda item: item[0]):
-                if result is not None:
-                    new[place].append(result)
+            for at in sorted(unit.results):
+                if (result := unit.results[at]) is not None:
+                    new[at[0]].append(result)
             unit.batch, unit.results = unit.batch.add(unit.plan, new), {}
             check_rewards(self.rule, unit.batch)
             self._advance(unit)
