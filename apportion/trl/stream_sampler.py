@@ -98,13 +98,12 @@ class SignOfLife:
 
 @dataclass(frozen=True)
 class SampledBatch:
-    """Completions by the number of their request, the version of the policy, and how long both parts took.
+    """Completions by the number of their request, and how long both parts took.
 
     ``problems`` and ``returned`` are those of the ``RewardReader``.
     """
 
     completions: Sequence[tuple[int, StreamCompletion]]
-    version: int
     problems: Mapping[str, str]
     returned: frozenset[str]
     seconds: Mapping[str, float]
@@ -160,7 +159,7 @@ class _Sampler:
         scored = [replace(each, scores=tuple(own)) for each, own in zip(found, scores.tolist(), strict=True)]
         seconds = {"seconds_generate": generated - started, "seconds_reward": time.monotonic() - generated}
         pairs = tuple(zip(numbers, scored, strict=True))
-        return SampledBatch(pairs, self.version, dict(self.reader.problems), frozenset(self.reader.returned), seconds)
+        return SampledBatch(pairs, dict(self.reader.problems), frozenset(self.reader.returned), seconds)
 
     def _generate(self, rows: Sequence[Mapping[str, Any]]) -> list[StreamCompletion]:
         tokenizer = self.job.tokenizer
