@@ -368,6 +368,7 @@ def test_wrong_settings_are_refused():
             ("patience must be above 0", {"patience": 0.0}),
             ("slack must be at least 1", {"slack": 0.5, "rule": VIP()}),
             ("batch must be at most the 3 prompts", {"batch": 99}),
+            ("batch must be None for updates of Prompts", {"batch": 2, "due": Prompts(2)}),
             ("prompts must be distinct", {"prompts": [Prompt("a"), Prompt("a")]}),
         ],
     )

@@ -38,7 +38,7 @@ from apportion.predictors.saved import SavedValues
 from apportion.stream.plain import plain, restored
 from apportion.stream.sources import Offered, Selected
 from apportion.stream.unit import Unit, restored_unit, saved_unit
-from apportion.stream.updates import Rows
+from apportion.stream.updates import Prompts, Rows
 from apportion.stream.values import SlotDecision, Ticket, Update
 from apportion.types import Batch, Plan, Prompt, Rollout, prompt_list
 
@@ -102,6 +102,10 @@ class Stream:
             raise ValueError(f"prompts must be distinct and at least one, got {len(prompts)}; drop repeated ones")
         if batch is not None:
             check_integer("batch", batch, 1, "count the prompts that the rule plans together")
+            if isinstance(due, Prompts):
+                raise ValueError(
+                    f"batch must be None for updates of Prompts, which are planned alone, got {batch}; count Rows"
+                )
         self._prompts, self.due = prompts, due
         self._attempts, self._patience = attempts, patience
         self._price = price_of(rule, prompts, slack) if batch is None else None
@@ -319,7 +323,7 @@ class Stream:
         In a new process call ``restarted`` then; ``stream_groups`` does so itself.
         """
         self.lent, own = 0, list(self.state_dict())
-        read = {name: each for name, each in dict(state).items() if name in own or name not in UNREAD}
+        read = {name: state[name] for name in state if name in own or name not in UNREAD}
         saved = SavedValues(read, "a stream", own)
         if saved.texts("ids") != [prompt.id for prompt in self._prompts]:
             raise ValueError(

@@ -40,7 +40,7 @@ class Rows:
 
     def enough(self, finished: Mapping[int, int]) -> bool:
         """Return whether the ``finished`` units, whose rows are by number, make an update."""
-        return sum(map(self.share, finished.values())) >= self.size
+        return sum(finished.values()) >= self.size
 
     def take(self, finished: Mapping[int, int], units: Mapping[int, Unit], version: int, short: bool) -> list[int]:
         """Return the numbers of the units of the next update, none if it is not due. It may be ``short`` of its size.
@@ -91,9 +91,9 @@ class Prompts(Rows):
         return float(rows > 0)
 
     def enough(self, finished: Mapping[int, int]) -> bool:
-        """As in ``Rows``, and whether their rows fill an update."""
+        """As in ``Rows``, by prompts with rows, or if their rows fill an update."""
         fill = self.most_rows is not None and sum(finished.values()) >= self.most_rows
-        return fill or super().enough(finished)
+        return fill or sum(map(bool, finished.values())) >= self.size
 
     def take(self, finished: Mapping[int, int], units: Mapping[int, Unit], version: int, short: bool) -> list[int]:
         """As in ``Rows``."""
