@@ -71,7 +71,7 @@ STATEMENT = re.compile(
     rf"|(?P<label>(?:\banswers?\b|(?<!\w)(?:{_TONGUES}))[*_]{{0,3}}\s?[:=：]))"
     r"|(?:(?:答案|答え|정답|답)[*_]{0,3}\s?(?:(?:应该|应当|应)?[是为]|[:：は은])\s?)"
     r"|^(?:(?P<heading>[#*_>\ ]{0,8}(?:the\ )?(?:final\ )?answer[*_\ ]{0,4}$)"
-    r"|(?P<hashes>\#{4}(?!\#)(?!\ *(?:\d+[.)]\ |[^\n]*:))))"  # other lines with #### are headings
+    r"|(?P<hashes>\#{4}(?!\#)(?!\ *+(?:\d+[.)]\ |[^\n]*:))))"  # other lines with #### are headings
     r"|(?P<tag><(?:(?:final_)?answer>|\|begin_of_box\|>))"
     r"|(?P<json>[\"'](?:final[_\ ]?)?answer[\"']\s{0,4}:)",
     re.IGNORECASE | re.MULTILINE | re.VERBOSE,

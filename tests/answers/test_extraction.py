@@ -97,7 +97,7 @@ SLOW = {
     "stars": "Answer: " + "**a" * (MANY // 3),
     "brackets": "Answer: " + "(A" * (MANY // 2),
     "dollars": "Answer: " + "$" * MANY + "x",
-    "headings": "####\n" * (MANY // 5) + "x",
+    "headings": "####\n" * (MANY // 5) + "#### " + " " * (MANY // 5) + "x",
     "digits": "1" * MANY + "x",
     "thousands": "1" + ",111" * (MANY // 4) + "1",
     "thinking": "<think></think>" * (MANY // 15) + "x",
