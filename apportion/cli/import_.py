@@ -20,7 +20,6 @@ from apportion.runs.waiting import waiting
 def import_(
     sources: Annotated[list[Path], typer.Argument(help="Files or folders of one run.", show_default=False)],
     out: Annotated[Path, typer.Option(help="A new folder for the rollout log.", show_default=False)],
-    format: Annotated[str | None, typer.Option(help="trl, verl, plain or counts; detected by default.")] = None,
     reward: Rewards = None,
     column: Columns = None,
     as_json: AsJson = False,
@@ -32,7 +31,7 @@ def import_(
 
     with usage_errors(RecordError, ValueError), waiting("reading the run"):
         check_new_folder(out)
-        record, found = import_run(sources, format, reward or [], pairs_of(column, "--column"))
+        record, found = import_run(sources, reward or [], pairs_of(column, "--column"))
         write_record(record, out)
     content = asdict(found) | {"doubts": list(record.doubts)}
     typer.echo(json.dumps(content) if as_json else _text(found, record.doubts, out))

@@ -63,7 +63,7 @@ def read_run(path: Path, reward: list[str] | None, column: list[str] | None) -> 
     """Return the recorded run at ``path``, with its columns as ``Rewards`` and ``Columns`` say."""
     from apportion.records import open_run  # noqa: PLC0415 - slow to import
 
-    return open_run(path, None, reward or [], pairs_of(column, "--column"))
+    return open_run(path, reward or [], pairs_of(column, "--column"))
 
 
 def pairs_of(texts: Iterable[str] | None, name: str) -> dict[str, str]:

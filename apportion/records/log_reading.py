@@ -54,20 +54,18 @@ def read_file(path: Path, columns: Sequence[str] = tuple(COLUMNS), coded: Sequen
     """
     kinds = schema()
     from pyarrow import ArrowException, nulls  # noqa: PLC0415 - an optional extra
-    from pyarrow import schema as schema_of  # noqa: PLC0415
     from pyarrow.parquet import ParquetFile  # noqa: PLC0415
 
     try:
         with ParquetFile(path, read_dictionary=list(coded), page_checksum_verification=True) as file:
             found = file.schema.to_arrow_schema()  # without dictionaries
             version = (found.metadata or {}).get(MARK, b"").decode()
-            lacking = [name for name in LATER if name not in found.names]
-            own = [kind for kind in kinds if kind.name not in lacking]
-            if version == str(VERSION) and found.equals(schema_of(own)):
+            own = kinds if LATER in found.names else kinds.remove(kinds.get_field_index(LATER))
+            if version == str(VERSION) and found.equals(own):
                 table = file.read(columns=list(columns), use_threads=False)
                 _check_steps(path, table)
-                for name in lacking:
-                    table = table.append_column(kinds.field(name), nulls(len(table), kinds.field(name).type))
+                if own is not kinds:
+                    table = table.append_column(LATER, nulls(len(table), kinds.field(LATER).type))
                 return table.select(list(columns))
     except FileNotFoundError:
         raise

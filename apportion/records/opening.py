@@ -14,19 +14,14 @@ from apportion.records.scalars import ScalarsOnlyError, scalars_at
 from apportion.rows import kind_of
 
 
-def open_run(
-    path: str | Path,
-    format: str | None = None,
-    rewards: Sequence[str] = (),
-    columns: Mapping[str, str] | None = None,
-) -> RunRecord:
+def open_run(path: str | Path, rewards: Sequence[str] = (), columns: Mapping[str, str] | None = None) -> RunRecord:
     """Return the run at ``path``: a rollout log, the folder of a run that has one, or what ``import_run`` reads.
 
     The other arguments are those of ``import_run``. Raises ScalarsOnlyError for what has means of steps and no
     rollouts, and RecordError if it is none of these, or damaged.
     """
     path = Path(path)
-    log = next((folder for folder in (path, path / ROLLOUTS) if format is None and files_of(folder)), None)
+    log = next(filter(files_of, (path, path / ROLLOUTS)), None)
     if log is not None:
         if columns or len(rewards) > 1:
             raise RecordError(
@@ -34,10 +29,10 @@ def open_run(
             )
         return record_of_log(log, *rewards)
     try:
-        return import_run([path], format, rewards, columns)[0]
+        return import_run([path], rewards, columns)[0]
     except RecordError as error:
         scalars = None
-        if format is None and not (rewards or columns):
+        if not (rewards or columns):
             try:
                 scalars = scalars_at(path)
             except RecordError as other:  # of a file that can be a run its own error says more

@@ -51,8 +51,8 @@ COLUMNS = {
 ALWAYS = frozenset({"step", "place", "prompt_id", "asked", "kept"})
 """Columns that are never null."""
 
-LATER = ("truncated",)
-"""Columns that older logs lack."""
+LATER = "truncated"
+"""The column that older logs lack."""
 
 LogText = Literal["full", "hashes"]
 """Whether a log has prompts, answers and completions as text, or only ids of prompts and hashes of the others."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from apportion.records.run_record import RunRecord
-from apportion.types import Mask
+from apportion.types import Counts, Floats, Mask
 
 HARD, EASY = 0.25, 0.75
 """Groups with a mean reward below the first are hard, and those above the second are easy."""
@@ -50,20 +50,20 @@ def _summary(step: int, part: RunRecord) -> StepSummary:
     tokens, written = part.tokens.sum(), part.written.max()
     least, largest = part.extremes
 
-    def asked(chosen: Mask) -> float | None:
-        return float(part.asked[chosen].mean()) if chosen.any() else None
+    def mean(values: Mask | Counts | Floats, chosen: Mask) -> float | None:
+        return float(values[chosen].mean()) if chosen.any() else None
 
     return StepSummary(
         step=step,
         groups=len(part.step),
         rollouts=int(part.asked.sum()),
         tokens=None if np.isnan(tokens) else int(tokens),
-        success=float(np.nanmean(part.reward)) if some.any() else None,
+        success=mean(part.reward, ~np.isnan(part.reward)),
         all_right=int(((least == 1) & (largest == 1)).sum()),
         all_wrong=int(((least == 0) & (largest == 0)).sum()),
-        mixed=float(part.mixed[some].mean()) if some.any() else None,
-        hard=asked(some & (shares < HARD)),
-        middle=asked(some & (shares >= HARD) & (shares <= EASY)),
-        easy=asked(some & (shares > EASY)),
+        mixed=mean(part.mixed, some),
+        hard=mean(part.asked, some & (shares < HARD)),
+        middle=mean(part.asked, some & (shares >= HARD) & (shares <= EASY)),
+        easy=mean(part.asked, some & (shares > EASY)),
         written=None if np.isnan(written) else float(written),
     )

@@ -180,7 +180,8 @@ def test_a_wrong_cell_among_rollouts_is_named_and_the_rest_is_not_read_as_metric
     rows = [{"step": 1, "prompt": "a", "reward": "x" if n == 3 else 1.0} for n in range(5)]
     path = jsonl(tmp_path / "run.jsonl", rows)
     looked = []
-    monkeypatch.setattr(scalars, "_metrics", lambda path: (looked.append(n) or (n, row) for n, row in enumerate(rows)))
+    made = lambda _: (looked.append(n) or (n, row) for n, row in enumerate(rows))  # noqa: E731
+    monkeypatch.setattr(scalars, "_with_steps", made)
     with pytest.raises(RecordError, match=r"reward must be a finite number .* line 4"):
         open_run(path)
     assert looked == [0]

@@ -12,7 +12,7 @@ import numpy as np
 from apportion.records.importing.layout import Layout
 from apportion.records.importing.names import NUMBERS, OPTIONAL, STEP, number_in, truncation_in
 from apportion.records.rollout_log import RecordError
-from apportion.rows import kind_of, row_location
+from apportion.rows import row_location
 from apportion.types import Floats, Mask
 from apportion.untrusted import check_depth, shown
 
@@ -45,7 +45,7 @@ def numbers_of(path: Path, layout: Layout, role: str, rows: Rows) -> Floats:
     elif wrong.any():
         cell = cells[int(wrong.argmax())]
         said = f"{column} must be a {'whole' if whole else 'finite'} number from {low:g} to {high:g}, got {shown(cell)}"
-        _refuse(path, rows, wrong, said, _remedy(role, cell, path, rows[int(wrong.argmax())][1]))
+        _refuse(path, rows, wrong, said, _remedy(role, cell, rows[int(wrong.argmax())][1]))
     return numbers
 
 
@@ -77,10 +77,10 @@ def _refuse(path: Path, rows: Rows, wrong: Mask, said: str, remedy: str) -> None
         raise RecordError(f"{said} in {row_location(path, rows[int(wrong.argmax())][0])}; {remedy}")
 
 
-def _remedy(role: str, cell: Any, path: Path, row: dict[str, Any]) -> str:
+def _remedy(role: str, cell: Any, row: dict[str, Any]) -> str:
     """Return what to do about a wrong number."""
     if str(cell).strip().lower() in MISSING and role not in OPTIONAL:
-        return f"correct it, or {'leave it empty' if kind_of(path) == '.csv' else 'write null'} for a missing one"
+        return "correct it, or leave it empty for a missing one"
     if role in OPTIONAL:
         return f"correct it, or leave the column out by --column {role}="
     if role == "correct" and (right := number_in(cell)) > 1:

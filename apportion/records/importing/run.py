@@ -19,7 +19,6 @@ from apportion.records.rollout_log import ALWAYS, RecordError
 from apportion.records.run_record import RunRecord
 from apportion.rows import kind_of, reading
 from apportion.types import Floats
-from apportion.untrusted import shown
 
 VISITS = "group counts per visit"
 NO_STEP = "no column is a step"
@@ -63,21 +62,16 @@ class ImportSummary:
 
 
 def import_run(
-    paths: Sequence[Path],
-    format: str | None = None,
-    rewards: Sequence[str] = (),
-    columns: Mapping[str, str] | None = None,
+    paths: Sequence[Path], rewards: Sequence[str] = (), columns: Mapping[str, str] | None = None
 ) -> tuple[RunRecord, ImportSummary]:
     """Return the run in the files or folders at ``paths``, and what was read.
 
-    ``format`` is a key of ``NAMES`` and is detected if it is None. ``rewards`` are columns, each NAME or NAME=WEIGHT,
-    whose weighted sum is the reward. ``columns`` are columns of another name, by what they say: ``{"reward":
-    "score"}``, and "" for one that must not be read. ``RunRecord.doubts`` says what may be read otherwise.
+    ``rewards`` are columns, each NAME or NAME=WEIGHT, whose weighted sum is the reward. ``columns`` are columns of
+    another name, by what they say: ``{"reward": "score"}``, and "" for one that must not be read. ``RunRecord.doubts``
+    says what may be read otherwise.
 
     Raises RecordError, which names the file and the line, for what cannot be read.
     """
-    if format is not None and format not in NAMES:
-        raise RecordError(f"format must be one of {', '.join(NAMES)}, got {shown(format)}; correct it")
     if not paths:
         raise RecordError("a run must have a file, got none; name a file or a folder")
     renamed, weights = dict(columns or {}), weights_of(rewards)
@@ -98,7 +92,7 @@ def import_run(
                 continue
             if path.name.startswith("step") and set(source.columns) >= ALWAYS:
                 raise RecordError(f"{path} is of a rollout log, which needs no import; open the folder {path.parent}")
-            own = format or detect(source, renamed)
+            own = detect(source, renamed)
             chosen = chosen or own
             if own != chosen or kind_of(path) != kind_of(files[0]):
                 raise RecordError(

@@ -95,7 +95,7 @@ def unfolded(rows: Rows, renamed: Mapping[str, str], path: Path) -> Rows:
     for number, row in rows:
         at = row_location(path, number)
         harness = _harness(row)
-        found = harness(row, at) if harness else _leaves(row, {}, names, groups, at, 0)
+        found = harness(row, at) if harness else _leaves(row, {}, names, groups)
         yield from ((number, _with_parts(each | _lifted(each), names, lengths, at)) for each in found)
 
 
@@ -167,11 +167,8 @@ def _harness(row: Mapping[str, Any]) -> Callable[[Row, str], Iterator[Row]] | No
     if isinstance(inside(row, "__doc__ doc"), dict) and not {"metric", "__metric__"}.isdisjoint(row):
         return _lighteval
     tasks = row.get("eval")
-    if isinstance(tasks, dict) and tasks and all(isinstance(each, (list, dict)) for each in tasks.values()):
-        first = next(iter(tasks.values()))
-        entry = first[0] if isinstance(first, list) and first else first
-        if isinstance(entry, dict) and {"base_status", "base"} & entry.keys():
-            return _evalplus
+    if isinstance(tasks, dict) and inside(next(iter(tasks.values()), None), "base_status base") is not None:
+        return _evalplus
     return None
 
 
@@ -242,7 +239,7 @@ def _evalplus(row: Row, at: str) -> Iterator[Row]:
         if isinstance(entries, dict):  # the older form: lists of [status, details]
             tests = entries.get("plus") or entries.get("base") or []
             entries = [{"base_status": each[0] if isinstance(each, list) and each else each} for each in tests]
-        for entry in entries:
+        for entry in entries if isinstance(entries, list) else [entries]:
             _check_object("a result", entry, f"{task} of {at}")
             status = entry.get("plus_status") or entry.get("base_status")
             yield {"id": task, "correct": status == "pass", "base_status": entry.get("base_status") == "pass"}
@@ -254,7 +251,7 @@ def _check_object(what: str, value: Any, at: str) -> None:
 
 
 def _leaves(
-    value: Row, outer: Row, names: set[str], groups: Iterator[int], at: str, depth: int, group: int | None = None
+    value: Row, outer: Row, names: set[str], groups: Iterator[int], depth: int = 0, group: int | None = None
 ) -> Iterator[Row]:
     """Yield the innermost objects with a verdict, each with what surrounds it.
 
@@ -287,7 +284,7 @@ def _leaves(
         its_group = next(groups) if is_prompt and isinstance(cell, list) else group
         for child in cell if isinstance(cell, list) else [cell]:
             if isinstance(child, dict):
-                yield from _leaves(child, own, names, groups, at, depth + 1, its_group)
+                yield from _leaves(child, own, names, groups, depth + 1, its_group)
 
 
 def _lifted(row: Mapping[str, Any]) -> Row:

@@ -18,7 +18,7 @@ def test_the_command_prints_one_json_object_and_takes_other_columns(tmp_path):
 
 def test_wrong_options_end_with_one_line(tmp_path):
     path = jsonl(tmp_path / "run.jsonl", rollouts())
-    for extra in (["--column", "reward"], ["--reward", "none"], ["--format", "odd"], ["--reward", "reward=x"]):
+    for extra in (["--column", "reward"], ["--reward", "none"], ["--reward", "reward=x"]):
         refused("import", path, "--out", tmp_path / "log", *extra)
         assert not (tmp_path / "log").exists()
 

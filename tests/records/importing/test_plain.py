@@ -206,7 +206,7 @@ def test_a_step_may_be_written_as_text(opened):
     [
         ({"time": "2026-01-02T03:04:05Z"}, "leave the column out by --column time="),
         ({"tokens": [1, 2]}, "leave the column out by --column tokens="),
-        ({"reward": float("nan")}, "write null for a missing one"),
+        ({"reward": float("nan")}, "leave it empty for a missing one"),
         ({"correct": 3, "reward": None}, "name the number of rollouts by --column trials="),
     ],
 )
