@@ -166,11 +166,11 @@ def _length(run: RunSeries) -> Found | None:
     record, lengths = run.record, run.usable("length")
     if record is None or lengths is None or lengths.lasting.max() < GROWTH * lengths.start:
         return None
-    sizes, known = np.diff(record.first), ~np.isnan(record.tokens) & ~np.isnan(record.reward)
-    groups = np.repeat(np.arange(len(sizes)), sizes)[known]
+    size, known = len(record.step), ~np.isnan(record.tokens) & ~np.isnan(record.reward)
+    groups = record.group[known]
     both = np.stack([record.tokens[known], record.reward[known]], axis=1)
-    counts = np.maximum(1, np.bincount(groups, minlength=len(sizes)))
-    centred = both - (per_unit(groups, both, len(sizes)) / counts[:, None])[groups]
+    counts = np.maximum(1, np.bincount(groups, minlength=size))
+    centred = both - (per_unit(groups, both, size) / counts[:, None])[groups]
     peak = int(lengths.lasting.argmax())
     growing = lengths.steps[: peak + 1][lengths.lasting[: peak + 1] >= 1.1 * lengths.start]
     some = np.isin(record.step[groups], growing)

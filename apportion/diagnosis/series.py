@@ -187,7 +187,7 @@ def _constant_length(scalars: Scalars) -> dict[str, Series]:
 def _means(record: RunRecord, values: Floats, of_groups: bool = False) -> Means:
     """Return the mean of ``values`` [R], or [N] if they are ``of_groups``, at each step; nan where none is known."""
     steps, of = np.unique(record.step, return_inverse=True)
-    of, known = of if of_groups else np.repeat(of, np.diff(record.first)), ~np.isnan(values)
+    of, known = of if of_groups else of[record.group], ~np.isnan(values)
     counts = np.bincount(of[known], minlength=len(steps))
     sums = np.bincount(of[known], values[known], len(steps))
     return steps, np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)

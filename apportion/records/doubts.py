@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from apportion.records.keys import numbered_pairs
+from apportion.records.keys import numbered, places_of
 from apportion.records.run_record import PER_GROUP, RunRecord
 from apportion.types import Counts, Floats, Mask
 
@@ -72,7 +72,7 @@ def _in_groups_of(record: RunRecord, size: int) -> str:
     sizes = np.diff(record.first)
     times = -(-sizes // size)
     of = np.repeat(np.arange(len(sizes)), times)
-    begins = record.first[of] + size * (np.arange(len(of)) - np.repeat(np.cumsum(times) - times, times))
+    begins = record.first[of] + size * places_of(of)
     columns = {name: getattr(record, name)[of] for name in PER_GROUP}
     other = replace(record, first=np.r_[begins, len(record.reward)], **columns)
     return f"--column group={size} makes groups of {size}, and {_dead(other)} would be dead in place of {_dead(record)}"
@@ -100,7 +100,7 @@ def _sizes_in_doubt(record: RunRecord, sizes: Counts) -> list[str]:
 def parts_in_doubt(record: RunRecord) -> list[str]:
     """Return what is said of a run whose lists were read as groups, if prompts have several lists in a step."""
     sizes = np.unique(np.diff(record.first))
-    lists = np.bincount(numbered_pairs(record.step - record.step.min(), record.prompt)[0])
+    lists = np.bincount(numbered(record.step, record.prompt)[0])
     if len(sizes) > 1 or (lists > 1).mean() < USUAL_SHARE:
         return []
     return [
@@ -117,10 +117,9 @@ def _copies(record: RunRecord) -> int:
     if not record.ordered:
         return 1
     part = record.of_groups(np.flatnonzero(record.mixed)[:MOST_TRIED])
-    code = np.repeat(np.arange(len(part.step)), np.diff(part.first))
-    for values in (part.reward, part.tokens, part.answer):
-        code, heads = numbered_pairs(code, np.unique(values, return_inverse=True)[1])
-    counts, of = np.bincount(code), np.repeat(np.arange(len(part.step)), np.diff(part.first))[heads]
+    codes = (np.unique(values, return_inverse=True)[1] for values in (part.reward, part.tokens, part.answer))
+    code, heads = numbered(part.group, *codes)
+    counts, of = np.bincount(code), part.group[heads]
     uneven = np.bincount(of, minlength=1) > 2
     uneven[of[1:][(np.diff(counts) != 0) & (np.diff(of) == 0)]] = True
     return int(np.gcd.reduce(counts)) if uneven.sum() >= LEAST_MIXED else 1
@@ -136,10 +135,10 @@ def gold_answers(record: RunRecord) -> str:
         return ""
     found = np.flatnonzero(record.mixed)
     part = record.of_groups(found[:: max(1, len(found) // MOST_TRIED)])
-    of = np.repeat(np.arange(len(part.step)), np.diff(part.first))
+    of = part.group
     known = (part.answer >= 0) & ~np.isnan(part.reward)
     of, answers, better = of[known], part.answer[known], (part.reward > part.shares[of])[known]
-    pair = numbered_pairs(of, answers)[0]
+    pair = numbered(of, answers)[0]
     both = np.bincount(pair[better], minlength=pair.max(initial=-1) + 1) > 0
     both &= np.bincount(pair[~better], minlength=len(both)) > 0
     groups, merged = len(np.unique(of)), len(np.unique(of[both[pair]]))

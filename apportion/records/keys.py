@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 
 import numpy as np
 
@@ -79,7 +78,7 @@ def keys_of(
     if column == "":
         return keys
     if column is not None and column.isdecimal() and not keys.group.any():
-        return replace(keys, group=_places(_numbers(step, keys.prompt)) // int(column))
+        return replace(keys, group=places_of(numbered(step, keys.prompt)[0]) // int(column))
     keys = _with_runs(step, _by_run(step, keys, *named["run"], by_files) if "run" in named else keys, files)
     return keys if keys.group.any() else _drawn_again(step, keys)
 
@@ -93,7 +92,7 @@ def _by_run(step: Counts, keys: Keys, run: Counts, names: Sequence[str], by_file
     if by_files and run.max() > run.min():
         kept = np.unique(run)
         listed = ", ".join(names[code] for code in kept[:MOST_NAMED]) + ", ..." * (len(kept) > MOST_NAMED)
-        heads = numbered_pairs(_numbers(step, keys.prompt, keys.group), run)[1]
+        heads = numbered(step, keys.prompt, keys.group, run)[1]
         if len(after) - len(before) > np.bincount(run[heads])[kept].min() / 2:
             raise RecordError(
                 f"files must be of one run, got several with the same prompts at the same steps: {listed}; open one, "
@@ -112,7 +111,7 @@ def _by_run(step: Counts, keys: Keys, run: Counts, names: Sequence[str], by_file
         f"rows of {len(np.unique(run))} runs or models: each has groups of its own, {len(after):,} in all; --column "
         f"run= joins them to {len(before):,}"
     )
-    return replace(keys, group=numbered_pairs(keys.group, run)[0])
+    return replace(keys, group=numbered(keys.group, run)[0])
 
 
 def _by_id(group: Counts, named: Named) -> Keys:
@@ -132,7 +131,7 @@ def _by_text(group: Counts, named: Named) -> Keys:
 
 
 def _by_group(step: Counts, group: Counts, texts: Sequence[str]) -> Keys:
-    own, heads = numbered_pairs(step, group)
+    own, heads = numbered(step, group)
     ids = [f"{step[head]}/{texts[group[head]]}" for head in heads]
     said = "no column names prompts: each group is one of its own, which comes once; --column id=COLUMN names one"
     return Keys(own, group, ids, [None] * len(ids), [said])
@@ -140,7 +139,7 @@ def _by_group(step: Counts, group: Counts, texts: Sequence[str]) -> Keys:
 
 def _by_gold(step: Counts, keys: Keys, gold: Counts, golds: Sequence[str]) -> Keys:
     """Return the keys by text, and by known answer where one text has several, unless that tears groups."""
-    own, heads = numbered_pairs(keys.prompt, gold)
+    own, heads = numbered(keys.prompt, gold)
     of = keys.prompt[heads]
     several = int((np.bincount(of) > 1).sum())
     if not several:
@@ -166,13 +165,13 @@ def _by_gold(step: Counts, keys: Keys, gold: Counts, golds: Sequence[str]) -> Ke
 def _by_id_or_text(step: Counts, group: Counts, named: Named, whole: bool) -> Keys:
     """Return the keys by id or by text if there are both, and what may be otherwise."""
     (id, ids), (text, texts) = named["id"], named["prompt"]
-    heads = numbered_pairs(id, text)[1]
+    heads = numbered(id, text)[1]
     heads = heads[text[heads] >= 0]
     of_ids, of_texts = np.bincount(id[heads]) > 1, np.bincount(text[heads]) > 1
     keys, own = _by_id(group, named), _sizes(step, group, id)
     if several := int(of_ids.sum()):
         if _restarts(step, id) and not _tears(own, _sizes(step, group, id, text)):
-            keys = _by_text(numbered_pairs(group, id)[0], named)  # rows of different ids are different groups
+            keys = _by_text(numbered(group, id)[0], named)  # rows of different ids are different groups
             keys.doubts.append(
                 f"id is the place in a batch, because {several:,} ids have several texts: a text is a prompt, "
                 f"{len(texts):,} in all; by id there are {len(ids):,}; --column prompt= reads ids alone"
@@ -213,14 +212,14 @@ def _with_runs(step: Counts, keys: Keys, files: Counts) -> Keys:
     run = np.zeros(len(step), np.int64)
     run[falls] = 1
     run = np.cumsum(run)
-    of = _numbers(step, keys.prompt, keys.group)
-    part, heads = numbered_pairs(of, run)
+    of = numbered(step, keys.prompt, keys.group)[0]
+    part, heads = numbered(of, run)
     whole, parts = np.bincount(of), np.bincount(part)
     again = np.bincount(of[heads]) > 1
     times = f"the step goes back {len(falls)} time{'s' * (len(falls) > 1)}, first from {step[falls[0] - 1]} to "
     times = f"{len(files) + 1} files of one step" if one_step else f"{times}{step[falls[0]]}"
     if not again.any():
-        own, firsts = numbered_pairs(step - step.min(), run)
+        own, firsts = numbered(step, run)
         often = len(firsts) - len(np.unique(step)) >= LEAST_AGAIN * len(falls)
         if not often or np.median(np.bincount(own[heads])) == 1 or set(falls.tolist()) <= set(files.tolist()):
             return keys  # rows came late or are sorted by prompt, or files are of processes
@@ -242,7 +241,7 @@ def _with_runs(step: Counts, keys: Keys, files: Counts) -> Keys:
         f"{times}: {len(falls) + 1} runs in one, or a resumed one? Their groups are kept apart; split the file, or "
         "--column group= joins them"
     )
-    return replace(keys, group=numbered_pairs(keys.group, run)[0])
+    return replace(keys, group=numbered(keys.group, run)[0])
 
 
 def _drawn_again(step: Counts, keys: Keys) -> Keys:
@@ -251,14 +250,14 @@ def _drawn_again(step: Counts, keys: Keys) -> Keys:
     Most groups have one size and one piece, that is, rows that follow each other. A larger group in several pieces,
     each of that size or a multiple, is several. If all groups have several pieces, that is said, and they stay.
     """
-    of = _numbers(step - step.min(), keys.prompt)
+    of = numbered(step, keys.prompt)[0]
     heads = np.flatnonzero(np.r_[True, np.diff(of) != 0])
     lengths, pieces, sizes = np.diff(np.r_[heads, len(of)]), np.bincount(of[heads]), np.bincount(of)
     size, length, times = (int(np.bincount(each).argmax()) for each in (sizes, lengths, pieces))
     whole = np.bincount(of[heads], lengths % size) == 0
     again = whole & (sizes > size) & (pieces > 1)
     if size > 1 and again.any() and (whole & (sizes == size)).mean() >= MOSTLY and whole.mean() >= USUAL_SHARE:
-        group = np.where((whole & (sizes > size))[of], _places(of) // size, 0)
+        group = np.where((whole & (sizes > size))[of], places_of(of) // size, 0)
         keys.doubts.append(
             f"{int(again.sum()):,} prompts were drawn several times in a step, because their rows come {size} at a "
             f"time: groups of {size}; --column group= joins those of a step"
@@ -269,12 +268,12 @@ def _drawn_again(step: Counts, keys: Keys) -> Keys:
     return replace(keys, piece=length)
 
 
-def _places(of: Counts) -> Counts:
+def places_of(numbers: Counts) -> Counts:
     """Return the place of each row among those of its number, from 0."""
-    order = np.argsort(of, kind="stable")
-    sizes = np.bincount(of)
-    places = np.empty_like(of)
-    places[order] = np.arange(len(of)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    order = np.argsort(numbers, kind="stable")
+    own = numbers[order]
+    places = np.empty_like(order)
+    places[order] = np.arange(len(own)) - np.searchsorted(own, own)
     return places
 
 
@@ -296,18 +295,18 @@ def _tears(before: Counts, after: Counts) -> bool:
 
 def _sizes(*codes: Counts) -> Counts:
     """Return how many rows have each combination of codes."""
-    return np.bincount(_numbers(*codes))
+    return np.bincount(numbered(*codes)[0])
 
 
-def _numbers(*codes: Counts) -> Counts:
-    """Return the number of each row's combination of codes."""
-    return reduce(lambda one, other: numbered_pairs(one, other)[0], codes)
+def numbered(*codes: Counts) -> tuple[Counts, Counts]:
+    """Return the number of each row's combination of codes by appearance, and the first row of each.
 
-
-def numbered_pairs(one: Counts, other: Counts) -> tuple[Counts, Counts]:
-    """Return the number of each row's pair of codes by appearance, and the first row of each pair."""
-    width = int(other.max(initial=0)) + 2
-    return by_appearance(one.astype(np.int64) * width + other + 1)
+    Codes are at least -1, apart from the first.
+    """
+    number, heads = by_appearance(codes[0])
+    for code in codes[1:]:
+        number, heads = by_appearance(number * (int(code.max(initial=0)) + 2) + code + 1)
+    return number, heads
 
 
 def by_appearance(values: Counts) -> tuple[Counts, Counts]:

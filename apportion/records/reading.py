@@ -93,7 +93,7 @@ def _columns(
     starts = np.flatnonzero((np.diff(step, prepend=-1) != 0) | (np.diff(place, prepend=-1) != 0))
     drawn = ~np.isnan(_numbers(table["index"])) & np.isnan(_numbers(table["reused_step"]))
     groups, rows = table.take(starts), table if drawn.all() else table.filter(drawn)
-    correct, reward = _numbers(rows["correct"].cast("int8")), _numbers(rows["reward"])
+    correct, reward = _numbers(rows["correct"]), _numbers(rows["reward"])
     known, found = len(ids), groups["prompt_id"].cast("string").to_pylist()
     prompt = np.fromiter((ids.setdefault(id, len(ids)) for id in found), np.int64, len(found))
     numbers, first = np.unique(prompt, return_index=True)
@@ -111,9 +111,9 @@ def _columns(
         "correct": correct,
         "tokens": _numbers(rows["tokens"]),
         "score_norm": _numbers(rows["score_norm"]),
-        "truncated": _numbers(rows["truncated"].cast("int8")),
+        "truncated": _numbers(rows["truncated"]),
         "answer": np.append(codes, -1).astype(np.int64)[answer.indices.fill_null(-1).to_numpy()],
-        "kept": _numbers(rows["kept"].cast("int8")).astype(bool),
+        "kept": _numbers(rows["kept"]).astype(bool),
         "taught": np.logical_or.reduceat(np.nan_to_num(_numbers(table["advantage"])) != 0, starts),
     }
 

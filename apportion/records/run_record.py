@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from apportion.records.keys import places_of
 from apportion.types import TIE, Counts, Floats, Mask, Prompt
 
 PER_GROUP = ("step", "prompt", "asked", "predicted", "written")
@@ -125,8 +126,7 @@ class RunRecord:
     @cached_property
     def variances(self) -> Floats:
         """Population variance of the rewards of each group, [N], nan for a group without any; 0 in a dead group."""
-        means = np.repeat(self.shares, np.diff(self.first))
-        squares = self.sums(np.nan_to_num(self.reward - means) ** 2)
+        squares = self.sums(np.nan_to_num(self.reward - self.shares[self.group]) ** 2)
         return np.divide(squares, self.trials, out=np.full(len(self.step), np.nan), where=self.trials > 0)
 
     @cached_property
@@ -157,11 +157,12 @@ class RunRecord:
     @cached_property
     def visit(self) -> Counts:
         """How many earlier groups each group's prompt has, [N]: 0 at its first visit."""
-        order = np.argsort(self.prompt, kind="stable")
-        own = self.prompt[order]
-        found = np.empty(len(order), np.int64)
-        found[order] = np.arange(len(order)) - np.searchsorted(own, own)
-        return found
+        return places_of(self.prompt)
+
+    @property
+    def group(self) -> Counts:
+        """The place of each rollout's group, [R]."""
+        return np.repeat(np.arange(len(self.step)), np.diff(self.first))
 
     def sums(self, values: Floats | Mask) -> Floats:
         """Return the sums of ``values`` [R] over each group, [N]."""

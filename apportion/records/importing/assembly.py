@@ -20,7 +20,7 @@ import numpy as np
 from apportion.records.importing.cells import check_rows, numbers_of, texts_of
 from apportion.records.importing.layout import Layout
 from apportion.records.importing.names import OPTIONAL, is_evaluation
-from apportion.records.keys import by_appearance, keys_of, numbered_pairs
+from apportion.records.keys import by_appearance, keys_of, numbered, places_of
 from apportion.records.rollout_log import RecordError
 from apportion.records.run_record import PER_ROLLOUT, RunRecord
 from apportion.rows import MOST_ROWS, Rows
@@ -101,9 +101,8 @@ class RunAssembly:
                 codes = {text: known.setdefault(_key(role, text, layout.format), len(known)) for text in texts}
                 columns[role] = np.array([codes.get(text, -1) for text in values], np.int32)
             elif role == "split":
-                column, distinct = layout.columns[role], {text for text in values if text is not None}
-                marks = {text: bool(is_evaluation(column, text)) for text in distinct}
-                columns[role] = np.array([marks.get(text, False) for text in values])
+                column = layout.columns[role]
+                columns[role] = np.array([text is not None and bool(is_evaluation(column, text)) for text in values])
             elif role == "answer":  # a hash of 64 bits that is not 0, which stands for no answer
                 columns[role] = np.array([0 if text is None else hash(text) or 1 for text in values], np.int64)
         return columns
@@ -191,9 +190,8 @@ class RunAssembly:
         if "turn" not in self._whole:
             return []
         rows, roles = self.rows, {"rollout", "id"} & self._whole.keys() or {"prompt"}
-        of = np.nan_to_num(self._whole.get("step", np.zeros(rows))).astype(np.int64)
-        for role in roles:
-            of = numbered_pairs(of, self._whole[role])[0]
+        step = np.nan_to_num(self._whole.get("step", np.zeros(rows))).astype(np.int64)
+        of = numbered(step, *(self._whole[role] for role in roles))[0]
         order = np.argsort(of, kind="stable") if "rollout" in roles else np.arange(rows)
         begins = np.flatnonzero(np.r_[True, (np.diff(of[order]) != 0) | (np.diff(self._taken("turn")[order]) != 1)])
         heads, how = order[begins], "that of each turn"
@@ -252,7 +250,7 @@ def grouped(step: Counts, prompt: Counts, group: Counts) -> tuple[Counts, Counts
 
     Groups of a step are in the order of their first rows, and rows of a group in their own order.
     """
-    number, heads = numbered_pairs(numbered_pairs(np.unique(step, return_inverse=True)[1], prompt)[0], group)
+    number, heads = numbered(step, prompt, group)
     place = np.empty_like(heads)
     place[np.argsort(step[heads], kind="stable")] = np.arange(len(heads))
     of_row = place[number]
@@ -265,7 +263,7 @@ def _expanded(columns: Mapping[str, Any], trials: Counts, starts: Counts) -> tup
     total = int(trials.sum())
     if total > MOST_ROWS:
         raise RecordError(f"a run must have at most {MOST_ROWS:,} rollouts, got {total:,} trials; correct the counts")
-    within = np.arange(total) - np.repeat(np.cumsum(trials) - trials, trials)
+    within = places_of(np.repeat(np.arange(len(trials)), trials))
     made = {name: np.repeat(values, trials) for name, values in columns.items() if name in ("reward", "answer")}
     made["reward"] = (within < made["reward"]).astype(np.float64)
     return made, np.add.reduceat(trials, starts)

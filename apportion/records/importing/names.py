@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 from apportion.untrusted import parse_number
@@ -203,6 +204,7 @@ def may_be_number(cell: Any) -> bool:
     return number_in(cell) != NO_NUMBER or cell != cell
 
 
+@lru_cache
 def is_evaluation(column: str, cell: Any) -> bool | None:
     """Return whether a row is of an evaluation by its cell in a ``column`` of splits; None if that does not say it.
 
