@@ -172,12 +172,12 @@ def _by_id_or_text(step: Counts, group: Counts, named: Named, whole: bool) -> Ke
     if several := int(of_ids.sum()):
         if _restarts(step, id) and not _tears(own, _sizes(step, group, id, text)):
             keys = _by_text(numbered(group, id)[0], named)  # rows of different ids are different groups
-            keys.doubts.append(
+            said = (
                 f"id is the place in a batch, because {several:,} ids have several texts: a text is a prompt, "
                 f"{len(texts):,} in all; by id there are {len(ids):,}; --column prompt= reads ids alone"
             )
         else:
-            keys.doubts.append(
+            said = (
                 f"{several:,} of {len(ids):,} ids have several texts: an id is a prompt; by text there are "
                 f"{len(texts):,}; --column id= reads texts alone"
             )
@@ -185,15 +185,16 @@ def _by_id_or_text(step: Counts, group: Counts, named: Named, whole: bool) -> Ke
         return keys
     elif own.max() == 1 and _sizes(step, group, text).max() > 1:
         keys = _by_text(group, named)
-        keys.doubts.append(
+        said = (
             f"id differs in every row: a text is a prompt, {len(texts):,} in all; by id no group has two "
             "rollouts; --column prompt= reads ids alone"
         )
     else:
-        keys.doubts.append(
+        said = (
             f"{int(of_texts.sum()):,} texts have several ids: an id is a prompt, {len(ids):,} in all; by text there "
             f"are {len(texts):,}; --column id= reads texts alone"
         )
+    keys.doubts.append(said)
     return keys
 
 

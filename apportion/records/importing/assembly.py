@@ -39,13 +39,12 @@ _SAMPLE = re.compile(r"(.+)_[0-9]+_[0-9]+", re.DOTALL)
 
 @dataclass(frozen=True)
 class Assembled:
-    """A run, the other columns that may be its reward [R], its advantages [R], and what may be otherwise.
+    """A run with all columns that may be its reward, its advantages [R], and what may be otherwise.
 
     ``piece`` is that of ``Keys``.
     """
 
     record: RunRecord
-    others: Mapping[str, Floats]
     advantage: Floats
     doubts: list[str]
     piece: int
@@ -124,11 +123,7 @@ class RunAssembly:
         order, starts = grouped(step, keys.prompt, keys.group)
         heads = order[starts]
         sizes = np.diff(np.r_[starts, len(order)])
-        columns = {
-            each: self._taken(each)[order].astype(np.float64, copy=False) for each in PER_ROLLOUT[:4] if each in given
-        }
-        if "answer" in given:
-            columns["answer"] = self._taken("answer")[order]
+        columns = {each: self._taken(each)[order] for each in PER_ROLLOUT if each in given}
         asked, written = (np.fmax.reduceat(self._taken(each)[order], starts) for each in ("asked", "time"))
         if counted:
             columns, sizes = _expanded(columns, trials[order].astype(np.int64), starts)
@@ -147,15 +142,15 @@ class RunAssembly:
             written=written.astype(np.float64),
             first=np.r_[0, np.cumsum(sizes)],
             ordered=not counted,
+            components={
+                each.removeprefix("other "): self._taken(each)[order].astype(np.float64)
+                for each in given
+                if each.startswith("other ")
+            },
             **columns,
         )
-        others = {
-            each.removeprefix("other "): self._taken(each)[order].astype(np.float64)
-            for each in given
-            if each.startswith("other ")
-        }
         advantage = self._taken("advantage")[order].astype(np.float64)
-        return Assembled(record, others, advantage, doubts + keys.doubts, keys.piece)
+        return Assembled(record, advantage, doubts + keys.doubts, keys.piece)
 
     def _join(self) -> None:
         """Make one column of those of the blocks, which are forgotten."""

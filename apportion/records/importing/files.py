@@ -22,6 +22,9 @@ DOCUMENTS = (".json", ".eval")
 DOCUMENT_BYTES = 2**30
 
 
+PRIME = re.compile(r"^traces\.jsonl$|_rollouts\.jsonl$|_rollout_summaries\.jsonl$|eval_rollouts")
+"""Names of the files of prime-rl and tinker-cookbook, among them those of their evaluations."""
+
 PART = re.compile(
     r"(?:rank|part|shard|worker|proc|process|gpu|node|host|chunk|dp)[-_]?[0-9]+(?:[-_]?of[-_]?[0-9]+)?|^[0-9]+$"
 )
@@ -43,7 +46,7 @@ def files_of(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
             continue
         inside = path / "completions"
         folder = inside if inside.is_dir() and list(inside.glob("completions_*.parquet")) else path
-        prime = sorted(each for each in folder.rglob("*.jsonl") if _is_prime(each))
+        prime = sorted(each for each in folder.rglob("*.jsonl") if PRIME.search(each.name))
         files = prime or [each for each in folder.iterdir() if each.is_file() and not each.name.startswith(".")]
         chosen = [each for each in files if kind_of(each) and (not prime or _is_wanted(each))]
         tables = [each for each in chosen if kind_of(each) not in DOCUMENTS]
@@ -189,11 +192,6 @@ def natural(path: Path) -> list[Any]:
         (int(part), "") if part.isdigit() and part.isascii() else (-1, part)
         for part in re.split(r"([0-9]{1,18})", str(path))
     ]
-
-
-def _is_prime(path: Path) -> bool:
-    names = ("_rollouts.jsonl", "_rollout_summaries.jsonl")
-    return path.name == "traces.jsonl" or path.name.endswith(names) or "eval_rollouts" in path.name
 
 
 def _is_wanted(path: Path) -> bool:

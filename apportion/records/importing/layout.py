@@ -110,17 +110,15 @@ def layout_of(source: Source, format: str, rewards: Mapping[str, float], renamed
     counts, named = format == "counts", VERDICTS & renamed.keys()
     if counts and (counted := counted_in(found, renamed)):
         columns["correct"] = counted
-    unread = {"truncated"} if counts else {"trials", "share"}
-    if counts and "correct" in columns:
-        unread.add("share")
-    if format != "trl":
-        unread.add("advantage")  # of TRL it tells which columns are the reward
-    if "id" in columns and "gold" not in renamed:
-        unread.add("gold")
-    columns = {role: name for role, name in columns.items() if role not in unread}
-    roles = ("reward", "correct") if (rewards or named) and not counts else ()
-    unnamed = [role for role in roles if role not in named]
-    known = {name for role, name in columns.items() if role not in unnamed} | {*rewards, *UNDERSTOOD}
+    unread = {
+        "truncated": counts,
+        "trials": not counts,
+        "share": not counts or "correct" in columns,
+        "advantage": format != "trl",  # of which it tells which columns are the reward
+        "gold": "id" in columns and "gold" not in renamed,
+    } | dict.fromkeys(VERDICTS - named, (rewards or named) and not counts)
+    columns = {role: name for role, name in columns.items() if not unread.get(role)}
+    known = {*columns.values(), *rewards, *UNDERSTOOD}
     further = [column for column in source.numeric if column not in known and not counts]
     usual = verdict_names()
     others = [column for column in further if format == "trl" or column.lower().partition(".")[0] in usual]
@@ -131,8 +129,6 @@ def layout_of(source: Source, format: str, rewards: Mapping[str, float], renamed
             others = [columns.pop(role) for role in ("reward", "correct") if role in columns] + others
         if VERDICTS & columns.keys():
             others = others[:MOST_OTHERS]
-    for role in unnamed:
-        columns.pop(role, None)
     parts = [column for column in further if PART.search(column.lower()) and column not in others]
     layout = Layout(
         format,

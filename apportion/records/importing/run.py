@@ -155,7 +155,7 @@ def _decided(
     found: Assembled, layout: Layout, no_step: str | None, ignored: Collection[str], lists: Mapping[str, int]
 ) -> RunRecord:
     """Return the run with its reward chosen, and with all that may be otherwise."""
-    record, others, doubts = found.record, dict(found.others), []
+    record, others, doubts = found.record, dict(found.record.components), []
     called = " + ".join(layout.rewards) or layout.columns.get("reward") or layout.columns.get("correct", "reward")
     if layout.made_of_others:
         called, values, said = chosen_reward(record, others, found.advantage)
@@ -194,7 +194,7 @@ def _decided(
     if "answer" not in layout.given and gold_answers(record):
         record = replace(record, answer=np.full(len(record.answer), -1))
     first = [said for said in doubts if "no figure" in said or "in place of" in said]  # which change the figures
-    return replace(record, components=found.others, doubts=tuple(dict.fromkeys(first + doubts)))
+    return replace(record, doubts=tuple(dict.fromkeys(first + doubts)))
 
 
 def chosen_reward(record: RunRecord, candidates: Mapping[str, Floats], advantage: Floats) -> tuple[str, Floats, str]:

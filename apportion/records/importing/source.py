@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -40,14 +40,13 @@ Head = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Source:
-    """One file: its columns, ``numeric`` ones of them, its first rows, and a function that returns all.
+    """One file: its columns, its first rows, and a function that returns all.
 
     Rows of a ``folded`` file held several rollouts each. ``said`` has what is said of rows that were left out.
     """
 
     path: Path
     columns: list[str]
-    numeric: list[str]
     head: list[dict[str, Any]]
     rows: Callable[[], Rows]
     said: dict[str, None]
@@ -56,6 +55,11 @@ class Source:
     @property
     def kind(self) -> str:
         return kind_of(self.path)
+
+    @cached_property
+    def numeric(self) -> list[str]:
+        """The columns that hold numbers or nothing."""
+        return [name for name in self.columns if all(may_be_number(row.get(name)) for row in self.head)]
 
     @property
     def listed(self) -> str:
@@ -80,14 +84,10 @@ class Source:
                 f"{path} has the answers of a vote and not its rollouts; restore the file of its samples beside it, or "
                 "name another file"
             )
-        if sum(is_folded(row, renamed) for row in head) > len(head) / 2:
-
-            def unfold() -> Rows:
-                return unfolded(slow(), renamed, path)
-
-            first = [row for _, row in islice(unfold(), rows)]
-            return cls(path, *_columns(first), first, unfold, said, folded=True)
-        return cls(path, *_columns(head), head, slow, said)
+        if folded := sum(is_folded(row, renamed) for row in head) > len(head) / 2:
+            slow = partial(unfolded, slow, renamed, path)
+            head = [row for _, row in islice(slow(), rows)]
+        return cls(path, list(dict.fromkeys(key for row in head for key in row)), head, slow, said, folded)
 
     def read(self) -> Rows:
         """Yield all rows. Raise RecordError, and LateColumns for a row with columns that were not known."""
@@ -100,21 +100,11 @@ class Source:
     def list_lengths(self, read: Collection[str]) -> dict[str, int]:
         """Return the usual length of lists of numbers, or of rollouts, in columns that are not ``read``."""
         found = {}
-        for name in [name for name in self.columns if name not in read]:
-            texts = name.lower() in ROLLOUTS
-            cells = [row.get(name) for row in self.head]
-            lengths = [len(cell) for cell in cells if isinstance(cell, list) and _is_listed(cell, texts)]
-            if lengths and len(lengths) >= len(self.head) / 2:
-                found[name] = int(np.median(lengths))
+        for name in self.columns:
+            cells = [row.get(name) for row in self.head if name not in read]
+            lists = [cell for cell in cells if isinstance(cell, list) and len(cell) > 1]
+            if name.lower() not in ROLLOUTS:
+                lists = [cell for cell in lists if all(type(each) in (int, float, bool) for each in cell)]
+            if lists and len(lists) >= len(self.head) / 2:
+                found[name] = int(np.median([*map(len, lists)]))
         return found
-
-
-def _columns(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
-    """Return the columns of ``rows``, and those of them that hold numbers or nothing."""
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    return columns, [name for name in columns if all(may_be_number(row.get(name)) for row in rows)]
-
-
-def _is_listed(cell: list[Any], texts: bool) -> bool:
-    """Return whether a list has several numbers, or several of anything if it may hold ``texts``."""
-    return len(cell) > 1 and (texts or all(type(each) in (int, float, bool) for each in cell))

@@ -88,11 +88,11 @@ def is_folded(row: Mapping[str, Any], renamed: Mapping[str, str]) -> bool:
     )
 
 
-def unfolded(rows: Rows, renamed: Mapping[str, str], path: Path) -> Rows:
+def unfolded(rows: Callable[[], Rows], renamed: Mapping[str, str], path: Path) -> Rows:
     """Yield one row a rollout, each with the number of the row that it came from. Raises RecordError."""
     names, groups = verdict_names(renamed), count(1)
     lengths: dict[str, int] = {}
-    for number, row in rows:
+    for number, row in rows():
         at = row_location(path, number)
         harness = _harness(row)
         found = harness(row, at) if harness else _leaves(row, {}, names, groups)
