@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from apportion.checks import integer_array
 from apportion.records.doubts import dead_but_trained, doubts_of
+from apportion.records.keys import places_of
 from apportion.records.log_reading import read_file, read_whole
 from apportion.records.record_writing import About
 from apportion.records.rollout_log import ROLLOUTS, RecordError
@@ -118,20 +119,15 @@ def _columns(
     }
 
 
-def record_of_visits(
-    correct: Sequence[ArrayLike],
-    size: int,
-    ids: Sequence[str],
-    texts: Sequence[str | None] | None = None,
-    name: str = "visits",
-) -> RunRecord:
+def record_of_visits(correct: Sequence[ArrayLike], size: int, ids: Sequence[str], name: str = "visits") -> RunRecord:
     """Return a record of group counts: ``correct[q][k]`` of ``size`` rollouts of prompt q were correct at its visit k.
 
     The steps are the visits, and the order of the rollouts in a group is unknown. Raises ValueError for a count above
     ``size``.
     """
     counts = [integer_array("correct", row) for row in correct]
-    visit = np.concatenate([np.arange(len(row)) for row in counts])
+    prompt = np.repeat(np.arange(len(counts)), [*map(len, counts)])
+    visit = places_of(prompt)
     order = np.argsort(visit, kind="stable")
     right: Counts = np.concatenate(counts)[order]
     if len(right) and (right.min() < 0 or right.max() > size):
@@ -140,9 +136,9 @@ def record_of_visits(
         name=name,
         source="group counts per visit",
         ids=tuple(ids),
-        texts=tuple(texts) if texts is not None else (None,) * len(ids),
+        texts=(None,) * len(ids),
         step=visit[order],
-        prompt=np.repeat(np.arange(len(counts)), [len(row) for row in counts])[order],
+        prompt=prompt[order],
         first=size * np.arange(len(order) + 1),
         reward=(np.arange(size) < right[:, None]).astype(np.float64).reshape(-1),
         ordered=False,

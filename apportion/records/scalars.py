@@ -117,7 +117,10 @@ class Scalars:
     @cached_property
     def _plain(self) -> dict[str, str]:
         """The framework's name of each plain name, the first if there are several."""
-        return {plain_name(name): name for name in reversed([*self.found])}
+        found: dict[str, str] = {}
+        for name in self.found:
+            found.setdefault(plain_name(name), name)
+        return found
 
     def logged(self, name: str) -> tuple[Counts, Floats] | None:
         """Return the steps and values of a key of ``SERIES`` as they were logged; None if it was not."""

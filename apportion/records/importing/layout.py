@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
@@ -59,10 +59,10 @@ class Layout:
         """The columns of texts, by what they say."""
         return {role: column for role, column in self.columns.items() if role in TEXTS}
 
-    def ignored(self, found: Collection[str]) -> list[str]:
-        """Return the columns of ``found`` that nothing reads."""
-        read = {*self.columns.values(), *self.numbers.values()} | UNDERSTOOD
-        return [column for column in found if column not in read]
+    @property
+    def read(self) -> set[str]:
+        """All columns that are read."""
+        return {*self.columns.values(), *self.numbers.values()}
 
     @property
     def made_of_others(self) -> bool:

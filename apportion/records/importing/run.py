@@ -13,7 +13,7 @@ from apportion.records.importing.assembly import Assembled, RunAssembly, weighte
 from apportion.records.importing.files import files_of, repeats, said_by_names
 from apportion.records.importing.formats import detect
 from apportion.records.importing.layout import Layout, layout_of, weights_of
-from apportion.records.importing.names import MOST_OTHERS, NAMES, STEPS, TURNS, VERDICTS
+from apportion.records.importing.names import MOST_OTHERS, NAMES, STEPS, TURNS, UNDERSTOOD, VERDICTS
 from apportion.records.importing.source import HEAD, LATER_HEAD, LateColumns, Source
 from apportion.records.rollout_log import ALWAYS, RecordError
 from apportion.records.run_record import RunRecord
@@ -98,7 +98,7 @@ def import_run(
                 raise RecordError(
                     f"a run must have one format, got {own} in {path} and {chosen} in {files[0]}; import them apart"
                 )
-            if own == "trl" and place and kind_of(path) == ".parquet" and (again := repeats(path, files[place - 1])):
+            if own == "trl" and place and (again := repeats(path, files[place - 1])):
                 repeated += again
                 continue
             while True:
@@ -111,12 +111,12 @@ def import_run(
             layouts.append(layout)
             folded |= source.folded
             visits |= own == "counts" and "visit" in source.columns
-            ignored |= dict.fromkeys(layout.ignored(source.columns))
+            ignored |= dict.fromkeys(each for each in source.columns if each not in layout.read | UNDERSTOOD)
             said |= source.said | dict.fromkeys(_other_steps(source, layout))
-            lists |= source.list_lengths({*layout.columns.values(), *layout.numbers.values()})
-    rows = assembly.rows
-    if not rows:
+            lists |= source.list_lengths(layout.read)
+    if not assembly.rows:
         raise RecordError(f"a run must have at least one row, got none in {files[0]}; check the file")
+    rows = assembly.rows
     chosen, group = (VISITS, "") if visits else (NAMES[chosen], renamed.get("group"))
     found = assembly.record(name, chosen, group)
     found.doubts.extend([*said, *(parts_in_doubt(found.record) if folded else ())])

@@ -158,10 +158,9 @@ def _harness(row: Mapping[str, Any]) -> Callable[[Row, str], Iterator[Row]] | No
     """Return what reads a row or document of a tool that is known by all that it has; None for others."""
     if is_prime_rl(row):
         return prime_rollouts
-    if isinstance(row.get("samples"), list) and "eval" in row:
+    sample = {"id", "epoch", "input"} <= row.keys() and isinstance(row.get("scores"), dict)
+    if sample or (isinstance(row.get("samples"), list) and "eval" in row):
         return _inspect
-    if {"id", "epoch", "input"} <= row.keys() and isinstance(row.get("scores"), dict):
-        return _inspect_sample
     if {"doc_id", "resps", "filtered_resps"} <= row.keys():
         return _lm_eval
     if isinstance(inside(row, "__doc__ doc"), dict) and not {"metric", "__metric__"}.isdisjoint(row):
@@ -173,22 +172,18 @@ def _harness(row: Mapping[str, Any]) -> Callable[[Row, str], Iterator[Row]] | No
 
 
 def _inspect(row: Row, at: str) -> Iterator[Row]:
-    for sample in row["samples"]:
-        yield from _inspect_sample(sample, at)
-
-
-def _inspect_sample(sample: Row, at: str) -> Iterator[Row]:
-    """Yield the one rollout of a sample. The first scorer's value is the reward; others have columns of their names."""
-    _check_object("a sample", sample, at)
-    made = {"reward": None, **placed(sample, INSPECT)}
-    scores = sample.get("scores")
-    for place, (name, score) in enumerate(scores.items() if isinstance(scores, dict) else ()):
-        parts = score if isinstance(score, dict) else {"value": score}
-        value = 0.5 if parts.get("value") == PARTIAL else parts.get("value")
-        made[name if place else "reward"] = None if sample.get("error") else value
-        if not place and parts.get("answer") is not None:
-            made["answer"] = str(parts["answer"])
-    yield made
+    """Yield a rollout a sample. The first scorer's value is the reward; others have columns of their names."""
+    for sample in row["samples"] if "eval" in row else [row]:
+        _check_object("a sample", sample, at)
+        made = {"reward": None, **placed(sample, INSPECT)}
+        scores = sample.get("scores")
+        for place, (name, score) in enumerate(scores.items() if isinstance(scores, dict) else ()):
+            parts = score if isinstance(score, dict) else {"value": score}
+            value = 0.5 if parts.get("value") == PARTIAL else parts.get("value")
+            made[name if place else "reward"] = None if sample.get("error") else value
+            if not place and parts.get("answer") is not None:
+                made["answer"] = str(parts["answer"])
+        yield made
 
 
 def one_filter(rows: Callable[[], Rows], said: dict[str, None]) -> Rows:
