@@ -9,6 +9,7 @@ from apportion.diagnosis.advice import Advice, AdviceList
 from apportion.diagnosis.health import UNLEARNABLE, RunHealth
 from apportion.diagnosis.series import LEAST_STEPS
 from apportion.diagnosis.waste import DEAD, KINDS, Waste
+from apportion.records.doubts import SPOILT
 from apportion.replay.intervals import Spanned, share
 
 SERIES_NAMES = {"cut": "truncation", "kl": "KL", "components": "single rewards", "repeats": "repeated prompts"}
@@ -17,8 +18,6 @@ MOST_REMEDIES = 3
 """Signs that are told with what to do."""
 HARMLESS = ("read as:", "columns not read:")
 """How doubts begin that change no figure."""
-SPOILT = "no figure here is that of the run"
-"""What doubts say if the rows are not the rollouts of the run."""
 COURSE = 0.2
 """The change of the share of dead groups from which on it is told as a course and not as a mean."""
 

@@ -14,6 +14,8 @@ from apportion.records.keys import numbered, places_of
 from apportion.records.run_record import PER_GROUP, RunRecord
 from apportion.types import Counts, Floats, Mask
 
+SPOILT = "no figure here is that of the run"
+"""What a doubt says if the rows are not the rollouts of the run."""
 MOST_TRIED = 2_000
 """Groups whose answers are compared."""
 LEAST_MIXED = 16
@@ -62,7 +64,7 @@ def doubts_of(
         if length > usual:
             found.append(
                 f"{name} holds {length} values where groups have {usual:g} rows: one verdict for {length}, or a "
-                "selection of the rollouts, and no figure here is that of the run; give a row to each rollout"
+                f"selection of the rollouts, and {SPOILT}; give a row to each rollout"
             )
     return [*found, *filter(None, [gold_answers(record)])]
 

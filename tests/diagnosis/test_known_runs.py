@@ -210,7 +210,9 @@ BAD = "env__all__by_group__frac_all_bad"
         ),
         (
             lambda: means(reward=constant(0.4), frac_reward_zero_std=constant(0.7)),
-            ["70.00% of the groups were dead: zero variance (if rewards are 0 or 1, 10% to 40% all right, 30% to 60% all wrong)"],
+            [
+                "70.00% of the groups were dead: zero variance (if rewards are 0 or 1, 10% to 40% all right, 30% to 60% all wrong)"
+            ],
         ),
         (
             lambda: rollouts(line(0.3, 0.95), correct=lambda s, r, rng: bool(rng.random() < 0.6 - 0.55 * s / STEPS)),

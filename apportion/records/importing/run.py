@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from apportion.records.doubts import doubts_of, gold_answers, parts_in_doubt, two_valued
+from apportion.records.doubts import SPOILT, doubts_of, gold_answers, parts_in_doubt, two_valued
 from apportion.records.importing.assembly import Assembled, RunAssembly, weighted_sum
 from apportion.records.importing.files import files_of, repeats, said_by_names
 from apportion.records.importing.formats import detect
@@ -181,7 +181,7 @@ def _decided(
     )
     doubts += found.doubts
     doubts += [
-        f"{name} is not read: if a rollout has a row a turn, no figure here is that of the run; give one row a rollout"
+        f"{name} is not read: if a rollout has a row a turn, {SPOILT}; give one row a rollout"
         for name in ignored
         if name.lower() in TURNS
     ]
@@ -193,7 +193,7 @@ def _decided(
         doubts.append(f"columns not read: {', '.join(listed[:MOST_LISTED])}{more}")
     if "answer" not in layout.given and gold_answers(record):
         record = replace(record, answer=np.full(len(record.answer), -1))
-    first = [said for said in doubts if "no figure" in said or "in place of" in said]  # which change the figures
+    first = [said for said in doubts if SPOILT in said or "in place of" in said]  # which change the figures
     return replace(record, doubts=tuple(dict.fromkeys(first + doubts)))
 
 
