@@ -211,7 +211,8 @@ BAD = "env__all__by_group__frac_all_bad"
         (
             lambda: means(reward=constant(0.4), frac_reward_zero_std=constant(0.7)),
             [
-                "70.00% of the groups were dead: zero variance (if rewards are 0 or 1, 10% to 40% all right, 30% to 60% all wrong)"
+                "70.00% of the groups were dead: zero variance (if rewards are 0 or 1, 10% to 40% all right, "
+                "30% to 60% all wrong)"
             ],
         ),
         (
