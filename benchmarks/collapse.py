@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 
 from apportion.lab.policy.base import base_policy
+from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.report.results import SeedInterval
 from apportion.lab.study.design import claim, read_pools, read_study
 from apportion.lab.training.trainer import Trainer
+from apportion.lab.world.task import held_out_problems
 from apportion.runs.children import ChildTask, run_all
 from benchmarks.common import RESULTS, table, write
-from benchmarks.evidence.hora_measured import entropy
 from benchmarks.methods import finished_part
 from benchmarks.studies import runs_of
 
@@ -40,11 +41,21 @@ PAIRS = {
 }
 
 
+PROBLEMS, EACH = 200, 8
+"""The problems and rollouts of each from which the entropy is measured."""
+
+
 class Measured(Trainer):
     """A trainer that also measures the entropy in nats a token."""
 
     def _evaluate(self):
-        return super()._evaluate() | {"entropy": entropy(self)}
+        return super()._evaluate() | {"entropy": self._entropy()}
+
+    def _entropy(self):
+        sampler = LedgerSampler(self.policy, 0, max_new_tokens=self.sampler.max_new_tokens)
+        problems = held_out_problems(PROBLEMS, self.training.task)
+        groups = sampler([problem.prompt() for problem in problems], [EACH] * PROBLEMS)
+        return float(-np.concatenate([rollout.completion.logprobs for group in groups for rollout in group]).mean())
 
 
 def main(part="all", *overrides, results=RESULTS):

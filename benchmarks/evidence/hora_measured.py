@@ -66,18 +66,14 @@ def forks(rule):
 
 def explored(trainer, _):
     """Return exact pass@k on held-out problems, token entropy in nats, and right answers in use."""
-    found = solution_probabilities(trainer.policy, held_out_problems(500, trainer.training.task))
+    task = trainer.training.task
+    found = solution_probabilities(trainer.policy, held_out_problems(500, task))
     success = np.array([each.sum() for each in found])
+    sampler = LedgerSampler(trainer.policy, 0, max_new_tokens=trainer.sampler.max_new_tokens)
+    groups = sampler([problem.prompt() for problem in held_out_problems(PROBLEMS, task)], [EACH] * PROBLEMS)
+    written = np.concatenate([rollout.completion.logprobs for group in groups for rollout in group])
     return {
         "pass_at": passes(success),
-        "entropy": entropy(trainer),
+        "entropy": float(-written.mean()),
         "solutions": float(effective_solutions(found).mean()),
     }
-
-
-def entropy(trainer):
-    """Return the entropy in nats a token of what the policy writes on held-out problems."""
-    sampler = LedgerSampler(trainer.policy, 0, max_new_tokens=trainer.sampler.max_new_tokens)
-    problems = held_out_problems(PROBLEMS, trainer.training.task)
-    groups = sampler([problem.prompt() for problem in problems], [EACH] * PROBLEMS)
-    return float(-np.concatenate([rollout.completion.logprobs for group in groups for rollout in group]).mean())

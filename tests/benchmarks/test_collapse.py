@@ -1,7 +1,6 @@
 """Tests of the long training: it goes on where it stopped, and its table has the seeds that are finished."""
 
 from benchmarks import collapse
-from benchmarks.evidence import hora_measured
 from tests.benchmarks.small_runs import cells_of
 
 
@@ -14,7 +13,7 @@ def run_here(tasks, *_):
 def test_a_long_training_goes_on_and_shows_the_seeds_that_are_finished(small_base_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(collapse, "run_all", run_here)
-    monkeypatch.setattr(hora_measured, "PROBLEMS", 8)
+    monkeypatch.setattr(collapse, "PROBLEMS", 8)
     training = {"base": f'"{small_base_folder}"', "rollouts": 128, "evaluate_every": 32, "held_out": 8}
     small = [*(f"training.{key}={value}" for key, value in training.items()), "seeds=[3, 4]"]
     collapse.main("all", *small, results=tmp_path)
