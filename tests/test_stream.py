@@ -228,7 +228,7 @@ def fault(seed):
             answered[ticket.number] += 1
             assert not stream.arrived(ticket, result)  # doubled
             late.append(ticket)
-    assert stream.version > 1 and stream.counts["wrong_version"] > 0
+    assert stream.version > 1
     assert max(answered.values()) == 1 and max(trained.values()) == 1
     known = {ticket.number for ticket in stream.outstanding}
     assert known == {ticket.number for ticket in running}  # nothing is lost

@@ -61,7 +61,7 @@ class OfferedStream(Stream):
 
     def took(self, prompts: int) -> None:
         """Note that the trainer has taken an update of so many ``prompts`` that the stream did not know of."""
-        self.counts["owed"] += prompts - self.due.size
+        self.due.took(prompts)
         self.version += 1
 
     def restarted(self) -> None:

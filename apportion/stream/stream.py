@@ -402,7 +402,7 @@ class Stream:
         if self._room < self._size or not (places := self._draw(self._size)):
             return False
         batch = (self._price or self.rule).start([self._prompts[place] for place in places])
-        number, opened = self.counts["opened"], self.due.opened(self.version)
+        number, opened = self.counts["opened"], self.version - self.version % self.due.updates_a_version
         unit = self._units[number] = Unit(number, places, batch, opened, self._expected)
         self.counts["opened"] += 1
         self._advance(unit)
@@ -491,6 +491,7 @@ class Stream:
         taken = self.due.take(self._finished, self._units, self.version, short)
         if not taken:
             return None
+        self.due.took(len(taken))
         self._training = sorted(taken)
         for number in taken:
             del self._finished[number]

@@ -25,14 +25,12 @@ class Rows:
     age_bound: int = 1
     counts: Counter[str] = field(default_factory=Counter, init=False, repr=False)
     """Those of the stream."""
+    updates_a_version = 1
+    """Updates between two transfers of weights. Age is counted from the latest one."""
 
     def __post_init__(self) -> None:
         check_integer("the size of an update", self.size, 1, "count what it trains on")
         check_integer("age_bound", self.age_bound, 0, "count updates; 0 samples everything by the newest policy")
-
-    def opened(self, version: int) -> int:
-        """Return the version from which the age of a unit counts that is opened at ``version``."""
-        return version
 
     def share(self, rows: float) -> float:
         """Return what a unit with so many ``rows`` adds to the size of an update."""
@@ -60,6 +58,9 @@ class Rows:
                 rows, prompts = rows + own, prompts + (own > 0)
         return taken
 
+    def took(self, units: int) -> None:
+        """Note that an update has so many ``units``."""
+
     def fits(self, own: int, rows: int, prompts: int) -> bool:
         """Return whether an update with so many ``rows`` of so many ``prompts`` takes a unit with ``own`` rows too."""
         return rows < self.size
@@ -82,10 +83,6 @@ class Prompts(Rows):
     most_rows: int | None = None
     updates_a_version: int = 1
 
-    def opened(self, version: int) -> int:
-        """As in ``Rows``."""
-        return version // self.updates_a_version * self.updates_a_version
-
     def share(self, rows: float) -> float:
         """Return 1 for a prompt with rows."""
         return float(rows > 0)
@@ -95,11 +92,9 @@ class Prompts(Rows):
         fill = self.most_rows is not None and sum(finished.values()) >= self.most_rows
         return fill or sum(map(bool, finished.values())) >= self.size
 
-    def take(self, finished: Mapping[int, int], units: Mapping[int, Unit], version: int, short: bool) -> list[int]:
-        """As in ``Rows``."""
-        if taken := super().take(finished, units, version, short):
-            self.counts["owed"] += len(taken) - self.size
-        return taken
+    def took(self, units: int) -> None:
+        """Count what is owed then."""
+        self.counts["owed"] += units - self.size
 
     def fits(self, own: int, rows: int, prompts: int) -> bool:
         """As in ``Rows``."""
