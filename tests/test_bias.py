@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from apportion import AR3PO, Prompt, ReinforceAda, Uniform
-from benchmarks.bias import RULES, HORAWithMore, batch_cosine, exact_ratios
+from benchmarks.bias import RULES, batch_cosine, exact_ratios
 from benchmarks.bias_exact import SUCCESS, exact, expected_rollouts, first_round_factors, leaves
-from benchmarks.bias_measured import by_prompt, measure, summed
+from benchmarks.bias_measured import by_prompt, measure
 
 PROMPT = [Prompt("p", data=0)]
 OUTCOME_DEPENDENT = [
@@ -59,12 +59,6 @@ def test_the_first_rounds_factors_make_rloo_unbiased_and_less_noisy_than_the_fir
 
 def test_the_mean_score_of_successes_does_not_depend_on_what_stopped_a_group():
     np.testing.assert_allclose(exact(leaves(AR3PO(reuse="none")), "sft").ratio, exact(leaves(Uniform(8)), "sft").ratio)
-
-
-def test_hora_with_more_gives_every_prompt_an_extra_rollout_within_the_budget():
-    found = measure(HORAWithMore(pre_rollouts=4, rollouts_per_prompt=8), [], {"sum": summed}, batches=5, warm_up=0)
-    assert found.counts.sum(1).tolist() == [8 * 88] * 5
-    assert (found.counts.sum(0) >= 5 * 88 * found.drawn.sum(0) - 1e-9).all()
 
 
 def test_the_direction_of_a_batch_is_wrong_if_the_ratio_differs_between_prompts():

@@ -134,15 +134,10 @@ def test_repeated_prompts_without_ids_are_numbered(tmp_path):
     assert ids == [same, prompt_id("other"), f"{same}-2", "own", f"{same}-3"]
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
-def test_a_cell_of_a_megabyte(tmp_path, suffix):
-    path, text = tmp_path / f"q{suffix}", "long, \u20ac " * 100_000
-    if suffix == ".csv":
-        path.write_text(f'prompt,answer\n"{text}",4\n')
-    elif suffix == ".jsonl":
-        write_jsonl(path, [{"prompt": text, "answer": 4}])
-    else:
-        write_parquet(path, {"prompt": [text], "answer": [4]})
+def test_a_cell_of_a_megabyte(tmp_path):
+    """The standard library's reader of CSV refuses more than 131,072 characters unless it is told otherwise."""
+    path, text = tmp_path / "q.csv", "long, \u20ac " * 100_000
+    path.write_text(f'prompt,answer\n"{text}",4\n')
     assert read_questions(path) == [Question("", text, "4")]
 
 

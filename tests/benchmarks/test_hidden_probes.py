@@ -44,26 +44,6 @@ def test_steps_are_those_of_torch(base):
     np.testing.assert_allclose(found, weights.detach().numpy(), rtol=1e-10)
 
 
-@pytest.mark.parametrize("share", [0, 1])
-@pytest.mark.parametrize("kind", KINDS)
-def test_batches_all_right_or_all_wrong_stay_within_the_clip(kind, share):
-    predictor = kind(embedder_of(PROMPTS, X), clip=0.02)
-    for _ in range(40):
-        predictor.update(make_batch(PROMPTS, [8 * share] * 128, [8] * 128))
-    mean = predictor.predict(PROMPTS).mean
-    assert ((mean >= 0.02) & (mean <= 0.98)).all()
-    assert (mean.mean() > 0.5) == share
-
-
-def test_a_static_probe_is_frozen_after_its_first_observations():
-    rng, predictor = np.random.default_rng(4), HiddenStatic(embedder_of(PROMPTS, X), first=200)
-    means = []
-    for _ in range(4):
-        predictor.update(batch_of(np.arange(128), rng))
-        means.append(predictor.predict(PROMPTS).mean)
-    assert (means[0] != means[1]).all() and (means[1] == means[2]).all() and (means[2] == means[3]).all()
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_known_rates_pretrain_it(kind):
     rated = [Prompt(each.text, rate=float(rate)) for each, rate in zip(PROMPTS, RATES, strict=True)]

@@ -9,7 +9,6 @@ from traceback import format_exception
 import pytest
 
 from apportion.endpoint import Completion, Endpoint, EndpointError, seed_of
-from apportion.endpoint.completion import Failure
 from tests.endpoint.builders import endpoint, run, sample, single_texts, take, texts
 from tests.endpoint.fault_server import (
     FaultServer,
@@ -175,17 +174,6 @@ def test_the_key_is_never_shown(fault, monkeypatch, caplog):
     run(scenario())
     assert "[key]" in shown[3] or "x" * 290 in shown[3]
     assert not any(KEY[:8] in text for text in [*shown, caplog.text])
-
-
-@pytest.mark.parametrize("fault", [wrong_key(), cut_before()])
-def test_an_error_does_not_carry_the_request_with_it(fault):
-    async def scenario():
-        async with FaultServer([fault]) as server, endpoint(server, max_retries=0).connect() as client:
-            with pytest.raises((EndpointError, Failure)) as caught:
-                await client._ask("a", 1, None)
-            assert caught.value.__cause__ is None and caught.value.__context__ is None
-
-    run(scenario())
 
 
 def test_a_key_that_cannot_be_sent_is_refused_without_being_shown(monkeypatch):

@@ -17,7 +17,6 @@ from tests.lab.test_processes import start_training
 from tests.processes import MARK, nothing_left
 
 pytestmark = [pytest.mark.xdist_group("commands"), pytest.mark.slow]
-RUN = "runs/quick/vip-seed0"
 
 
 @pytest.fixture(scope="module")

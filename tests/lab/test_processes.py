@@ -1,6 +1,5 @@
 """Signals and kills at every stage of a study leave no process behind, and it resumes to the same curves."""
 
-import shutil
 import signal
 
 import psutil
@@ -70,22 +69,6 @@ def test_a_signal_during_the_training_of_the_base_leaves_nothing_unfinished(fold
         code, said, errors = command.ended()
     assert (code, errors) == (143, "") and "apportion lab --name quick --resume" in said
     assert not [path for path in (folder / "cache" / "apportion").rglob("*") if path.is_file()]
-
-
-@pytest.mark.soak  # whether the signal finds the report or the end of the command depends on the machine
-def test_a_signal_during_the_report_ends_the_command_with_one_line(folder, whole):
-    shutil.copytree(whole[0] / "runs", folder / "runs")
-    report = folder / "runs" / "quick" / "report.md"
-    report.unlink()
-    with Command(folder, "lab", "quick.toml") as command:
-        command.until(report.exists)
-        command.process.send_signal(signal.SIGTERM)
-        code, said, errors = command.ended()
-    last = said.splitlines()[-1]
-    assert errors == "" and (
-        (code == 143 and last.endswith("To go on: apportion lab --name quick --resume"))
-        or (code == 0 and last.startswith("report "))
-    )
 
 
 def test_a_run_that_another_process_trains_is_left_alone(tmp_path, monkeypatch):

@@ -2,16 +2,9 @@
 
 import asyncio
 import json
-from contextlib import aclosing
 
-import numpy as np
 import pytest
-from transformers import Qwen2ForCausalLM
 
-from apportion.endpoint import Completion, Endpoint, EndpointError
-from apportion.lab.policy.exact import exact_success
-from apportion.lab.policy.sampler import sample as draw
-from apportion.lab.world.task import decode, encode
 from apportion.stopping import USUAL_RULE, decide
 from apportion.vote import read_recorded
 from benchmarks.served_model import problems, serving, train_model
@@ -31,53 +24,6 @@ def served_model(tmp_path_factory):
         train_model(folder)
     with serving(folder) as served:
         yield served
-
-
-@pytest.fixture(scope="session")
-def policy(served_model):
-    return Qwen2ForCausalLM.from_pretrained(served_model.folder, local_files_only=True).eval()
-
-
-@pytest.fixture(scope="session")
-def torn(policy):
-    """Return the problem whose success probability is closest to one half."""
-    asked = problems(20)
-    return asked[int(np.abs(exact_success(policy, asked) - 0.5).argmin())].text
-
-
-def endpoint(served, **settings):
-    """Return the settings of an endpoint for the policy's own distribution, at most 16 tokens each."""
-    return Endpoint(served.base_url, served.model, **{"temperature": 1.0, "top_p": 1.0, "max_tokens": 16} | settings)
-
-
-async def sample(client, text, count, key="q"):
-    async with aclosing(client.sample(text, count, start=0, key=key)) as completions:
-        return [completion async for completion in completions]
-
-
-def samples(settings, texts, count):
-    """Return ``count`` completions of each text, asked for at the same time."""
-
-    async def inner():
-        async with settings.connect() as client:
-            return await asyncio.gather(*(sample(client, text, count, key=text) for text in texts))
-
-    return asyncio.run(inner())
-
-
-def test_completions_come_with_text_tokens_and_reason(served_model, policy, torn):
-    [[likeliest]] = draw(policy, [encode(torn)], [1], temperature=0.0)
-    text = " ".join(decode(likeliest.tokens))
-    for api in ("chat", "completions"):
-        [whole] = samples(endpoint(served_model, api=api, temperature=0.0), [torn], 3)
-        assert whole == [Completion(text, 3, 4, "stop")] * 3  # of the three tokens, one is the end
-        [cut] = samples(endpoint(served_model, api=api, temperature=0.0, max_tokens=1), [torn], 1)
-        assert cut == [Completion("a", 1, 4, "length")]
-    [failed], [answered] = samples(endpoint(served_model, max_retries=1), ["What is 7 + 3?", torn], 1)
-    assert failed.text is None and "500" in failed.error  # this model cannot read that
-    assert answered.text and answered.error is None
-    with pytest.raises(EndpointError, match="pinned"):
-        samples(Endpoint(served_model.base_url, "another"), [torn], 1)
 
 
 def test_a_vote_from_the_command_line(served_model, tmp_path):
@@ -114,13 +60,12 @@ def messages_of(text):
     return [{"role": "user", "content": text}]
 
 
-@pytest.mark.parametrize("upstream_stream", [True, False])
-def test_the_gateway_votes_on_a_served_model(served_model, upstream_stream):
+def test_the_gateway_votes_on_a_served_model(served_model):
     """Every sample is one request of the server, all tokens are counted, and most answers are right."""
     questions = problems(6)
 
     async def scenario():
-        async with gateway(url=served_model.base_url, upstream_stream=upstream_stream, **GATEWAY) as place:
+        async with gateway(url=served_model.base_url, **GATEWAY) as place:
 
             async def vote(text):
                 completion = await place.ask(model=served_model.model, messages=messages_of(text), **SAMPLING)

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apportion.allocators.spending.knapsack import spend_costs
-from apportion.allocators.spending.solver import spend
 
 
 def total(gains, bought):
@@ -54,20 +53,6 @@ def test_total_gain_is_the_largest_of_all_and_what_is_left_buys_nothing(instance
     assert total(gains, bought) == pytest.approx(best_of_all(gains, budget - low @ costs, costs), abs=1e-9)
     more = bought < (gains >= 0).sum(axis=1)
     assert not (more & (costs <= budget - found.counts @ costs)).any()
-
-
-@pytest.mark.slow
-@settings(max_examples=50, deadline=None)
-@given(instances(), st.integers(1, 9))
-def test_equal_costs_give_exactly_what_spend_gives(instance, cost):
-    gains, _, low, _ = instance
-    gains = np.abs(gains)
-    gains = -np.sort(-np.where(np.isfinite(gains), gains, 0.0), axis=1)
-    for extra in range(gains.size + 1):
-        budget = int(low.sum()) + extra
-        expected = spend(gains, budget, low)
-        found = spend_costs(gains, budget * cost + cost - 1, low, np.full(len(low), cost))
-        assert (found.counts.tolist(), found.gap) == (expected.tolist(), 0.0)
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -44,12 +44,6 @@ def test_on_policy_gradient_is_the_plain_policy_gradient(small_base, groups, nam
     assert theirs.norm() > 1e-4
 
 
-def test_the_loss_is_additive_over_rows(small_base, groups):
-    rows = training_rows(groups)
-    parts = gradient(small_base, rows[:7]) + gradient(small_base, rows[7:])
-    assert torch.allclose(parts, gradient(small_base, rows), atol=1e-6)
-
-
 @pytest.mark.parametrize("weighting", ["prompt", "rollout"])
 def test_weights_are_shared_among_the_rollouts_that_enter(groups, weighting):
     """Reinforce-Ada's down-sampled groups have the weight of whole ones."""
