@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from apportion.engines.contract import EngineGroups, differ
+from apportion.engines.contract import EngineGroups
 from apportion.engines.decisions import TrainerAllocation
 from apportion.engines.prompts import distinct_prompts
 from apportion.engines.saved_state import save_state
-from apportion.predictors.score_norms import sampled_score_norm
 from apportion.types import Rollout
 
 FILE, KIND = "apportion.safetensors", "AReaL run"
@@ -87,14 +86,6 @@ def allocated(
     return Allocated()
 
 
-def informative(trajectory: Mapping[str, Any]) -> bool:
-    """Return whether the rewards of a group differ: a ``should_accept_fn``. A group of one is accepted.
-
-    With a baseline equal rewards have a gradient, too: take ``informative`` of the workflow.
-    """
-    return differ(trajectory["rewards"].flatten().tolist())
-
-
 def _rollout(trajectory: Mapping[str, Any], groups: EngineGroups) -> Rollout | None:
     """Return the rollout of a trajectory of batch size 1. Raise ValueError for anything else."""
     missing = [name for name in READ if name not in trajectory]
@@ -106,7 +97,5 @@ def _rollout(trajectory: Mapping[str, Any], groups: EngineGroups) -> Rollout | N
         )
     sampled = trajectory["loss_mask"].bool()
     return groups.rollout(
-        trajectory["rewards"].sum().item(),
-        int(sampled.sum()),
-        sampled_score_norm(trajectory["logprobs"][sampled].double().numpy()),
+        trajectory["rewards"].sum().item(), int(sampled.sum()), trajectory["logprobs"][sampled].double()
     )

@@ -15,13 +15,15 @@ from threading import RLock
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from apportion.advantages import ACROSS_GROUPS, advantages_of, check_agreement, check_compared, loss_weights, needs
+from apportion.advantages import ACROSS_GROUPS, check_agreement, check_compared, needs
 from apportion.engines.decisions import TrainerAllocation
 from apportion.engines.outcomes import are_verdicts, read_reward
 from apportion.engines.saved_settings import check_same_settings
 from apportion.engines.saved_state import load_state, restoring
 from apportion.predictors.saved import SavedValues
+from apportion.predictors.score_norms import sampled_score_norm
 from apportion.stream import Rows, Selected, Stream, Ticket
 from apportion.types import Floats, Group, Prompt, Rollout
 
@@ -97,9 +99,10 @@ class EngineGroups:
         if decisions.baseline is not None:
             decisions.baseline.prepare(prompts)
 
-    def rollout(self, reward: object, tokens: int | None = None, score_norm: float | None = None) -> Rollout | None:
+    def rollout(self, reward: object, tokens: int | None = None, logprobs: ArrayLike | None = None) -> Rollout | None:
         """Return a rollout with ``reward``; None if it is no finite number. Rewards of 0, 1 and -1 are verdicts.
 
+        ``logprobs`` [T] are those of the tokens that the policy wrote, for what reads score norms.
         Raises ValueError for another reward if the rule counts right rollouts.
         """
         if (found := read_reward(reward)).reward is None:
@@ -110,7 +113,8 @@ class EngineGroups:
                 f"rewards must be 0 or 1 for a rule that counts right rollouts, got {found.reward}; use a predictor "
                 "of graded rewards, such as empirical_bayes"
             )
-        return Rollout(verdict, reward=found.reward, tokens=tokens, score_norm=score_norm)
+        norm = None if logprobs is None else sampled_score_norm(np.asarray(logprobs, np.float64))
+        return Rollout(verdict, reward=found.reward, tokens=tokens, score_norm=norm)
 
     @property
     def in_flight(self) -> list[Opened]:
@@ -177,19 +181,16 @@ class EngineGroups:
                     rows[key][row] = rollout
             try:
                 prompts = [self._prompts[key.rpartition("#")[0]] for key in rows]
-                baseline = None if decisions.baseline is None else [self._values[key] for key in rows]
+                values = None if decisions.baseline is None else [self._values[key] for key in rows]
             except KeyError as error:
                 raise ValueError(
                     f"a group that is trained on must be one of the latest {self._kept} that were opened, got {error}; "
                     "raise lost_after"
                 ) from error
             groups = [Group(p, tuple(own.values())) for p, own in zip(prompts, rows.values(), strict=True)]
-            importance = None if decisions.selection is None else decisions.selection.weights(prompts)
-            weights = loss_weights(groups, decisions.loss_weighting, importance)
+            weighted = decisions.weights(groups) * decisions.advantages(groups, values)
             found = np.zeros(len(keys))
-            found[[row for own in rows.values() for row in own]] = weights * advantages_of(
-                groups, decisions.estimator or "rloo", baseline=baseline
-            )
+            found[[row for own in rows.values() for row in own]] = weighted
             return found
 
     def teaches(self, rewards: Sequence[float]) -> bool:
@@ -251,8 +252,7 @@ def differ(rewards: Sequence[float]) -> bool:
     >>> differ([1.0, 0.0]), differ([1.0, 1.0]), differ([1.0])
     (True, False, True)
     """
-    group = Group(Prompt("group"), tuple(Rollout(reward=reward) for reward in rewards))
-    return len(rewards) < 2 or bool(group.informative)
+    return len(rewards) < 2 or len(set(rewards)) > 1
 
 
 def _key_of(ticket: Ticket) -> str:

@@ -1,7 +1,7 @@
 """The prompts of a whole data set, read without holding its rows in memory."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,8 +44,8 @@ def read_prompts(dataset: Any, id_column: str | None = None, rate_column: str | 
     if len(distinct) < len(every):
         counts, first = Counter(prompt.id for prompt in every), dict[str, bytes]()
         repeated = [place for place, prompt in enumerate(every) if counts[prompt.id] > 1]
-        for place, row in zip(repeated, _rows_at(dataset, repeated), strict=True):
-            content = digest(row)
+        for place in repeated:
+            content = digest(dataset[place])
             differing += first.setdefault(every[place].id, content) != content
     return DatasetPrompts(every, list(distinct.values()), differing)
 
@@ -60,14 +60,6 @@ def columns_of(dataset: Any) -> list[str]:
 def _narrowed(dataset: Any, *columns: str | None) -> Iterable[Mapping[str, Any]]:
     """Return the rows with only the columns of a prompt. A transform of the user's may need the others."""
     if not isinstance(dataset, Dataset) or dataset.format["type"] == "custom":
-        return _rows_at(dataset, range(len(dataset)))
+        return (dataset[place] for place in range(len(dataset)))
     wanted = dict.fromkeys(name for name in ("prompt", *columns) if name in dataset.column_names)
     return dataset.select_columns(list(wanted)) if wanted else dataset
-
-
-def _rows_at(dataset: Any, places: Sequence[int]) -> Iterator[Mapping[str, Any]]:
-    if isinstance(dataset, Dataset):
-        yield from dataset.select(places)
-    else:
-        for place in places:
-            yield dataset[place]

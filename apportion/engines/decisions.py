@@ -7,12 +7,18 @@ from functools import reduce
 from operator import or_
 from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from apportion.advantages import (
     ESTIMATORS,
+    Reduction,
     Weighting,
+    advantages_of,
     check_baseline,
     check_weighting,
     default_weighting,
+    loss_weights,
     rollout_needs,
 )
 from apportion.allocators import ALLOCATORS, Allocator
@@ -21,7 +27,7 @@ from apportion.checks import make_named
 from apportion.engines.saved_settings import check_same_settings, settings_of
 from apportion.presets import PRESETS, Preset, preset_of
 from apportion.selection import SELECTORS, Selector, check_selector
-from apportion.types import Batch, Counts, Needs, Prompt
+from apportion.types import Batch, Counts, Floats, Group, Needs, Prompt
 from apportion.untrusted import shown
 
 PARTS: tuple[tuple[str, Any, Mapping[str, Any]], ...] = (
@@ -178,6 +184,24 @@ class TrainerAllocation(RunDecisions):
         """What the allocator, the estimator, the baseline and the selection need to know of each rollout."""
         parts = (part.needs for part in self.parts.values() if part is not None)
         return reduce(or_, parts, rollout_needs(self.trained_estimator))
+
+    def advantages(self, groups: Sequence[Group], baseline: ArrayLike | None = None) -> Floats:
+        """Return the advantages [N] of all rollouts of ``groups`` by the estimator, or by "rloo" if none is named.
+
+        ``baseline`` [groups] has the values before the rollouts, if the baseline has learned from these already.
+        """
+        if self.baseline is not None and baseline is None:
+            baseline = self.baseline.predict([group.prompt for group in groups])
+        return advantages_of(groups, self.trained_estimator or "rloo", baseline=baseline)
+
+    def weights(self, groups: Sequence[Group], reduction: Reduction = "sum") -> Floats:
+        """Return the weights [N] of all rollouts in the loss, 0 outside it, times those of the selection.
+
+        ``reduction`` is that of the loss over the tokens of a rollout.
+        """
+        importance = None if self.selection is None else self.selection.weights([group.prompt for group in groups])
+        tokens = np.array([rollout.tokens for group in groups for rollout in group.rollouts], np.float64)
+        return loss_weights(groups, self.loss_weighting, importance, tokens=tokens, reduction=reduction)
 
 
 def take_preset(decisions: Any) -> None:

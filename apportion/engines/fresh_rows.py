@@ -1,6 +1,6 @@
 """Fresh rows for allocators that draw more prompts in the middle of a batch, such as DAPO's dynamic sampling."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -19,13 +19,11 @@ class FreshRows:
     """An endless stream of rows of ``dataset``, shuffled by ``seed`` in each epoch, or in its own order for ``None``.
 
     The trainer's own loader is independent of it. Both may deliver a prompt in one epoch, but never in one batch.
-    ``drawn`` counts rows, and ``restore`` continues from such a count. Rows keep ``columns`` alone, by default all.
+    ``drawn`` counts rows, and ``restore`` continues from such a count.
     """
 
-    def __init__(
-        self, dataset: Dataset | IterableDataset, seed: int | None, columns: Collection[str] | None = None
-    ) -> None:
-        self.dataset, self.seed, self.columns, self.drawn, self.epoch = dataset, seed, columns, 0, 0
+    def __init__(self, dataset: Dataset | IterableDataset, seed: int | None) -> None:
+        self.dataset, self.seed, self.drawn, self.epoch = dataset, seed, 0, 0
         self._stream: Iterator[Row] | None = None
 
     def rows(self) -> Iterator[Row]:
@@ -39,7 +37,11 @@ class FreshRows:
                     place = int(order_of_epoch(self.seed, self.epoch, len(self.dataset))[place])
                 row = self.dataset[place]
             self.drawn += 1
-            yield row if self.columns is None else {name: row[name] for name in row if name in self.columns}
+            yield row
+
+    def at(self, places: Iterable[int]) -> list[Row]:
+        """Return the rows at ``places`` of a data set with a length."""
+        return [self.dataset[place] for place in places]
 
     def restore(self, drawn: int) -> None:
         """Continue as if ``drawn`` rows had been drawn."""

@@ -15,7 +15,6 @@ from apportion.engines.contract import EngineGroups
 from apportion.engines.decisions import TrainerAllocation
 from apportion.engines.prompts import prompt_of
 from apportion.engines.saved_state import save_state
-from apportion.predictors.score_norms import sampled_score_norm
 from apportion.types import Rollout
 
 FILE, KIND = "apportion.safetensors", "SkyRL run"
@@ -156,8 +155,7 @@ def _rollouts(output: Mapping[str, Any], groups: EngineGroups) -> list[Rollout |
     for row in np.flatnonzero(last).tolist():
         reward = output["rewards"][row]
         total = float(np.sum(reward)) if isinstance(reward, list) else reward
-        norm = None if logprobs is None else sampled_score_norm(np.array(logprobs[row], np.float64))
-        found.append(groups.rollout(total, len(output["response_ids"][row]), norm))
+        found.append(groups.rollout(total, len(output["response_ids"][row]), logprobs and logprobs[row]))
     return found
 
 
@@ -170,12 +168,10 @@ def _advantages(data: Any, groups: EngineGroups) -> Any:
     keys, totals = [str(uid) for uid in data.metadata["uids"]], data["rewards"].sum(dim=-1).tolist()
     lengths = np.bincount(owner, mask.sum(dim=-1).numpy())
     known = [row for row in np.flatnonzero(ends).tolist() if "#" in keys[row]]
-    rollouts = []
+    logprobs, rollouts = data["rollout_logprobs"], []
     for row in known:
-        norm = None
-        if data["rollout_logprobs"] is not None:
-            norm = sampled_score_norm(data["rollout_logprobs"][row][mask[row]].double().numpy())
-        rollouts.append(groups.rollout(totals[row], int(lengths[owner[row]]), norm))
+        own = None if logprobs is None else logprobs[row][mask[row]].double()
+        rollouts.append(groups.rollout(totals[row], int(lengths[owner[row]]), own))
     found = np.zeros(int(owner[-1]) + 1)
     found[owner[known]] = groups.advantages([keys[row] for row in known], rollouts)
     return data["rewards"].new_tensor(found[owner]).unsqueeze(-1)

@@ -18,7 +18,6 @@ from apportion.engines.decisions import TrainerAllocation
 from apportion.engines.outcomes import read_reward
 from apportion.engines.prompts import distinct_prompts
 from apportion.engines.saved_state import save_state
-from apportion.predictors.score_norms import sampled_score_norm
 from apportion.types import Rollout
 
 KEY = "apportion"
@@ -112,8 +111,7 @@ def _rollout(args: Any, sample: Any) -> Rollout | None:
     """Return the rollout of ``sample``; None if it failed."""
     if sample.status.value in ("aborted", "failed"):
         return None
-    norm = sampled_score_norm(sample.rollout_log_probs) if sample.rollout_log_probs else None
-    return _groups().rollout(_reward(args, sample), sample.response_length, norm)
+    return _groups().rollout(_reward(args, sample), sample.response_length, sample.rollout_log_probs or None)
 
 
 def _reward(args: Any, sample: Any) -> object:

@@ -19,7 +19,7 @@ import tinker
 from tinker_cookbook.completers import TokensWithLogprobs
 from tinker_cookbook.rl.types import Metrics, Trajectory, TrajectoryGroup, Transition
 
-from apportion.advantages import advantages_of, loss_weights
+from apportion.advantages import advantages_of
 from apportion.engines.outcomes import are_verdicts, read_reward
 from apportion.predictors.score_norms import sampled_score_norm
 from apportion.tinker.settings import OWN_ESTIMATOR, TinkerAllocation
@@ -81,13 +81,10 @@ def rewarded(
     if not groups:
         return []
     sizes = np.array([len(group.rollouts) for group in groups], np.int64)
-    prompts, estimator = [group.prompt for group in groups], allocation.trained_estimator
-    importance = None if allocation.selection is None else allocation.selection.weights(prompts)
-    weights = loss_weights(groups, allocation.loss_weighting, importance)
+    estimator, weights = allocation.trained_estimator, allocation.weights(groups)
     if average is not None and allocation.loss_weighting == "prompt":
         weights = weights * average * len(groups) / sum(int(group.keep.sum()) for group in groups)
-    baseline = None if allocation.baseline is None else allocation.baseline.predict(prompts)
-    advantages = np.split(weights * advantages_of(groups, estimator, baseline=baseline), np.cumsum(sizes)[:-1])
+    advantages = np.split(weights * allocation.advantages(groups), np.cumsum(sizes)[:-1])
     own = np.split(advantages_of(groups, OWN_ESTIMATOR), np.cumsum(sizes)[:-1])
     return [
         _shifted(group, each - plain) if estimator in CENTRED and group.keep.all() else _balanced(group, each)

@@ -7,12 +7,11 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from apportion.trl.failures import FailedRewards
-from apportion.trl.settings import TRLAllocation
-
 if TYPE_CHECKING:
     from apportion.trl.at_k import EvaluationAtK
+    from apportion.trl.failures import FailedRewards
     from apportion.trl.meter import Meter
+    from apportion.trl.settings import TRLAllocation
     from apportion.trl.stream import AllocatedAsyncGRPOTrainer
     from apportion.trl.trainer import AllocatedGRPOTrainer, AllocatedRLOOTrainer, allocated
 
@@ -26,12 +25,18 @@ __all__ = [
     "TRLAllocation",
     "allocated",
 ]
-MODULES = {"Meter": "meter", "EvaluationAtK": "at_k", "AllocatedAsyncGRPOTrainer": "stream"}
+MODULES = {
+    "AllocatedAsyncGRPOTrainer": "stream",
+    "EvaluationAtK": "at_k",
+    "FailedRewards": "failures",
+    "Meter": "meter",
+    "TRLAllocation": "settings",
+}
 """Where the names are that ``trainer`` does not have."""
 
 
 def __getattr__(name: str) -> object:
-    """Import a trainer when it is first used, so that a job's file is checked without the time that torch takes."""
+    """Import a name when it is first used: some need versions of TRL that others do not."""
     if name in __all__:
         return getattr(import_module(f"apportion.trl.{MODULES.get(name, 'trainer')}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

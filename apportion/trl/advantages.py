@@ -35,18 +35,25 @@ def weighted_rewards(scores: Tensor, weights: Tensor) -> Tensor:
 class Grouped:
     """Scores [N, F] of N rollouts by F reward functions (NaN if unscored), group sizes [P], function weights [F].
 
-    ``penalties`` [N] are what RLOO subtracts from the rewards: ``beta`` times the KL divergence from the reference.
+    RLOO clips rewards to ``clip``, and subtracts ``penalties`` [N], ``beta`` times the divergence from the reference.
     """
 
     scores: Tensor
     sizes: Tensor
     weights: Tensor
     penalties: Tensor | float = 0.0
+    clip: Sequence[float] | None = None
 
     @cached_property
     def rewards(self) -> Tensor:
         """Rewards [N] of all rollouts, see ``weighted_rewards``."""
         return weighted_rewards(self.scores, self.weights)
+
+    @cached_property
+    def penalised(self) -> Tensor:
+        """Rewards [N] as RLOO compares them: clipped first, and penalised then."""
+        clipped = self.rewards.clamp(*self.clip) if self.clip else self.rewards
+        return clipped - self.penalties
 
     @cached_property
     def group(self) -> Tensor:
@@ -81,12 +88,9 @@ def grpo(grouped: Grouped, scale_rewards: str, aggregation: str) -> Tensor:
     return _without_singletons(advantages, grouped)
 
 
-def rloo(grouped: Grouped, clip: Sequence[float] | None, normalize: bool) -> Tensor:
-    """Return RLOO's advantages [N]: rewards minus the mean of the others, whitened if ``normalize``.
-
-    These rewards are clipped to ``clip`` first, and penalised then.
-    """
-    rewards = _clip(grouped.rewards, clip) - grouped.penalties
+def rloo(grouped: Grouped, normalize: bool) -> Tensor:
+    """Return RLOO's advantages [N]: penalised rewards minus the mean of the others, whitened if ``normalize``."""
+    rewards = grouped.penalised
     sums = torch.nansum(grouped.table(rewards), dim=1)[grouped.group]
     advantages = rewards - (sums - rewards) / (grouped.scored - 1)
     if normalize:
@@ -94,7 +98,7 @@ def rloo(grouped: Grouped, clip: Sequence[float] | None, normalize: bool) -> Ten
     return _without_singletons(advantages, grouped)
 
 
-def zero_deviation(grouped: Grouped, scale_rewards: str = "group", clip: Sequence[float] | None = None) -> float:
+def zero_deviation(grouped: Grouped, scale_rewards: str = "group") -> float:
     """Return TRL's ``frac_reward_zero_std``, the share of groups of equal rewards. Under "batch" it is 0 or 1.
 
     As in TRL, RLOO's rewards are compared with their penalties, and without them nothing of GRPO changes.
@@ -103,8 +107,7 @@ def zero_deviation(grouped: Grouped, scale_rewards: str = "group", clip: Sequenc
         return 1.0
     if scale_rewards == "batch":
         return float(torch.isclose(nanstd(grouped.rewards), torch.zeros(())))
-    rewards = _clip(grouped.rewards, clip) - grouped.penalties
-    deviations = torch.nan_to_num(nanstd(grouped.table(rewards), dim=1), nan=0.0)
+    deviations = torch.nan_to_num(nanstd(grouped.table(grouped.penalised), dim=1), nan=0.0)
     return torch.isclose(deviations, torch.zeros_like(deviations)).float().mean().item()
 
 
@@ -115,10 +118,6 @@ def _normalize_then_sum(grouped: Grouped) -> Tensor:
     rewards = (scaled * grouped.weights.unsqueeze(0)).nansum(dim=1)
     rewards[torch.isnan(grouped.scores).all(dim=1)] = torch.nan
     return (rewards - torch.nanmean(rewards)) / (nanstd(rewards) + EPSILON)
-
-
-def _clip(rewards: Tensor, clip: Sequence[float] | None) -> Tensor:
-    return rewards if not clip else rewards.clamp(min=clip[0], max=clip[1])
 
 
 def _without_singletons(advantages: Tensor, grouped: Grouped) -> Tensor:

@@ -20,6 +20,7 @@ from apportion.engines.outcomes import are_verdicts
 from apportion.engines.prompts import last_text
 from apportion.evaluation import majority_at_k, pass_at_k, right_answers, usual_ks
 from apportion.trl.ranks import Ranks
+from apportion.trl.replaced import replaced
 from apportion.trl.settings import check_verdict
 from apportion.trl.votes import Votes
 from apportion.types import Floats, Mask
@@ -75,7 +76,7 @@ class EvaluationAtK(TrainerCallback):
         check_verdict(verdict, trainer.reward_func_names)
         self.trainer, self.verdict = trainer, verdict
         self._answers = None if extract is None else AnswerReader(extract, equivalence)
-        self._set = ""
+        self._prefix = ""
         self._graded = set[str]()
         self._evaluate, self._calculate_rewards = trainer.evaluate, trainer._calculate_rewards
         trainer.evaluate, trainer._calculate_rewards = self._named, self._scored
@@ -87,11 +88,9 @@ class EvaluationAtK(TrainerCallback):
 
     def _named(self, *args: Any, metric_key_prefix: str = "eval", **settings: Any) -> Any:
         """Evaluate as the trainer does, which calls this again for each of several sets with its name as a prefix."""
-        before, self._set = self._set, metric_key_prefix.removeprefix("eval").removeprefix("_")
-        try:
+        name = metric_key_prefix.partition("_")[2]
+        with replaced(self, _prefix=name and f"{name}_"):
             return self._evaluate(*args, metric_key_prefix=metric_key_prefix, **settings)
-        finally:
-            self._set = before
 
     def _scored(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
         trainer = self.trainer
@@ -104,7 +103,7 @@ class EvaluationAtK(TrainerCallback):
         column = trainer.reward_func_names.index(self.verdict) if self.verdict else 0
         rewards = scores[:, column].double().cpu().numpy().reshape(-1, k)
         found, logged = ranks.run_on_main(lambda: self._scores(rewards, answers)), trainer._metrics["eval"]
-        prefix = f"{self._set}_" if self._set else ""
+        prefix = self._prefix
         for name, values in found.items():
             logged[f"{prefix}{name}"].extend(values)
         if k > 1 and len(found) == 1:

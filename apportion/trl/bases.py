@@ -14,7 +14,6 @@ import trl
 from trl import GRPOTrainer, RLOOTrainer
 
 from apportion.trl import unsloth
-from apportion.trl.settings import LOSSES
 
 ROUND = "_generate_and_score_completions"
 LOSS_METHODS = ("compute_loss", "_compute_loss")
@@ -39,17 +38,6 @@ def trl_class(base: Any) -> type[Any]:
     return found
 
 
-def is_grpo(own: type[Any]) -> bool:
-    """Return whether ``own``, a result of ``trl_class``, is the GRPO trainer."""
-    return own in (GRPOTrainer, trl.GRPOTrainer)
-
-
-def check_loss(loss: str | None) -> None:
-    """Raise ValueError unless ``loss`` is None or a key of ``LOSSES``: what an overridden loss divides by."""
-    if loss is not None and loss not in LOSSES:
-        raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}; name the one that divides alike")
-
-
 def check_trainer(kind: type[Any]) -> None:
     """Raise ValueError if a trainer of this class cannot work in this process, because of Unsloth."""
     if unsloth.is_unsloth(kind):
@@ -65,13 +53,11 @@ def around(base: type[Any], own: type[Any], loss: str | None) -> tuple[type[Any]
 
     ``own`` is TRL's class. With a named ``loss`` the methods of the loss need not call TRL's.
     """
-    before = base.__mro__[: base.__mro__.index(own)]
-    must = (ROUND, "training_step", *(LOSS_METHODS if loss is None else ()))
-    overridden = [name for name in must if any(name in vars(kind) for kind in before)]
-    if not overridden:
+    if base is own:
         return (base,)
-    reached = type("Reached", (own,), {name: _reaching(own, name) for name in overridden})
-    return (type("Checked", (_Checked,), {"_overridden": overridden}), base, reached)
+    must = (ROUND, "training_step", *(LOSS_METHODS if loss is None else ()))
+    reached = type("Reached", (own,), {name: _reaching(own, name) for name in must})
+    return (type("Checked", (_Checked,), {"_must": must}), base, reached)
 
 
 def _reaching(own: type[Any], name: str) -> Callable[..., Any]:
@@ -94,12 +80,12 @@ class _Checked:
     """Comes before a trainer: raises ValueError if it does not call TRL's methods, or changes their rows."""
 
     model: Any
-    _overridden: list[str]
+    _must: tuple[str, ...]
     _reached: frozenset[str] = frozenset()
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         output = super()._generate_and_score_completions(inputs)  # type: ignore[misc]
-        if not self.model.training or ROUND not in self._overridden:
+        if not self.model.training:
             return output
         if ROUND not in self._reached:
             raise ValueError(
@@ -116,7 +102,7 @@ class _Checked:
     def training_step(self, *args: Any, **settings: Any) -> Any:
         """Train as the trainer does, and check that it called TRL's methods."""
         loss = super().training_step(*args, **settings)  # type: ignore[misc]
-        for name in self._overridden:
+        for name in self._must:
             if name in self._reached:
                 continue
             if name in LOSS_METHODS:

@@ -14,14 +14,11 @@ from typing import Any
 import torch
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
 
-from apportion.engines.fresh_rows import FreshRows
 from apportion.engines.saved_state import load_state, restoring, save_state
 from apportion.records import resume_log, start_log
-from apportion.trl.failures import FailureCount
 from apportion.trl.generation import Response
 from apportion.trl.ranks import Ranks
 from apportion.trl.rows import to_device
-from apportion.trl.sampler import SelectedRows
 from apportion.trl.settings import TRLAllocation
 
 logger = logging.getLogger(__name__)
@@ -38,22 +35,22 @@ TRLTrainer: Any = object  # one of TRL's trainers comes later in the method reso
 class SavedState:
     """What a run has learned so far.
 
-    ``allocator``, ``baseline`` and ``selection`` are state_dicts, ``name`` is the allocator's. ``drawn`` counts fresh
-    rows, ``batches`` generation batches and ``step`` TRL's micro-batches. ``sharing`` is (ranks, steps_per_generation)
-    if the checkpoint falls in the middle of a generation batch, and None between two batches. ``chosen`` are the rows
-    of the batches that the selection has chosen in this epoch. ``settings`` are those of the allocator, the baseline
-    and the selection, ``iterations`` is TRL's num_iterations, ``log`` is the id of the run in its rollout log, and
-    ``failures`` is the state of its count of completions without a reward.
+    ``allocator``, ``baseline`` and ``selection`` are state_dicts. ``drawn`` counts fresh rows, ``batches`` generation
+    batches and ``step`` TRL's micro-batches. ``sharing`` is (ranks, steps_per_generation) if the checkpoint falls in
+    the middle of a generation batch, and None between two batches. ``settings`` are those of the allocator, the
+    baseline and the selection, ``iterations`` is TRL's num_iterations, ``log`` is the id of the run in its rollout log,
+    and ``failures`` is the state of its count of completions without a reward. Version 0.3.0 wrote ``name`` and
+    ``chosen``, which are not read any more.
     """
 
     allocator: dict[str, Any]
     baseline: dict[str, Any] | None
-    name: str
     drawn: int
     batches: int
     step: int
     sharing: tuple[int, int] | None = None
     selection: dict[str, Any] | None = None
+    name: str = ""
     chosen: list[list[int]] = field(default_factory=list)
     settings: dict[str, Any]
     iterations: int
@@ -74,7 +71,7 @@ class WholeCheckpoints(TRLTrainer):  # type: ignore[misc]
         """
         if resume_from_checkpoint is True and (whole := newest_checkpoint(Path(self.args.output_dir))) is not None:
             last = get_last_checkpoint(self.args.output_dir)
-            if Path(last).name != whole.name:
+            if Path(last) != whole:
                 logger.warning("%s was not written to its end; training goes on from %s", last, whole.name)
             resume_from_checkpoint = str(whole)
         return super().train(resume_from_checkpoint, *args, **settings)
@@ -94,10 +91,6 @@ class CheckpointedTrainer(WholeCheckpoints):
     """Overrides the methods of TRL that write and read checkpoints and sample prompts."""
 
     allocation: TRLAllocation
-    _fresh: FreshRows
-    _take_dataset: Callable[[], None]
-    """Gives all rules the prompts of ``train_dataset``."""
-    _failures: FailureCount
     _batches: int = 0
     _log: str | None = None
     _sampler: Any = None
@@ -111,35 +104,16 @@ class CheckpointedTrainer(WholeCheckpoints):
 
         A new run begins its rollout log first, and is refused that of another run.
         """
-        if self.train_dataset is not self._fresh.dataset:
+        if self.train_dataset is not self._taken:
             self._take_dataset()
         if not resume_from_checkpoint:
             self._log = self._ranks.run_on_main(self._start_log)
         return super().train(resume_from_checkpoint, *args, **settings)
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
-        """Return TRL's sampler, or one by the selection. Keep it, because a resumed run restores its position."""
-        if self.allocation.selection is None:
-            self._sampler = super()._get_train_sampler(dataset)
-        else:
-            self._sampler = SelectedRows(
-                self._choose,
-                batches=len(self.train_dataset) // self._prompts_per_batch,
-                count=self._prompts_per_batch,
-                generations=self.num_generations,
-                repeats=self.num_iterations * self.args.steps_per_generation,
-            )
+        """Return TRL's sampler, and keep it, because a resumed run restores its position."""
+        self._sampler = super()._get_train_sampler(dataset)
         return self._sampler
-
-    @property
-    def _prompts_per_batch(self) -> int:
-        return int(self.args.generation_batch_size // self.num_generations)
-
-    def _choose(self, count: int) -> list[int]:
-        """Return the rows of the next batch. All ranks ask for it at the same place, while they read their loaders."""
-        selection = self.allocation.selection
-        assert selection is not None
-        return self._ranks.run_on_main(lambda: selection.choose(count))
 
     def _save_allocation(self, folder: Path) -> None:
         allocation, used = self.allocation, self._step % (self.args.steps_per_generation * self.num_iterations)
@@ -147,12 +121,10 @@ class CheckpointedTrainer(WholeCheckpoints):
         if self._ranks.is_main:
             state = SavedState(
                 **allocation.state_dicts(),
-                name=allocation.allocator.name,
                 drawn=self._fresh.drawn,
                 batches=self._batches,
                 step=self._step,
                 sharing=(self._ranks.size, self.args.steps_per_generation) if used else None,
-                chosen=self._sampler.chosen if isinstance(self._sampler, SelectedRows) else [],
                 settings=allocation.settings,
                 iterations=self.num_iterations,
                 log=self._log,
@@ -174,7 +146,8 @@ class CheckpointedTrainer(WholeCheckpoints):
         self._step = 0 if saved.sharing is None else saved.step  # between two batches TRL may count from 0
         with restoring(folder / FILE, REMEDY):
             self._failures.load_state_dict(saved.failures)
-            self._restore_sampler(saved)
+        for _ in range(int(self.state.epoch or 0) if self._sampler is not None else 0):
+            next(iter(self._sampler), None)  # skip the orders of finished epochs; transformers skips rows of this one
         self._log = ranks.run_on_main(lambda: self._resume_log(saved.log))
 
     def _restored(self, folder: Path) -> SavedState:
@@ -192,14 +165,6 @@ class CheckpointedTrainer(WholeCheckpoints):
     def _resume_log(self, run: str | None) -> str | None:
         folder = self.allocation.rollout_log
         return None if folder is None else resume_log(folder, run, self._batches - 1)
-
-    def _restore_sampler(self, saved: SavedState) -> None:
-        """Put the sampler where the checkpoint was written. transformers then skips rows of its epoch."""
-        if not isinstance(self._sampler, SelectedRows):
-            for _ in range(int(self.state.epoch or 0) if self._sampler is not None else 0):
-                next(iter(self._sampler), None)  # skip the orders of finished epochs
-        elif not self.args.ignore_data_skip:
-            self._sampler.replay(saved.chosen, len(self.train_dataset))
 
 
 def newest_checkpoint(folder: Path) -> Path | None:

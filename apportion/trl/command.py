@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, make_dataclass
 from functools import partial
-from math import ceil
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,7 +21,6 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 
 from apportion.checks import choices
 from apportion.config import ConfigError, build
-from apportion.engines.dataset_prompts import read_prompts
 from apportion.engines.decisions import bill
 from apportion.engines.saved_state import SavedStateError
 from apportion.questions import PROMPT_COLUMNS, Question, fill_template
@@ -94,16 +92,11 @@ def run(algorithm: str, words: Sequence[str]) -> int:
         return _say(
             f"Stopped{step}. To continue from the last checkpoint: --resume_from_checkpoint true", code_of(stop)
         )
-    except KeyError as error:
+    except (KeyError, ValueError, TypeError, OSError, ImportError, AttributeError, YAMLError) as error:
         if made:
             raise
-        return _say(
-            f"error: the data must have the split {error}; set dataset_train_split and dataset_test_split", USAGE
-        )
-    except (ValueError, TypeError, OSError, ImportError, AttributeError, YAMLError) as error:
-        if made:
-            raise
-        return _say(f"error: {error}", USAGE)
+        split = f"the data must have the split {error}; set dataset_train_split and dataset_test_split"
+        return _say(f"error: {split if isinstance(error, KeyError) else error}", USAGE)
     return 0
 
 
@@ -135,17 +128,16 @@ def _make(algorithm: str, ours: Any, **given: Any) -> Any:
         given["eval_dataset"] = {name: as_asked(rows) for name, rows in _sets(ours.evaluation, args).items()}
     kind = TRAINERS[algorithm]
     if ours.dry_run:
-        sys.stdout.writelines(f"{line}\n" for line in _plan(kind, ours.preset, allocation, given))
+        sys.stdout.writelines(f"{line}\n" for line in _plan(allocation, given))
         raise SystemExit(0)
     idle = allocation.idle if given["eval_dataset"] is not None else ()  # votes of an evaluation read them too
     trainer = kind(**given, **{name: value for name, value in vars(allocation).items() if name not in idle})
     if given["eval_dataset"] is not None:
         trainer.add_callback(EvaluationAtK(trainer, allocation.verdict, allocation.extract, allocation.equivalence))
     if str(args.resume_from_checkpoint).lower() == "true":
-        newest = newest_checkpoint(Path(args.output_dir))
-        args.resume_from_checkpoint = None if newest is None else str(newest)
-    resume = args.resume_from_checkpoint  # which early versions of TRL's script leave out
-    trainer.train = partial(trainer.train, resume_from_checkpoint=resume)
+        args.resume_from_checkpoint = newest_checkpoint(Path(args.output_dir)) and True
+    # early versions of TRL's script leave it out
+    trainer.train = partial(trainer.train, resume_from_checkpoint=args.resume_from_checkpoint)
     return trainer
 
 
@@ -184,7 +176,7 @@ def _sets(evaluation: Any, args: Any) -> dict[str, Any]:
 def _loaded(kind: Any, model: str, args: Any) -> Any:
     """Return what ``kind``, one of transformers' Auto classes, loads of the model."""
     given = args.model_init_kwargs or {}
-    named = {name: given[name] for name in ("revision", "trust_remote_code") if given.get(name) is not None}
+    named = {name: given[name] for name in ("revision", "trust_remote_code") if given.get(name)}
     try:
         return kind.from_pretrained(model, **named)
     except (OSError, ValueError) as error:
@@ -194,35 +186,28 @@ def _loaded(kind: Any, model: str, args: Any) -> Any:
         ) from error
 
 
-def _plan(kind: Any, preset: Any, allocation: TRLAllocation, given: dict[str, Any]) -> list[str]:
+def _plan(allocation: TRLAllocation, given: dict[str, Any]) -> list[str]:
     """Return the lines of the plan, after all checks that need no weights."""
     args, rows, sets = given["args"], given["train_dataset"], given["eval_dataset"]
     _loaded(AutoConfig, given["model"], args)
     names = [getattr(each, "__name__", str(each)) for each in given["reward_funcs"]]
-    checked = kind.__new__(kind)  # without its constructor, which loads the weights after these checks
-    checked.allocation = allocation
-    checked._check(args, given)
-    allocation = checked.allocation
+    allocation = allocation.checked(args, given)
     check_verdict(allocation.verdict, names)
-    prompts = args.generation_batch_size // allocation.generations(args)
-    allocation.check_distinct(len(read_prompts(rows, allocation.id_column, allocation.rate_column).distinct), prompts)
+    prompts = allocation.prompts(args)
+    allocation.check_distinct(len(allocation.read(rows).distinct), prompts)
     sizes = {"": sets} if sets is not None and not isinstance(sets, dict) else sets or {}
     held_out = ", ".join(f"{name} {len(each):,}".strip() for name, each in sizes.items())
-    micro_batches = len(rows) // prompts * args.steps_per_generation * args.num_iterations
-    an_epoch = ceil(micro_batches / args.gradient_accumulation_steps)
-    steps = args.max_steps if args.max_steps > 0 else ceil(args.num_train_epochs * an_epoch)
-    parts = {name: part for name, part in allocation.parts.items() if part is not None}
+    steps = f"{args.max_steps:,} of the optimizer" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
     lines = {
         "model": given["model"],
         "rows": f"{len(rows):,} to train on" + (f"; to evaluate: {held_out}" if held_out else ""),
         "rewards": ", ".join(names) or "votes",
-        **({} if preset is None else {"preset": preset}),
-        **parts,
+        **allocation.parts,
         "estimator": allocation.estimator or "TRL's",
         "batch": bill(allocation.allocator, prompts, args.generation_batch_size).partition(": ")[2],
-        "steps": f"{steps:,} of the optimizer, {args.world_size} processes, results in {args.output_dir}",
+        "steps": f"{steps}, {args.world_size} processes, results in {args.output_dir}",
     }
-    return [f"{name:<10} {value}" for name, value in lines.items()]
+    return [f"{name:<10} {value}" for name, value in lines.items() if value is not None]
 
 
 def _say(line: str, code: int) -> int:

@@ -1,19 +1,17 @@
 """Completions without a reward: how often they are scored again, and when a run ends because of them."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
+
+from torch import Tensor
 
 from apportion.checks import check_integer, check_numbers
+from apportion.trl.reading import RewardReader
 from apportion.untrusted import shown
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
@@ -68,10 +66,10 @@ class FailedRewards:
         """Return the seconds to wait before the further call of number ``attempt``, from 0; at most ten minutes."""
         return min(self.wait * 2.0 ** min(attempt, 60), MOST_SECONDS)
 
-    @staticmethod
-    def of(given: FailedRewards | str) -> FailedRewards:
+    @classmethod
+    def of(cls, given: Self | str) -> "FailedRewards":
         """Return settings as they are, and those of a name in ``NAMED``. Raises ValueError for anything else."""
-        if isinstance(given, FailedRewards):
+        if isinstance(given, cls):
             return given
         if not isinstance(given, str) or given not in NAMED:
             raise ValueError(
@@ -80,9 +78,8 @@ class FailedRewards:
         return NAMED[given]
 
 
-STOP = FailedRewards()
 NAMED = {
-    "stop": STOP,
+    "stop": FailedRewards(),
     "drop": FailedRewards(share=1.0),
     "retry": FailedRewards(retries=6),
     "abort": FailedRewards(number=0),
@@ -90,27 +87,18 @@ NAMED = {
 """Settings by name: end when most fail (the default), never end, call again for a minute, end at the first failure."""
 
 
-def failed_rows(scores: Tensor, judged: Tensor | None) -> Tensor:
-    """Return a mask [N] of the rows of ``scores`` [N, F] without a reward.
-
-    An infinite score is one of a function that failed. ``judged`` [N] are the scores that say whether completions are
-    correct (``FailureCount.judged``), None if nobody needs to know.
-    """
-    failed = scores.isnan().all(dim=1) | scores.isinf().any(dim=1)
-    return failed if judged is None else failed | judged.isnan()
-
-
 @dataclass
 class FailureCount:
     """The failures of a run so far, for the bounds of ``allowed``; ``names`` are those of the reward functions [F].
 
-    ``problems`` says what was last wrong with what a function returned, and ``returned`` which ones have returned.
+    ``verdict`` is the column of the one that says whether a completion is correct, None if nobody needs to know.
+    ``reader`` knows what was last wrong with each function, and which ones have returned.
     """
 
     allowed: FailedRewards
     names: Sequence[str]
-    problems: Mapping[str, str] = field(default_factory=dict)
-    returned: set[str] = field(default_factory=set)
+    verdict: int | None = None
+    reader: RewardReader = field(default_factory=RewardReader)
     number: int = 0
     _latest: deque[bool] = field(default_factory=lambda: deque(maxlen=WINDOW), repr=False)
     _beside: set[int] = field(default_factory=set, repr=False)
@@ -119,26 +107,32 @@ class FailureCount:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run must know: how many failed, and which functions returned, and judge other tasks."""
-        names: dict[str, set[Any]] = {"returned": self.returned, "beside": self._beside, "apart": self._apart}
+        names: dict[str, set[Any]] = {"returned": self.reader.returned, "beside": self._beside, "apart": self._apart}
         return {"number": self.number} | {key: sorted(own) for key, own in names.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue the count of a run. Raises ValueError for another kind of state."""
-        functions, number = range(len(self.names)), state.get("number", 0)
-        check_integer("number", number, 0, "load a state that is unchanged")
-        self.number = number
-        self.returned.update(state.get("returned", ()))
+        """Continue the count of a run."""
+        functions, self.number = range(len(self.names)), state.get("number", 0)
+        self.reader.returned.update(state.get("returned", ()))
         self._beside, self._apart = (
             {function for function in functions if function in state.get(key, ())} for key in ("beside", "apart")
         )
 
-    def judged(self, scores: Tensor, verdict: int | None) -> Tensor | None:
+    def failed(self, scores: Tensor) -> Tensor:
+        """Return a mask [N] of the rows of ``scores`` [N, F] without a reward, or without a verdict that is needed.
+
+        An infinite score is one of a function that failed.
+        """
+        failed, judged = scores.isnan().all(dim=1) | scores.isinf().any(dim=1), self.judged(scores)
+        return failed if judged is None else failed | judged.isnan()
+
+    def judged(self, scores: Tensor) -> Tensor | None:
         """Return the score [N] of the function that judges each row of ``scores`` [N, F]; None without a ``verdict``.
 
         It is the function ``verdict``, or that of another task: one that has given None where ``verdict`` judged, and
         never a score beside it. Functions that score beside it, such as one of the format, judge nothing.
         """
-        if verdict is None:
+        if (verdict := self.verdict) is None:
             return None
         known = ~scores.isnan()
         for other in {*range(scores.size(1))} - {verdict}:
@@ -171,12 +165,11 @@ class FailureCount:
         if not (any(failed) and (beyond_share or (most is not None and self.number > most))):
             return
         first = list(failed).index(True)
-        silent: dict[str, list[str]] = {}
-        for name, score in zip(self.names, scores[first].tolist(), strict=True):
-            if not math.isfinite(score):
-                problem = "returned None" if score != score else self.problems.get(name, "failed")
-                silent.setdefault(problem, []).append(name)
-        because = ", ".join(f"{' and '.join(names)} {problem}" for problem, names in silent.items())
+        because = ", ".join(
+            f"{name} {'returned None' if math.isnan(score) else self.reader.problems.get(name, 'failed')}"
+            for name, score in zip(self.names, scores[first].tolist(), strict=True)
+            if not math.isfinite(score)
+        )
         allowed = f"{self.allowed.share:.0%}" if beyond_share else most
         in_all = "" if beyond_share else f"{self.number} times in this run, "
         raise RewardsFailedError(

@@ -19,10 +19,11 @@ from torch import Tensor
 from apportion.advantages import Reduction
 from apportion.engines.fresh_rows import Row
 from apportion.predictors.score_norms import sampled_score_norm
+from apportion.trl.advantages import without_failures
 from apportion.trl.metrics import Logged, whole_columns
 from apportion.trl.ranks import MainRankError
 from apportion.trl.replaced import replaced
-from apportion.trl.rewards import called_functions, score
+from apportion.trl.rewards import score
 from apportion.trl.rows import (
     Table,
     concatenate,
@@ -37,7 +38,7 @@ from apportion.trl.rows import (
     to_device,
     unpack_row,
 )
-from apportion.trl.shares import Share, row_locations
+from apportion.trl.shares import Share
 from apportion.trl.sleep import SleepMode
 from apportion.trl.stopwatch import Stopwatch
 from apportion.trl.unsloth import KEY, aligned, windowed
@@ -46,44 +47,21 @@ from apportion.types import Rollout
 Ids = NDArray[np.int32]
 SCALES = ("row_scale", "batch_scale")
 """Keys of a micro-batch with factors for coefficients of the loss, see ``TrainingBatch``."""
+OWN_BATCHING = ("use_vllm", "use_transformers_continuous_batching", "use_transformers_paged")
+"""Settings of TRL under which the engine that generates bounds its memory, however many completions it is asked for."""
 PROBABILITY_KEYS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
 """The columns that log-probabilities of completions are computed from."""
 LOGPROB_KEYS = ("old_per_token_logps", "sampling_per_token_logps")
 """Columns of log-probabilities [N, T] at sampling, the model's and vLLM's. TRL has them for some configurations."""
 
 
-@dataclass(frozen=True)
-class RoundRequest:
-    """What to generate next: one completion for the prompt at each of ``places`` [N], after ``fresh`` prompts joined.
-
-    N is a multiple of the number of ranks. ``continues`` says whether this is a further part of the allocator's round
-    of the request before.
-    """
-
-    places: Sequence[int]
-    fresh: Sequence[Row] = ()
-    continues: bool = False
-
-
-@dataclass(frozen=True)
-class GroupsRequest:
-    """Score the finished groups of the prompts at ``places`` [P], of ``sizes`` [P] completions.
-
-    An allocator may sample a group in several rounds. With ``whole_groups`` a reward function is called when it has
-    finished, with all completions of one prompt, in the order in which they were sampled.
-    """
-
-    places: Sequence[int]
-    sizes: Sequence[int]
-
-
 @dataclass(frozen=True, slots=True)
 class Response:
     """A rollout's completion: token ids, text or messages, and scores [F] of the reward functions.
 
-    ``place`` is the index of its row among all rows of the step. ``row`` is set if a later step may train on it.
-    ``content`` is None in a response of an earlier step. ``penalty`` is what RLOO subtracted from the reward in the
-    step that sampled it.
+    ``place`` is the index of its row among all rows of the step, and ``at`` its rank and the index on this rank.
+    ``row`` is set if a later step may train on it. ``content`` is None in a response that version 0.3.0 saved.
+    ``penalty`` is what RLOO subtracted from the reward in the step that sampled it.
     """
 
     tokens: Ids
@@ -92,10 +70,11 @@ class Response:
     place: int
     row: Table | None = None
     penalty: float = 0.0
+    at: tuple[int, int] = (0, 0)
 
     def for_reuse(self) -> Self:
-        """Return what a later step needs: the token ids, the scores, and the row."""
-        return replace(self, content=None, place=0, row=None if self.row is None else pack_row(self.row))
+        """Return what a later step needs, with the row in less memory."""
+        return self if self.row is None else replace(self, row=pack_row(self.row))
 
 
 @dataclass(frozen=True)
@@ -108,7 +87,7 @@ class TrainingBatch:
 
     shares: Sequence[Share]
     metrics: dict[str, float] = field(default_factory=dict)
-    columns: dict[str, Sequence[float]] = field(default_factory=dict)
+    columns: dict[str, list[float]] = field(default_factory=dict)
     row_scale: float = 1.0
     batch_scale: float = 1.0
 
@@ -117,10 +96,8 @@ class GenerationBatch:
     """The rounds so far on this rank.
 
     ``generate`` and ``calculate`` are TRL's own ``_generate_and_score_completions`` and ``_calculate_rewards`` of the
-    ``trainer``. ``running`` is true while the other ranks are inside a round and expect no message. The overrides of
-    TRL's methods put what it made in this round into ``scored``: scores [N, F] of all ranks, completions and token ids
-    of this rank; and into ``logprobs`` [N, T]: the policy's first, then the reference's. ``group_metrics`` are means of
-    what functions of whole groups logged.
+    ``trainer``. ``running`` is true while the other ranks are inside a round and expect no message. ``group_metrics``
+    are means of what functions of whole groups logged.
     """
 
     def __init__(self, trainer: Any, generate: Callable[..., Any], calculate: Callable[..., Tensor]) -> None:
@@ -135,16 +112,21 @@ class GenerationBatch:
         self.running = self._windowed = False
         self._tables: list[Table] = []
         self.group_metrics: dict[str, float] = {}
-        self.scored: tuple[Tensor, Sequence[Any], Sequence[Sequence[int]]] | None = None
-        self.logprobs: list[Tensor] = []
 
     @property
     def rounds(self) -> list[int]:
-        """The numbers of rows of the rounds so far."""
+        """The numbers of rows of the calls of TRL so far."""
         return [rows for _, rows in self.logged]
 
     def add_prompts(self, inputs: Sequence[Row], num_generations: int) -> None:
-        """Collect the prompts of the batch. TRL's loader repeats each ``num_generations`` times over all ranks."""
+        """Collect the prompts of the batch: those that the selection chooses, or those of TRL's loader.
+
+        The loader repeats each ``num_generations`` times over all ranks. Under a selection it sets only the pace.
+        """
+        if (selection := self.allocation.selection) is not None:
+            count, source = self.allocation.prompts(self.trainer.args), self.trainer._fresh
+            self.rows.extend(self.ranks.run_on_main(lambda: source.at(selection.choose(count))))
+            return
         start = self.ranks.rank * len(inputs)
         for i in range(1, len(inputs)):
             if (start + i) % num_generations and inputs[i].get("prompt") != inputs[i - 1].get("prompt"):
@@ -155,83 +137,118 @@ class GenerationBatch:
         firsts = [row for place, row in enumerate(inputs, start) if place % num_generations == 0]
         self.rows.extend(self.ranks.all_gather(firsts))
 
-    def ask(self, request: RoundRequest | GroupsRequest, groups: Sequence[Sequence[Rollout]] | None = None) -> Any:
-        """Have all ranks run ``request``, and return what it gives. Only rank 0 calls it, with the finished groups."""
-        self.ranks.broadcast(request)
-        return self._run(request, groups)
+    def ask(self, work: Callable[..., Any], *given: Any) -> Any:
+        """Have all ranks call ``work``, a method of this class, and return what it gives here. Only rank 0 calls it."""
+        self.ranks.broadcast((work, given))
+        return self._run(work, given)
 
     def follow(self) -> TrainingBatch:
         """Run what rank 0 asks for, and return its training batch. Raises MainRankError if rank 0 failed."""
-        while not isinstance(message := self.ranks.broadcast(), TrainingBatch):
-            if isinstance(message, str):
-                raise MainRankError(f"rank 0 failed in this batch: {message}")
-            self._run(message, None)
+        message: Any
+        while isinstance(message := self.ranks.broadcast(), tuple):
+            self._run(*message)
+        if isinstance(message, MainRankError):
+            raise message
         return message
 
-    def _run(self, request: RoundRequest | GroupsRequest, groups: Sequence[Sequence[Rollout]] | None) -> Any:
+    def _run(self, work: Callable[..., Any], given: Sequence[Any]) -> Any:
         self.running = True
-        found = self._round(request) if isinstance(request, RoundRequest) else self._score_groups(request, groups)
+        found = work(self, *given)
         self.running = False
         return found
 
-    def _round(self, request: RoundRequest) -> list[Rollout]:
-        """Run one round. Return the rollouts of all ranks, in the order of ``request.places``."""
-        self.rows.extend(request.fresh)
-        each, before = len(request.places) // self.ranks.size, sum(self.rounds)
-        mine = slice(self.ranks.rank * each, (self.ranks.rank + 1) * each)
-        inputs = [copy.deepcopy(self.rows[place]) for place in request.places[mine]]
-        self.logprobs.clear()
+    def sample(self, places: Sequence[int], fresh: Sequence[Row]) -> list[Rollout]:
+        """Return a rollout for the prompt at each of ``places``, after ``fresh`` prompts joined: a round of all ranks.
+
+        The number of places is a multiple of that of ranks. One call of TRL generates no more than TRL's own batch has,
+        unless the engine bounds its memory itself.
+        """
+        self.rows.extend(fresh)
+        rank, each = self.ranks.rank, len(places) // self.ranks.size
+        own, most = places[rank * each : (rank + 1) * each], self.trainer.args.generation_batch_size // self.ranks.size
+        if any(getattr(self.trainer, name, False) for name in OWN_BATCHING):
+            most = each
+        self.stopwatch.begin(len(places))
+        parts = [own[first : first + most] for first in range(0, each, most)]
+        return self.ranks.all_gather([rollout for part in parts for rollout in self._part(part)])
+
+    def _part(self, places: Sequence[int]) -> list[Rollout]:
+        """Return the rollouts of this rank for the prompts at ``places`` [N], by one call of TRL. All ranks have N."""
+        rank, before, each = self.ranks.rank, sum(self.rounds), len(places)
+        inputs = [copy.deepcopy(self.rows[place]) for place in places]
         trainer, logged = self.trainer, defaultdict[str, list[float]](list)
+        metrics = trainer._metrics | {"train": logged}
         with (
-            replaced(trainer, num_generations=1, _metrics=trainer._metrics | {"train": logged}),
-            self.stopwatch.round(len(request.places), continues=request.continues),
+            replaced(trainer, num_generations=1, _metrics=metrics, **self._noted_methods()),
+            self.stopwatch.call(),
             self.sleep.round(getattr(trainer, "vllm_generation", None)),
             whole_columns(trainer._logs),
         ):
             output = self.generate(inputs)
-        if self.scored is None:
-            raise RuntimeError("TRL must score completions in _calculate_rewards; check that its version is supported")
-        (scores, completions, ids), self.scored = self.scored, None
+        scores, completions, ids = self._scored
         self._windowed = KEY in output
         table = make_table(output)
         penalties = self._penalties(table)
         if self.needs.behaviour_logprobs and "old_logps" not in table and "old_per_token_logps" not in table:
             table["old_per_token_logps"] = self.log_probabilities(table)
         self._tables.append(table)
-        self.logged.append((logged, len(request.places)))
+        self.logged.append((logged, each * self.ranks.size))
         kept = split_table(table) if self.needs.reused_rollouts else [None] * each
         tokens = [np.array(of_row, np.int32) for of_row in ids]
-        given, places = map(tuple, scores[mine].tolist()), range(before + mine.start, before + mine.stop)
-        responses = map(Response, tokens, completions, given, places, kept, penalties)
+        given, first = map(tuple, scores.tolist()[rank * each :]), before + rank * each
+        locations = [(rank, before // self.ranks.size + i) for i in range(each)]
+        responses = map(Response, tokens, completions, given, range(first, first + each), kept, penalties, locations)
         ends = {*getattr(trainer, "eos_token_ids", ()), getattr(trainer, "eos_token_id", None), self.pad_token}
         cut = [of_row[-1] not in ends for of_row in ids]  # as TRL counts it
-        columns = (responses, policy_tokens(table, ids), self._score_norms(table), cut)
-        rollouts = [
-            Rollout(completion=each, tokens=number, score_norm=norm, truncated=is_cut)
-            for each, number, norm, is_cut in zip(*columns, strict=True)
-        ]
-        return self.ranks.all_gather(rollouts)
+        columns = zip(responses, policy_tokens(table, ids), self._score_norms(table), cut, strict=True)
+        return [Rollout(completion=c, tokens=n, score_norm=norm, truncated=is_cut) for c, n, norm, is_cut in columns]
 
-    def _score_groups(self, request: GroupsRequest, groups: Sequence[Sequence[Rollout]] | None) -> list[Tensor]:
-        """Return scores [G, F] of each finished group, with 0 for functions that scored the rounds.
+    def _noted_methods(self) -> dict[str, Callable[..., Any]]:
+        """Return methods of TRL for a round, which also note what TRL does in it.
 
-        Other ranks than 0, which have no ``groups``, call no reward function, but TRL gathers their scores. Columns
-        that functions log are dropped, because TRL's table has its rows already.
+        They note times, the scores [N, F] of all ranks with the completions and token ids of this rank, and
+        log-probabilities [N, T]: the policy's first, then the reference's.
+        """
+        trainer, functions = self.trainer, self.allocation.functions_of_rounds(self.trainer.reward_func_names)
+        generate, log_probabilities = trainer._generate, trainer._get_per_token_logps_and_entropies
+        self._logprobs = list[Tensor]()
+
+        def timed(prompts: list[Any]) -> Any:
+            with self.stopwatch.part("generate"):
+                return generate(prompts)
+
+        def kept(*args: Any, **settings: Any) -> Any:
+            found = log_probabilities(*args, **settings)
+            self._logprobs.append(found[0])
+            return found
+
+        def read(*columns: Any) -> Tensor:
+            with self.stopwatch.part("reward"):
+                scores = score(trainer, self.calculate, columns, functions)
+            self._scored = scores, *columns[2:]
+            return without_failures(scores)
+
+        return {"_generate": timed, "_calculate_rewards": read, "_get_per_token_logps_and_entropies": kept}
+
+    def score_groups(self, places: Sequence[int], groups: Sequence[Sequence[Response]]) -> list[Tensor]:
+        """Return scores [G, F] of the finished group of the prompt at each of ``places``, in the order of its sampling.
+
+        An allocator may sample a group in several rounds. With ``whole_groups`` a reward function is called when it has
+        finished, on the first rank only, but TRL gathers the scores of all. Functions that scored the rounds give 0.
+        Columns that functions log are dropped, because TRL's table has its rows already.
         """
         trainer, found = self.trainer, []
-        names = trainer.reward_func_names
-        columns = set(range(len(names))) - set(self.allocation.functions_of_rounds(names))
-        with self.stopwatch.part("reward"), called_functions(trainer, columns if groups is not None else ()):
-            for i, (place, size) in enumerate(zip(request.places, request.sizes, strict=True)):
-                inputs = [copy.deepcopy(self.rows[place]) for _ in range(size)]
-                prompts = [row["prompt"] for row in inputs]
-                contents, ids = [""] * size, [[0]] * size
-                if groups is not None:
-                    contents = [rollout.completion.content for rollout in groups[i]]
-                    ids = [rollout.completion.tokens.tolist() for rollout in groups[i]]
-                given, allowed = (inputs, prompts, contents, ids), self.allocation.failures
-                scores = score(trainer, self.calculate, given, allowed=allowed, verdict=None, whole=True)
-                found.append(scores[:size].cpu())
+        called = set[int]()
+        if self.ranks.is_main:
+            names = trainer.reward_func_names
+            called = set(range(len(names))) - set(self.allocation.functions_of_rounds(names))
+        with self.stopwatch.part("reward"):
+            for place, group in zip(places, groups, strict=True):
+                rows = [self.rows[place]] * len(group)
+                contents, ids = [each.content for each in group], [each.tokens.tolist() for each in group]
+                given = rows, [row["prompt"] for row in rows], contents, ids
+                scores = score(trainer, self.calculate, given, called, whole=True)
+                found.append(scores[: len(group)].cpu())
                 trainer._pending_extra_logs.clear()
         self.group_metrics = {name: sum(own) / len(own) for name, own in trainer._pending_metrics.items()}
         trainer._pending_metrics.clear()  # TRL would log them with the next batch
@@ -240,14 +257,12 @@ class GenerationBatch:
     def training_rows(self, batch: TrainingBatch) -> dict[str, Any]:
         """Return the rows that this rank trains on, in the format of TRL's method."""
         device = self.trainer.accelerator.device
-        share, table = batch.shares[self.ranks.rank], concatenate(self._tables, self.pad_token)
-        locations = row_locations(self.rounds, self.ranks.size)
-        moved = [at for rank, each in enumerate(batch.shares) for at in each.places if locations[at][0] != rank]
-        sent: dict[int, Table] = {}
-        if moved:
-            mine = [(at, locations[at][1]) for at in moved if locations[at][0] == self.ranks.rank]
-            sent = dict(self.ranks.all_gather([(at, to_device(select(table, [i]), "cpu")) for at, i in mine]))
-        own = [locations[at][1] for at in share.places if at not in sent]
+        rank, table = self.ranks.rank, concatenate(self._tables, self.pad_token)
+        share = batch.shares[rank]
+        moved = [at for other, each in enumerate(batch.shares) for at in each.places if at[0] != other]
+        mine = [(at, to_device(select(table, [at[1]]), "cpu")) for at in moved if at[0] == rank]
+        sent = dict(self.ranks.all_gather(mine))
+        own = [at[1] for at in share.places if at not in sent]
         parts = [select(table, own)] if own else []
         parts += [to_device(sent[at], device) for at in share.places if at in sent]
         parts += self._reused(batch, table)
@@ -277,13 +292,7 @@ class GenerationBatch:
         """Return what RLOO subtracts from the rewards [N] of this round, by TRL's formula; zeros without ``beta``."""
         if not (beta := self.trainer._reward_beta):
             return [0.0] * len(table["completion_ids"])
-        if len(self.logprobs) != 2:
-            raise RuntimeError(
-                "TRL must compute the policy's and the reference's log-probabilities in each round, got "
-                f"{len(self.logprobs)} results; check that its version is supported"
-            )
-        policy, reference = self.logprobs
-        self.logprobs.clear()
+        policy, reference = self._logprobs
         divergence = ((policy - reference) * table["completion_mask"]).sum(-1)
         return (beta * divergence).tolist()
 

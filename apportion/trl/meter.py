@@ -16,14 +16,12 @@ from apportion.diagnosis.health import health_of
 from apportion.diagnosis.meter import RolloutMeter
 from apportion.diagnosis.statements import health_statements
 from apportion.engines.prompts import text_of
-from apportion.predictors import EmpiricalBayes, Predictor
 from apportion.records.scalars import scalars_of
 from apportion.trl.advantages import weighted_rewards
 from apportion.types import Prompt
 
 logger = logging.getLogger(__name__)
 
-METER_PREFIX = "meter/"
 HEALTH_CHECKS = 50
 """The health of a run is looked at again once its log has grown by a fiftieth, so that long runs do not pay for it."""
 
@@ -34,21 +32,18 @@ class Meter(TrainerCallback):
     It warns in one line when the log shows a sign of sickness. It reads what TRL logs, samples nothing, and draws no
     random number, so that the run stays the same to the last bit. Its belief begins anew if a run is resumed.
 
-    Args:
-        trainer: TRL's ``GRPOTrainer`` or ``RLOOTrainer``, or a subclass.
-        predictor: see ``RolloutMeter``.
-
-    Raises TypeError for a trainer with an allocator, whose metrics are under ``allocation/``, and for another kind.
+    ``trainer`` is TRL's ``GRPOTrainer`` or ``RLOOTrainer``, or a subclass. Raises TypeError for a trainer with an
+    allocator, whose metrics are under ``allocation/``, and for another kind.
     """
 
-    def __init__(self, trainer: Any, predictor: Predictor | None = None) -> None:
+    def __init__(self, trainer: Any) -> None:
         if hasattr(trainer, "allocation") or not hasattr(trainer, "_logs") or not hasattr(trainer, "num_generations"):
             raise TypeError(
                 f"trainer must be TRL's GRPOTrainer or RLOOTrainer without an allocator, got {type(trainer).__name__}; "
                 "trainers with one log allocation/ and selection/"
             )
         self.trainer = trainer
-        self.meter = RolloutMeter(EmpiricalBayes() if predictor is None else predictor)
+        self.meter = RolloutMeter()
         self._seen: Any = None
         self._looked, self._told = 0, set[str]()
 
@@ -62,7 +57,7 @@ class Meter(TrainerCallback):
         scores = torch.tensor([list(column) for column in trainer._logs["rewards"].values()], dtype=torch.float64).T
         rewards = weighted_rewards(scores, trainer.reward_weights.detach().cpu())
         for name, value in self.meter.add(prompts, rewards.view(-1, size).tolist()).items():
-            trainer._metrics["train"][f"{METER_PREFIX}{name}"].append(value)
+            trainer._metrics["train"][f"meter/{name}"].append(value)
 
     on_substep_end = on_step_end  # a generation batch may be shorter than an optimizer step
 

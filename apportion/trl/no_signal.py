@@ -5,7 +5,6 @@ warning names the cause, because each cause has another remedy.
 """
 
 import logging
-from collections import Counter
 from dataclasses import dataclass, field
 
 import torch
@@ -20,23 +19,20 @@ PATIENCE = 5
 
 @dataclass
 class NoSignal:
-    """Counts the batches in a row without a gradient, and warns once of each cause.
+    """Counts the batches in a row without a gradient, and warns of the cause of the latest, once of each.
 
     ``extract`` is the name of what finds answers in label-free training, None if rewards come from functions.
     """
 
     extract: str | None = None
-    _causes: list[str] = field(default_factory=list)
+    _batches: int = 0
     _said: set[str] = field(default_factory=set)
 
     def add(self, finished: FinishedBatch) -> None:
         """Count a batch, and warn if it is the last of ``PATIENCE`` without a gradient."""
         cause = self.cause(finished)
-        self._causes = [] if cause is None else [*self._causes, cause][-PATIENCE:]
-        if len(self._causes) < PATIENCE:
-            return
-        ((cause, _),) = Counter(self._causes).most_common(1)
-        if cause not in self._said:
+        self._batches = 0 if cause is None else self._batches + 1
+        if self._batches >= PATIENCE and cause is not None and cause not in self._said:
             self._said.add(cause)
             logger.warning("%d generation batches in a row had no gradient: %s", PATIENCE, cause)
 

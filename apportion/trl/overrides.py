@@ -18,7 +18,6 @@ from torch import Tensor
 from transformers import Trainer, TrainerCallback
 
 from apportion.answers.reader import AnswerReader
-from apportion.engines.dataset_prompts import columns_of, read_prompts
 from apportion.engines.decisions import bill
 from apportion.engines.fresh_rows import FreshRows
 from apportion.engines.metrics import prefixed
@@ -27,15 +26,15 @@ from apportion.records import prepare_log, write_step
 from apportion.trl.advantages import without_failures
 from apportion.trl.bases import check_trainer
 from apportion.trl.checkpoints import CheckpointedTrainer
-from apportion.trl.failures import FailedRewards, FailureCount, failed_rows
-from apportion.trl.generation import SCALES, GenerationBatch, Response, TrainingBatch
+from apportion.trl.generation import SCALES, GenerationBatch, TrainingBatch
 from apportion.trl.metrics import close_table, combined, open_table
 from apportion.trl.no_signal import NoSignal
 from apportion.trl.planner import BatchPlanner, FinishedBatch
+from apportion.trl.ranks import MainRankError
 from apportion.trl.replaced import replaced
-from apportion.trl.rewards import RewardReader, called_functions, score, zeros
+from apportion.trl.rewards import score, zeros
 from apportion.trl.rows import split_micro_batch, spread_masked_rows
-from apportion.trl.settings import LOSSES, TRLAllocation, check_known, check_verdict
+from apportion.trl.settings import LOSSES, TRLAllocation, check_verdict
 
 
 class AllocatedTrainer(CheckpointedTrainer):
@@ -43,14 +42,12 @@ class AllocatedTrainer(CheckpointedTrainer):
 
     _config: type[Any]
     """TRL's class of settings."""
-    _allocation: type[TRLAllocation] = TRLAllocation
-    _generation: GenerationBatch | None = None
     _own_loss: str | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         check_trainer(type(self))
         own = [each.name for each in fields(TRLAllocation) if each.name in kwargs]
-        self.allocation = self._allocation(**{name: kwargs.pop(name) for name in own})
+        self.allocation = TRLAllocation(**{name: kwargs.pop(name) for name in own})
         given = self._by_name(args, kwargs)
         if self.allocation.label_free and not given.get("reward_funcs"):
             if given.get("eval_dataset") is not None:
@@ -66,15 +63,14 @@ class AllocatedTrainer(CheckpointedTrainer):
             self._check(self.args, given)
         self.num_generations = self.allocation.generations(self.args)
         check_verdict(self.allocation.verdict, self.reward_func_names)
-        self._reader, self._failures = self._judges()
-        self._of_evaluation = self._judges()
+        self._failures, self._of_evaluation = (self.allocation.failure_count(self.reward_func_names) for _ in range(2))
         self._no_signal = NoSignal(self.allocation.extractor_name)
         self._part: dict[str, Any] | None = None
         self._padded = False
         self._answers = AnswerReader(self.allocation.extract, self.allocation.equivalence)
         if self.allocation.rollout_log is not None:
             prepare_log(self.allocation.rollout_log)
-        line = bill(self.allocation.allocator, self._prompts_per_batch, self.args.generation_batch_size)
+        line = bill(self.allocation.allocator, self.allocation.prompts(self.args), self.args.generation_batch_size)
         self.add_callback(BillLine(line, self._answers.close))
         self._take_dataset()
 
@@ -82,8 +78,8 @@ class AllocatedTrainer(CheckpointedTrainer):
         """Return the arguments of the base's constructor by name. A subclass may take them as ``*args, **kwargs``."""
         for kind in type(self).__mro__[type(self).__mro__.index(AllocatedTrainer) + 1 :]:
             if "__init__" in vars(kind):
-                signature = inspect.signature(vars(kind)["__init__"])
-                _, *kinds = [each.kind for each in signature.parameters.values()]
+                signature = inspect.signature(vars(kind)["__init__"].__get__(self))
+                kinds = [each.kind for each in signature.parameters.values()]
                 if inspect.Parameter.VAR_POSITIONAL not in kinds:
                     break
                 if args and kinds[0] is not inspect.Parameter.VAR_POSITIONAL:
@@ -91,11 +87,8 @@ class AllocatedTrainer(CheckpointedTrainer):
                         f"the arguments of {type(self).__name__} must be given by name, got {len(args)} without, "
                         f"because {kind.__name__} puts its own before those of TRL; name them"
                     )
-        named = dict(signature.bind_partial(self, *args).arguments)
-        del named[next(iter(signature.parameters))]
-        if twice := named.keys() & kwargs.keys():
-            raise TypeError(f"{type(self).__name__} got multiple values for argument {sorted(twice)[0]!r}")
-        return named | kwargs
+        known = {name: value for name, value in kwargs.items() if name in signature.parameters}
+        return signature.bind_partial(*args, **known).arguments | kwargs
 
     @property
     def _loss(self) -> str:
@@ -109,25 +102,7 @@ class AllocatedTrainer(CheckpointedTrainer):
                 f"args must be a trl.{self._config.__name__} for {type(self).__name__}, got a {type(args).__name__}, "
                 f"which lacks its settings; make a {self._config.__name__}"
             )
-        self.allocation = self.allocation.with_defaults(args)
-        dataset = given.get("train_dataset")
-        if self.allocation.selection is not None:
-            check_known("a selection", dataset)
-        if dataset is not None and hasattr(dataset, "__len__"):
-            self.allocation.check_prompts(len(dataset), args.generation_batch_size // self.allocation.generations(args))
-        columns = columns_of(dataset)
-        functions = given.get("reward_funcs")
-        count = len(functions) if isinstance(functions, (list, tuple)) else 1
-        unknown = given.get("environment_factory") is not None
-        if unknown and dataset is None:
-            self.allocation.check_without_data()
-        self.allocation.check(args, columns, None if unknown else count, self._own_loss)
-
-    def _judges(self) -> tuple[RewardReader, FailureCount]:
-        """Return what reads rewards and what counts their failures: training and evaluation each have their own."""
-        reader = RewardReader()
-        allowed = FailedRewards() if self.allocation.label_free else self.allocation.failures
-        return reader, FailureCount(allowed, self.reward_func_names, reader.problems, reader.returned)
+        self.allocation = self.allocation.checked(args, given, self._own_loss)
 
     def _set_signature_columns_if_needed(self) -> None:
         """Keep the columns of ids and rates under ``remove_unused_columns``, too."""
@@ -138,19 +113,18 @@ class AllocatedTrainer(CheckpointedTrainer):
     def _take_dataset(self) -> None:
         """Give all rules the prompts of ``train_dataset``, unless it is a stream of them."""
         self._set_signature_columns_if_needed()
-        columns = self._signature_columns if self.args.remove_unused_columns else None
-        seed = self.args.seed if getattr(self.args, "shuffle_dataset", True) else None
-        self._fresh = FreshRows(self.train_dataset, seed, columns)
+        dataset = self._taken = self.train_dataset
+        if self.args.remove_unused_columns and (columns := getattr(dataset, "column_names", None)):
+            dataset = dataset.select_columns([name for name in columns if name in self._signature_columns])
+        self._fresh = FreshRows(dataset, self.args.seed if self.args.shuffle_dataset else None)
         if hasattr(self.train_dataset, "__len__"):
-            self.allocation.check_prompts(len(self.train_dataset), self._prompts_per_batch)
             self._ranks.run_on_main(self._prepare_prompts)
 
     def _prepare_prompts(self) -> None:
         """Give the allocator, baseline and selection all prompts."""
         allocation = self.allocation
-        found = read_prompts(self.train_dataset, allocation.id_column, allocation.rate_column)
-        allocation.check_repeated(found.differing, len(found.distinct))
-        allocation.check_distinct(len(found.distinct), self._prompts_per_batch)
+        found = allocation.read(self.train_dataset)
+        allocation.check_distinct(len(found.distinct), allocation.prompts(self.args))
         allocation.prepare(found.distinct)
         if allocation.selection is not None:
             seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
@@ -160,15 +134,11 @@ class AllocatedTrainer(CheckpointedTrainer):
         if not self.model.training:
             return super()._generate_and_score_completions(inputs)
         generation = GenerationBatch(self, super()._generate_and_score_completions, super()._calculate_rewards)
-        self._generation = generation
         open_table(self._logs)
-        try:
-            generation.add_prompts(inputs, self.num_generations)
-            batch = self._plan_batch(generation) if generation.ranks.is_main else generation.follow()
-            output = generation.training_rows(batch)
-            self._padded = any(share.padding for share in batch.shares)
-        finally:
-            self._generation = None
+        generation.add_prompts(inputs, self.num_generations)
+        batch = self._plan_batch(generation) if generation.ranks.is_main else generation.follow()
+        output = generation.training_rows(batch)
+        self._padded = any(share.padding for share in batch.shares)
         close_table(self._logs, len(batch.columns["advantages"]), batch.columns)
         self._batches += 1
         logged, seconds = self._metrics["train"], prefixed(generation.stopwatch.metrics(), None)
@@ -187,12 +157,6 @@ class AllocatedTrainer(CheckpointedTrainer):
             self._buffered_inputs = spread_masked_rows(self._buffered_inputs or [])
             inputs = self._buffered_inputs[self._step % self.args.steps_per_generation]
         return inputs
-
-    def _generate(self, prompts: list[Any]) -> Any:
-        if self._generation is None:
-            return super()._generate(prompts)
-        with self._generation.stopwatch.part("generate"):
-            return super()._generate(prompts)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """Train on the next micro-batch, in parts if it has more rows than ``per_device_train_batch_size``.
@@ -222,27 +186,19 @@ class AllocatedTrainer(CheckpointedTrainer):
             gradients._set_sync_gradients(synchronizes)
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
-        generation, allocation, names = self._generation, self.allocation, self.reward_func_names
-        columns, verdict = (inputs, prompts, completions, completion_ids_list), allocation.verdict_column(names)
-        allowed, calculate = self._failures.allowed, super()._calculate_rewards
-        if generation is None:
-            reader, failures = self._of_evaluation
-            with replaced(self, _reader=reader, _failures=failures), called_functions(self, range(len(names))):
-                scores = score(self, calculate, columns, allowed=allowed, verdict=verdict)
-                self._count_evaluated(scores, verdict, prompts)
-            return without_failures(scores)
-        called = allocation.functions_of_rounds(names)
-        with generation.stopwatch.part("reward"), called_functions(self, called):
-            scores = score(self, calculate, columns, allowed=allowed, verdict=verdict)
-        generation.scored = scores, completions, completion_ids_list
-        return without_failures(scores)
+        """Return the scores of an evaluation, and count its completions without a reward, on all ranks.
 
-    def _count_evaluated(self, scores: Tensor, verdict: int | None, prompts: list[Any]) -> None:
-        """Count the completions of an evaluation without a reward, on all ranks. Raises RewardsFailedError."""
-        failed = failed_rows(scores, self._failures.judged(scores, verdict))
+        A round of training has its own method in this place. Raises RewardsFailedError.
+        """
+        columns, names = (inputs, prompts, completions, completion_ids_list), self.reward_func_names
+        failures = self._of_evaluation
+        with replaced(self, _failures=failures):
+            scores = score(self, super()._calculate_rewards, columns, range(len(names)))
+        failed = failures.failed(scores)
         if failed.any():
-            self._failures.add(failed.tolist(), scores, self._ranks.all_gather(list(map(text_of, prompts))))
+            failures.add(failed.tolist(), scores, self._ranks.all_gather(list(map(text_of, prompts))))
         self._metrics["eval"]["allocation/failed"].append(float(failed.sum()))
+        return without_failures(scores)
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -276,7 +232,8 @@ class AllocatedTrainer(CheckpointedTrainer):
             self._learn(finished)
         except Exception as error:
             if not generation.running:
-                generation.ranks.broadcast(f"{type(error).__name__}: {error}")
+                failed = MainRankError(f"rank 0 failed in this batch: {type(error).__name__}: {error}")
+                generation.ranks.broadcast(failed)
             raise
         return generation.ranks.broadcast(batch)
 
@@ -292,17 +249,10 @@ class AllocatedTrainer(CheckpointedTrainer):
                 finished.groups,
                 finished.advantages,
                 finished.weights,
-                text=self._text,
+                text=lambda response: text_of(response.content or ""),
                 log_text=allocation.rollout_log_text,
             )
         allocation.observe(finished.batch)
-
-    def _text(self, response: Response) -> str:
-        """Return the text of a response. One of an earlier step is decoded, because its text is not kept."""
-        if response.content is not None:
-            return text_of(response.content)
-        tokenizer: Any = getattr(self.processing_class, "tokenizer", self.processing_class)
-        return str(tokenizer.decode(response.tokens, skip_special_tokens=True))
 
 
 def _placeholder(name: str) -> Any:

@@ -8,29 +8,25 @@ dropped. The allocator and the loss see exactly the planned ones, whatever the n
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from apportion.advantages import advantages_of, loss_weights
 from apportion.engines.fresh_rows import Row, draw_distinct
 from apportion.engines.metrics import allocation_metrics, prefixed
 from apportion.engines.prompts import last_text, prompt_of
 from apportion.loop import collect
-from apportion.trl.advantages import Grouped
-from apportion.trl.generation import GenerationBatch, GroupsRequest, RoundRequest, TrainingBatch
+from apportion.trl.advantages import Grouped, zero_deviation
+from apportion.trl.generation import GenerationBatch, TrainingBatch
 from apportion.trl.metrics import reward_metrics
 from apportion.trl.settings import LOSSES, TRLAllocation
 from apportion.trl.shares import LossRow, Reused, rows_per_rank, split_rows
 from apportion.trl.verdicts import Verdicts, scores_of
 from apportion.trl.votes import Votes
 from apportion.types import Batch, Counts, Floats, Group, Prompt, Rollout
-
-OWN_BATCHING = ("use_vllm", "use_transformers_continuous_batching", "use_transformers_paged")
-"""Settings of TRL under which the engine that generates bounds its memory, however many completions it is asked for."""
 
 
 @dataclass(frozen=True)
@@ -77,29 +73,31 @@ class BatchPlanner:
             batch = self._with_group_rewards(batch)
         groups = allocator.groups(batch)
         grouped = self._grouped(groups)
-        return FinishedBatch(batch, groups, grouped, self._advantages(groups, grouped), self._weights(groups))
+        weights = self.allocation.weights(groups, LOSSES[self.trainer._loss][0])
+        return FinishedBatch(batch, groups, grouped, self._advantages(groups, grouped), weights)
 
     def training_batch(self, finished: FinishedBatch) -> TrainingBatch:
         """Return the shares of all ranks, with what all of them log.
 
         Advantages are scaled up if masked rows would dilute a mean over rows.
         """
-        ranks, chunks = self.generation.ranks.size, int(self.trainer.args.steps_per_generation)
+        ranks, chunks = self.generation.ranks.size, self.trainer.args.steps_per_generation
         rows, row_scale, batch_scale = self._loss_rows(finished), 1.0, 1.0
         if rows:
             batch_scale = max(1.0, ranks * chunks / len(rows))
             of_rows = rows_per_rank(len(rows), ranks, chunks) * ranks / len(rows)
             row_scale = {"row": of_rows, "batch": batch_scale, "token": 1.0}[LOSSES[self.trainer._loss][1]]
             rows = [replace(row, advantage=row.advantage * row_scale) for row in rows]
-        shares = split_rows(rows, self.generation.rounds, ranks, chunks)
+        shares = split_rows(rows, ranks, chunks)
         own = allocation_metrics(finished.batch, finished.groups, self.allocation.estimator)
         own |= self.allocation.allocator.metrics(finished.batch)
-        own["surplus"] = float(self.surplus)
-        own["padding"] = float(sum(share.padding for share in shares))
-        own["rows"] = float(sum(len(share.rows) for share in shares))
+        padding = sum(share.padding for share in shares)
+        own |= {"surplus": self.surplus, "padding": padding, "rows": len(rows)}
         metrics = prefixed(own, self.allocation.selection) | self._reward_metrics(finished)
         metrics |= self.generation.group_metrics
-        metrics["frac_reward_zero_std"] = self.trainer._zero_deviation(finished.grouped)
+        metrics["frac_reward_zero_std"] = zero_deviation(
+            finished.grouped, getattr(self.trainer, "scale_rewards", "group")
+        )
         return TrainingBatch(shares, metrics, self._columns(finished), row_scale, batch_scale)
 
     def _loss_rows(self, finished: FinishedBatch) -> list[LossRow]:
@@ -109,7 +107,7 @@ class BatchPlanner:
             for i, rollout in enumerate(group.rollouts):
                 own, advantage = rollout.completion, next(weighted)
                 if group.keep[i]:
-                    source = own.place if rollout.step is None else Reused(own.row, bool(group.recompute[i]))
+                    source = own.at if rollout.step is None else Reused(own.row, bool(group.recompute[i]))
                     found.append(LossRow(advantage, source))
         return found
 
@@ -126,49 +124,48 @@ class BatchPlanner:
             found |= reward_metrics(finished.grouped.scores, votes, finished.grouped.weights)
         return found
 
-    def _columns(self, finished: FinishedBatch) -> dict[str, Sequence[float]]:
+    def _columns(self, finished: FinishedBatch) -> dict[str, list[float]]:
         """Return columns of TRL's table of completions: advantages, 0 outside the groups, and rewards of groups."""
-        sampled = sum(self.generation.rounds)
-        advantages, rewards = [0.0] * sampled, [math.nan] * sampled
-        scored = {name: [math.nan] * sampled for name in self.names if self.allocation.whole_groups}
+
+        def column(values: Iterable[tuple[Rollout, float]], missing: float) -> list[float]:
+            found = [missing] * sum(self.generation.rounds)
+            for rollout, value in values:
+                if rollout.step is None:
+                    found[rollout.completion.place] = value
+            return found
+
         rollouts = [rollout for group in finished.groups for rollout in group.rollouts]
-        for rollout, advantage in zip(rollouts, finished.advantages, strict=True):
-            if rollout.step is None:
-                advantages[rollout.completion.place] = float(advantage)
-                rewards[rollout.completion.place] = float(rollout.reward or 0.0)
-        for rollout in (each for own in finished.batch.rollouts if scored for each in own if each.step is None):
-            for name, score in zip(self.names, rollout.completion.scores, strict=True):
-                scored[name][rollout.completion.place] = score
-        voted = {} if self.votes is None else {self.allocation.vote_reward_name: rewards}
-        return {"advantages": advantages} | scored | voted
+        columns = {"advantages": column(zip(rollouts, finished.advantages.tolist(), strict=True), 0.0)}
+        if self.votes is not None:
+            rewards = ((rollout, rollout.reward or 0.0) for rollout in rollouts)
+            columns[self.allocation.vote_reward_name] = column(rewards, math.nan)
+        if self.allocation.whole_groups:
+            rollouts = [rollout for own in finished.batch.rollouts for rollout in own]
+            for i, name in enumerate(self.names):
+                columns[name] = column(((each, each.completion.scores[i]) for each in rollouts), math.nan)
+        return columns
 
     def _sample(self, prompts: Sequence[Prompt], counts: Counts) -> list[list[Rollout]]:
         """Run a round on all ranks and return its rollouts by prompt, as the sampler of ``collect``.
 
-        One call of TRL generates no more than TRL's own batch has, unless the engine bounds its memory itself.
+        A rollout without a reward is left out. Raises RewardsFailedError if too many have none.
         """
         places = np.repeat(np.arange(len(prompts)), counts).tolist()
+        surplus = -len(places) % self.generation.ranks.size
+        asked, (new, self._new_rows) = [*places, *places[-1:] * surplus], (self._new_rows, [])
+        self.surplus += surplus
+        sampled: list[Rollout] = self.generation.ask(GenerationBatch.sample, asked, new)[: len(places)]
+        self._scores += [each.completion.scores for each in sampled]
         found: list[list[Rollout]] = [[] for _ in prompts]
-        batches_itself = any(getattr(self.trainer, name, False) for name in OWN_BATCHING)
-        most = len(places) if batches_itself else self.trainer.args.generation_batch_size
-        for first in range(0, len(places), most):
-            part = places[first : first + most]
-            for place, rollout in zip(part, self._generate(part, prompts, continues=first > 0), strict=True):
-                if rollout is not None:
-                    found[place].append(rollout)
+        for place, rollout in zip(places, self._judged(sampled, places, prompts), strict=True):
+            if rollout is not None:
+                found[place].append(rollout)
         return found
 
-    def _generate(self, places: Sequence[int], prompts: Sequence[Prompt], *, continues: bool) -> list[Rollout | None]:
-        """Return a rollout of each of the ``prompts`` at ``places``, None for one without a reward.
-
-        ``continues`` says whether they are a further part of a round. Raises RewardsFailedError if too many have none.
-        """
-        surplus = -len(places) % self.generation.ranks.size
-        request = RoundRequest([*places, *[places[-1]] * surplus], tuple(self._new_rows), continues)
-        self._new_rows.clear()
-        self.surplus += surplus
-        sampled: list[Rollout] = self.generation.ask(request)[: len(places)]
-        self._scores += [each.completion.scores for each in sampled]
+    def _judged(
+        self, sampled: Sequence[Rollout], places: Sequence[int], prompts: Sequence[Prompt]
+    ) -> list[Rollout | None]:
+        """Return the rollouts of the ``prompts`` at ``places``, with an answer or a reward; None for one without."""
         if self.votes is not None:
             answers = self.votes.read(places, [last_text(each.completion.content) for each in sampled])
             return [replace(each, answer=answer) for each, answer in zip(sampled, answers, strict=True)]
@@ -177,13 +174,14 @@ class BatchPlanner:
 
     def _with_group_rewards(self, batch: Batch) -> Batch:
         """Return the batch with rewards of whole groups. A rollout of an earlier step keeps its own."""
-        by_prompt = enumerate(batch.rollouts)
-        fresh = {place: new for place, own in by_prompt if (new := [each for each in own if each.step is None])}
-        sizes = [len(own) for own in fresh.values()]
-        found = self.generation.ask(GroupsRequest(list(fresh), sizes), list(fresh.values()))
+        fresh = [[each for each in own if each.step is None] for own in batch.rollouts]
+        places = [place for place, own in enumerate(fresh) if own]
+        responses = [[replace(each.completion, row=None) for each in fresh[place]] for place in places]
+        found = self.generation.ask(GenerationBatch.score_groups, places, responses)
         in_rounds = self.allocation.functions_of_rounds(self.names)
         rollouts, self._scores = list(batch.rollouts), []
-        for (place, own), scores in zip(fresh.items(), found, strict=True):
+        for place, scores in zip(places, found, strict=True):
+            own = fresh[place]
             scores[:, in_rounds] = scores_of(own)[:, in_rounds]
             rows = [tuple(row) for row in scores.tolist()]
             self._scores += rows
@@ -191,7 +189,7 @@ class BatchPlanner:
             scored = [replace(each, completion=replace(each.completion, scores=row)) for each, row in pairs]
             judged = self.verdicts.judge(scored, [batch.prompts[place].text] * len(own))
             earlier = [each for each in batch.rollouts[place] if each.step is not None]
-            rollouts[place] = (*earlier, *(each for each in judged if each is not None))
+            rollouts[place] = (*earlier, *filter(None, judged))
         return replace(batch, rollouts=tuple(rollouts))
 
     def _fresh(self, count: int, held: set[str]) -> list[Prompt]:
@@ -199,7 +197,7 @@ class BatchPlanner:
         if selection is None:
             rows = draw_distinct(source, count, held, lambda row: self._prompt(row).id)
         else:
-            rows = [source.dataset[row] for row in selection.choose(count, held)]
+            rows = source.at(selection.choose(count, held))
         self._new_rows.extend(rows)
         prompts = [self._prompt(row) for row in rows]
         held.update(prompt.id for prompt in prompts)
@@ -213,37 +211,22 @@ class BatchPlanner:
         sizes = torch.tensor([len(group.rollouts) for group in groups], dtype=torch.long)
         rollouts = [rollout for group in groups for rollout in group.rollouts]
         penalties = torch.tensor([rollout.completion.penalty for rollout in rollouts], dtype=torch.float32)
+        scores, weights = scores_of(rollouts).view(-1, len(self.names)), self.weights
         if self.votes is not None:
             rewards = torch.tensor([rollout.reward for rollout in rollouts], dtype=torch.float32)
-            return Grouped(rewards.unsqueeze(1), sizes, torch.ones(1), penalties)
-        return Grouped(scores_of(rollouts).view(-1, len(self.names)), sizes, self.weights, penalties)
+            scores, weights = rewards.unsqueeze(1), torch.ones(1)
+        return Grouped(scores, sizes, weights, penalties, getattr(self.trainer, "reward_clip_range", None))
 
     def _advantages(self, groups: Sequence[Group], grouped: Grouped) -> Floats:
         if not groups:
             return np.zeros(0)
-        estimator, baseline = self.allocation.estimator, self.allocation.baseline
-        if estimator is None:
+        if self.allocation.estimator is None:
             advantages: Floats = self.trainer._advantages(grouped).double().numpy()
             return advantages
-        expected = None if baseline is None else baseline.predict([group.prompt for group in groups])
-        return advantages_of([_penalised(group) for group in groups], estimator, baseline=expected)
-
-    def _weights(self, groups: Sequence[Group]) -> Floats:
-        """Return the weights of all rollouts of the groups, 0 outside the loss, times those of the selection."""
-        tokens = np.array([rollout.tokens for group in groups for rollout in group.rollouts], np.float64)
-        selection = self.allocation.selection
-        importance = None if selection is None else selection.weights([group.prompt for group in groups])
-        return loss_weights(
-            groups, self.allocation.loss_weighting, importance, tokens=tokens, reduction=LOSSES[self.trainer._loss][0]
-        )
+        return self.allocation.advantages([_penalised(group) for group in groups])
 
 
 def _penalised(group: Group) -> Group:
     """Return the group with RLOO's penalties subtracted from its rewards, for the estimator alone."""
-    rollouts = tuple(
-        rollout
-        if rollout.reward is None or not rollout.completion.penalty
-        else replace(rollout, reward=rollout.reward - rollout.completion.penalty)
-        for rollout in group.rollouts
-    )
-    return replace(group, rollouts=rollouts)
+    pairs = zip(group.rollouts, group.rewards.tolist(), strict=True)
+    return replace(group, rollouts=tuple(replace(own, reward=reward - own.completion.penalty) for own, reward in pairs))

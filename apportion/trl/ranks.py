@@ -33,12 +33,12 @@ class Ranks:
     @property
     def size(self) -> int:
         """The number of ranks."""
-        return int(self.accelerator.num_processes)
+        return self.accelerator.num_processes
 
     @property
     def rank(self) -> int:
         """The index of this rank."""
-        return int(self.accelerator.process_index)
+        return self.accelerator.process_index
 
     @property
     def is_main(self) -> bool:

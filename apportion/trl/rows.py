@@ -18,6 +18,10 @@ BATCH_KEYS = ("advantages", "num_items_in_batch", unsloth.KEY)
 """Keys of the whole batch, which are computed again once it is complete."""
 LEFT = ("prompt_ids", "prompt_mask")
 MASKS = ("completion_mask", "tool_mask")
+PACKED = dict.fromkeys(("prompt_mask", *MASKS), torch.bool) | dict.fromkeys(
+    ("prompt_ids", "completion_ids"), torch.int32
+)
+"""The types of columns in rows that are kept for later steps."""
 
 
 def make_table(output: Mapping[str, object]) -> Table:
@@ -73,7 +77,7 @@ def split_table(table: Table) -> list[Table]:
     for i in range(size(table)):
         first = int((prompts[i] == 0).sum())
         last = int((completions[i] < completions[i, -1]).sum()) + 1
-        row = select(table, [i]) if size(table) > 1 else dict(table)
+        row = dict(select(table, [i]))
         for key, value in row.items():
             if key in LEFT:
                 row[key] = value[:, first:].clone()
@@ -85,12 +89,7 @@ def split_table(table: Table) -> list[Table]:
 
 def pack_row(row: Table) -> Table:
     """Return a row in less memory, without any loss: ids in 32 bits, masks in 8."""
-    return {
-        key: value.to(torch.int32 if key.endswith("_ids") else torch.bool)
-        if value.dtype == torch.long and (key.endswith("_ids") or key in (*MASKS, "prompt_mask"))
-        else value
-        for key, value in row.items()
-    }
+    return {key: value.to(PACKED.get(key, value.dtype)) for key, value in row.items()}
 
 
 def unpack_row(row: Table, like: Table) -> Table:

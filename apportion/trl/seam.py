@@ -19,8 +19,8 @@ TRAINER_METHODS = {
 }
 """Methods of both trainers with their first parameters after self.
 
-All but the last are overridden, ``_get_per_token_logps_and_entropies`` only for RLOO. With ``beta`` RLOO calls it twice
-in a round: for the policy, then for the reference."""
+All but the last are overridden, ``_generate`` and ``_get_per_token_logps_and_entropies`` only within a round. With
+``beta`` RLOO calls the latter twice in a round: for the policy, then for the reference."""
 
 TRAINER_ATTRIBUTES = (
     "num_generations",

@@ -1,7 +1,7 @@
 """The settings of an allocation beside TRL's own, and the checks of both before anything is generated."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -10,10 +10,11 @@ from apportion.advantages import Reduction, check_agreement, check_compared
 from apportion.allocators import Size
 from apportion.answers import EQUIVALENCES, EXTRACTORS, Equivalence
 from apportion.checks import check_numbers
+from apportion.engines.dataset_prompts import DatasetPrompts, columns_of, read_prompts
 from apportion.engines.decisions import TrainerAllocation, check_draws, warn_of_idle
 from apportion.engines.prompts import reads_rates
 from apportion.records import LogText, check_log_text
-from apportion.trl.failures import FailedRewards
+from apportion.trl.failures import FailedRewards, FailureCount
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +37,8 @@ LOSSES: dict[str, tuple[Reduction, Divisor]] = {
 
 With "batch" a micro-batch without any token adds 0 to the mean over micro-batches."""
 
+DIVIDED_BY_MEAN = ("maxrl", "sft")
+"""Estimators that divide by the mean reward of a group, which must be at least 0."""
 IMAGE_COLUMNS = ("image", "images")
 IDLE = ("whole_groups", "extract", "equivalence", "rollout_log", "rollout_log_text")
 """Settings that a stream does not have."""
@@ -106,11 +109,10 @@ class TRLAllocation(TrainerAllocation):
         """What happens to completions without a reward."""
         return FailedRewards.of(self.failed_rewards)
 
-    def verdict_column(self, names: Sequence[str]) -> int | None:
-        """Return the index of the reward function that says whether a completion is correct, None if nobody asks."""
-        if self.label_free or not self.needs.binary:
-            return None
-        return 0 if self.verdict is None else names.index(self.verdict)
+    def failure_count(self, names: Sequence[str]) -> FailureCount:
+        """Return an empty count of completions without a reward by the functions ``names``."""
+        judges = not self.label_free and self.needs.binary
+        return FailureCount(self.failures, names, names.index(self.verdict or names[0]) if judges else None)
 
     @property
     def vote_reward_name(self) -> str:
@@ -123,7 +125,7 @@ class TRLAllocation(TrainerAllocation):
         """What finds answers in label-free training, as a warning names it; None if votes give no rewards."""
         if not self.label_free:
             return None
-        return repr(self.extract) if isinstance(self.extract, str) else getattr(self.extract, "__name__", "a function")
+        return getattr(self.extract, "__name__", repr(self.extract))
 
     def with_defaults(self, args: Any) -> Self:
         """Return the settings with what TRL's configuration ``args`` says, where the allocator leaves it open.
@@ -132,7 +134,7 @@ class TRLAllocation(TrainerAllocation):
 
         Raises ValueError if the allocator cannot have that budget.
         """
-        num_generations = int(args.num_generations)
+        num_generations = args.num_generations
         allocator = self.allocator.with_estimator(self.estimator or _trained(args))
         try:
             return replace(self, allocator=allocator.with_budget(num_generations))
@@ -148,7 +150,7 @@ class TRLAllocation(TrainerAllocation):
         It is 1 if the allocator draws exactly one for each prompt, which TRL's configuration cannot say, because it
         wants at least 2. A generation batch has as many prompts then as it has rows.
         """
-        rows, usual = int(args.generation_batch_size), int(args.num_generations)
+        rows, usual = args.generation_batch_size, args.num_generations
         single = Size(asked=rows, kept=rows, exact=True, rounds=1)
         try:
             return (
@@ -156,6 +158,25 @@ class TRLAllocation(TrainerAllocation):
             )
         except ValueError:  # an allocator that cannot plan for so many prompts
             return usual
+
+    def checked(self, args: Any, given: Mapping[str, Any], loss: str | None = None) -> Self:
+        """Return ``with_defaults(args)``. Raises ValueError if it cannot work with what a trainer is ``given``."""
+        dataset: Any = given.get("train_dataset")
+        found, functions = self.with_defaults(args), given.get("reward_funcs")
+        if self.selection is not None:
+            check_known("a selection", dataset)
+        if hasattr(dataset, "__len__") and len(dataset) < (prompts := found.prompts(args)):
+            raise ValueError(
+                f"the data must have the {prompts} prompts of a generation batch, got {len(dataset)}; TRL would train "
+                "no step: give more, or lower generation_batch_size / num_generations"
+            )
+        rewards: int | None = len(functions) if isinstance(functions, (list, tuple)) else 1
+        if given.get("environment_factory") is not None:
+            rewards = None
+            if dataset is None:
+                found.check_without_data()
+        found.check(args, columns_of(dataset), rewards, loss)
+        return found
 
     def check(self, args: Any, columns: Sequence[str], rewards: int | None, loss: str | None = None) -> None:
         """Raise ValueError if this cannot work with TRL's configuration ``args`` and the data set's ``columns``.
@@ -165,13 +186,16 @@ class TRLAllocation(TrainerAllocation):
         hold fewer rows than TRL expects.
         """
         self._check_columns(columns)
-        if self.selection is not None:
-            _check_loader(args)
         self._check_rules(rewards)
         if self.allocator.needs.reused_rollouts and args.beta != 0 and args.sync_ref_model:
             raise ValueError(
                 f"sync_ref_model must be False if {self.allocator.name} trains on rows of earlier steps, got True: "
                 'these have log-probabilities of an old reference; set it to False, or reuse="stop_gradient"'
+            )
+        if _trained(args) == "rloo" and args.beta and self.estimator in DIVIDED_BY_MEAN:
+            raise ValueError(
+                f"beta must be 0 with the estimator {self.estimator}, which divides by the mean reward, got "
+                f"{args.beta}: rewards less RLOO's penalty may be negative; set beta=0.0, or take another estimator"
             )
         if loss is None and getattr(args, "loss_type", "rloo") not in LOSSES:
             raise ValueError(
@@ -181,7 +205,7 @@ class TRLAllocation(TrainerAllocation):
         if self.whole_groups:
             self._check_whole_groups(rewards)
         self._check_estimator(self.estimator or _trained(args))
-        self._check_size(int(args.generation_batch_size), self.generations(args))
+        self._check_size(args.generation_batch_size, self.prompts(args))
 
     def check_stream(self, args: Any, names: Sequence[str], dataset: Any) -> None:
         """Raise ValueError if this cannot work without batches, in TRL's asynchronous trainer under ``args``.
@@ -222,13 +246,25 @@ class TRLAllocation(TrainerAllocation):
                 "give a data set with a row for each task, or use Uniform()"
             )
 
-    def check_prompts(self, rows: int, prompts: int) -> None:
-        """Raise ValueError if a data set of so many ``rows`` has no generation batch, which has ``prompts`` of them."""
-        if rows < prompts:
-            raise ValueError(
-                f"the data must have the {prompts} prompts of a generation batch, got {rows}; TRL would train no step: "
-                "give more, or lower generation_batch_size / num_generations"
+    def prompts(self, args: Any) -> int:
+        """Return the number of prompts that a generation batch of TRL begins with."""
+        return args.generation_batch_size // self.generations(args)
+
+    def read(self, dataset: Any) -> DatasetPrompts:
+        """Return the prompts of ``dataset``. Log a warning if rows are unlike an earlier row with the same id.
+
+        Raises ValueError for such rows if the allocator trains on responses of earlier steps, which it would mix up.
+        """
+        found = read_prompts(dataset, self.id_column, self.rate_column)
+        if found.differing:
+            problem = (
+                f"rows with one prompt must be the same question, got {found.differing} whose other columns differ "
+                f"from those of an earlier row with the same prompt, and {len(found.distinct)} prompts in all"
             )
+            if self.allocator.needs.reused_rollouts:
+                raise ValueError(f"{problem}; name an id_column that tells them apart")
+            logger.warning("%s; they share a belief: name an id_column if they are different questions", problem)
+        return found
 
     def check_distinct(self, distinct: int, prompts: int) -> None:
         """Raise ValueError if ``distinct`` prompts are too few for generation batches that begin with ``prompts``."""
@@ -238,21 +274,6 @@ class TRLAllocation(TrainerAllocation):
                 "or lower generation_batch_size / num_generations"
             )
         check_draws(self.allocator, prompts, lambda _: distinct)
-
-    def check_repeated(self, differing: int, prompts: int) -> None:
-        """Warn if ``differing`` rows are unlike an earlier row with the same id, in a data set of ``prompts`` ids.
-
-        Raises ValueError if the allocator trains on responses of earlier steps, because it would mix them up.
-        """
-        if not differing:
-            return
-        problem = (
-            f"rows with one prompt must be the same question, got {differing} whose other columns differ from those of "
-            f"an earlier row with the same prompt, and {prompts} prompts in all"
-        )
-        if self.allocator.needs.reused_rollouts:
-            raise ValueError(f"{problem}; name an id_column that tells them apart")
-        logger.warning("%s; they share a belief: name an id_column if they are different questions", problem)
 
     def functions_of_rounds(self, names: Sequence[str]) -> list[int]:
         """Return which reward functions score each round: all, or with ``whole_groups`` the verdict, or none."""
@@ -329,9 +350,8 @@ class TRLAllocation(TrainerAllocation):
             return None
         return "sum" if self.loss_weighting == "token" else LOSSES[loss][0]
 
-    def _check_size(self, rows: int, num_generations: int) -> None:
+    def _check_size(self, rows: int, prompts: int) -> None:
         """Compare what the allocator trains on with the ``rows`` of TRL's generation batch. Raises ValueError."""
-        prompts = rows // num_generations
         size = self.allocator.size(prompts)
         kept = size.kept
         if kept is None or not size.exact:
@@ -339,7 +359,7 @@ class TRLAllocation(TrainerAllocation):
         if kept > rows:
             raise ValueError(
                 f"{self.allocator.name} must train on no more than TRL's batches hold, {rows} rollouts of {prompts} "
-                f"prompts, got {kept}; have it keep {num_generations} per prompt on average, or raise num_generations"
+                f"prompts, got {kept}; have it keep {rows // prompts} per prompt on average, or raise num_generations"
             )
         if kept < rows:
             logger.warning(
@@ -367,21 +387,6 @@ def check_known(what: str, dataset: Any) -> None:
             f"{what} must know all prompts beforehand, got a {type(dataset).__name__} without a length; load the data "
             "as a Dataset"
         )
-
-
-def _check_loader(args: Any) -> None:
-    """Raise ValueError if a loader with these settings would not ask all ranks for a batch at the same time."""
-    if args.dataloader_num_workers:
-        raise ValueError(
-            f"dataloader_num_workers must be 0 with a selection, got {args.dataloader_num_workers}: workers ask for "
-            "batches long before the outcomes of earlier ones are known; set it to 0"
-        )
-    for name in ("split_batches", "dispatch_batches"):
-        if getattr(args.accelerator_config, name, None):
-            raise ValueError(
-                f"accelerator_config.{name} must be False with a selection, got True: TRL's generation batches are "
-                "whole only if every process reads its own part; leave it out"
-            )
 
 
 def _trained(args: Any) -> str:

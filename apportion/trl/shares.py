@@ -22,10 +22,13 @@ class Reused:
 
 @dataclass(frozen=True)
 class LossRow:
-    """A row for the loss and its advantage. ``source`` is its place among all rows of this step, or an earlier row."""
+    """A row for the loss and its advantage.
+
+    ``source`` is the rank of a row of this step and the index on this rank, or an earlier row.
+    """
 
     advantage: float
-    source: int | Reused
+    source: tuple[int, int] | Reused
 
 
 @dataclass(frozen=True)
@@ -36,28 +39,14 @@ class Share:
     padding: int = 0
 
     @property
-    def places(self) -> list[int]:
-        """The places of the rows of this step among those of all ranks."""
-        return [row.source for row in self.rows if isinstance(row.source, int)]
+    def places(self) -> list[tuple[int, int]]:
+        """Where the rows of this step are."""
+        return [row.source for row in self.rows if isinstance(row.source, tuple)]
 
     @property
     def reused(self) -> list[Reused]:
         """The rows of earlier steps."""
         return [row.source for row in self.rows if isinstance(row.source, Reused)]
-
-
-def row_locations(rounds: Sequence[int], ranks: int) -> list[tuple[int, int]]:
-    """Return (rank, index on that rank) of every row of the step. ``rounds`` are numbers of rows, each split evenly.
-
-    >>> row_locations([4, 2], ranks=2)
-    [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (1, 2)]
-    """
-    found, before = [], 0
-    for rows in rounds:
-        each = rows // ranks
-        found += [(place // each, before + place % each) for place in range(rows)]
-        before += each
-    return found
 
 
 def rows_per_rank(rows: int, ranks: int, chunks: int) -> int:
@@ -69,12 +58,12 @@ def rows_per_rank(rows: int, ranks: int, chunks: int) -> int:
     return chunks * max(1, -(-rows // (ranks * chunks)))
 
 
-def split_rows(rows: Sequence[LossRow], rounds: Sequence[int], ranks: int, chunks: int) -> list[Share]:
+def split_rows(rows: Sequence[LossRow], ranks: int, chunks: int) -> list[Share]:
     """Return the share of every rank. Rows that stay on their rank keep their order."""
-    each, locations = rows_per_rank(len(rows), ranks, chunks), row_locations(rounds, ranks)
+    each = rows_per_rank(len(rows), ranks, chunks)
     quotas = [len(rows) // ranks + (rank < len(rows) % ranks) for rank in range(ranks)]
-    placed = sorted(((row.source, row) for row in rows if isinstance(row.source, int)), key=itemgetter(0))
-    own = [[row for place, row in placed if locations[place][0] == rank] for rank in range(ranks)]
+    placed = sorted(((row.source, row) for row in rows if isinstance(row.source, tuple)), key=itemgetter(0))
+    own = [[row for (at, _), row in placed if at == rank] for rank in range(ranks)]
     sent = [row for of_rank, quota in zip(own, quotas, strict=True) for row in of_rank[quota:]]
     spare = iter([*sent, *(row for row in rows if isinstance(row.source, Reused))])
     shares = []

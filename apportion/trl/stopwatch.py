@@ -17,33 +17,27 @@ class Stopwatch:
     the round before, which plans this one. ``seconds_generate`` and ``seconds_reward`` are spent within them.
 
     >>> watch = Stopwatch()
-    >>> with watch.round(rollouts=8), watch.part("generate"):
+    >>> watch.begin(rollouts=8)
+    >>> with watch.call(), watch.part("generate"):
     ...     time.sleep(0.01)
     >>> sorted(watch.metrics())
     ['seconds', 'seconds_generate', 'seconds_reward']
     """
 
     rounds: list[defaultdict[str, float]] = field(default_factory=list)
-    _started: float = field(default_factory=time.perf_counter)
-    _within: float = 0.0
-    _in_round: bool = False
+    _back: float = field(default_factory=time.perf_counter)
+    """When TRL's own methods were last left. Time that they take afterwards, outside a round, moves it on."""
 
-    def __post_init__(self) -> None:
-        self._paused = self._started
+    def begin(self, rollouts: int) -> None:
+        """Begin a round of ``rollouts``."""
+        self.rounds.append(defaultdict(float, rollouts=rollouts))
 
     @contextmanager
-    def round(self, rollouts: int, *, continues: bool = False) -> Iterator[None]:
-        """Measure TRL's own method in a round of ``rollouts``, or in a further part of the last round."""
-        entered = time.perf_counter()
-        if not continues:
-            self.rounds.append(defaultdict(float))
-        self.rounds[-1]["rollouts"] += rollouts
-        self.rounds[-1]["seconds"] += entered - self._paused
-        self._in_round = True
+    def call(self) -> Iterator[None]:
+        """Measure a call of TRL's own method in the latest round."""
+        self.rounds[-1]["seconds"] += time.perf_counter() - self._back
         yield
-        self._in_round = False
-        self._paused = time.perf_counter()
-        self._within += self._paused - entered
+        self._back = time.perf_counter()
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -52,9 +46,7 @@ class Stopwatch:
         yield
         took = time.perf_counter() - entered
         self.rounds[-1][f"seconds_{name}"] += took
-        if not self._in_round:
-            self._within += took
-            self._paused += took
+        self._back += took
 
     def metrics(self) -> dict[str, float]:
         """Return the seconds so far, in total, and by round if there was more than one.
@@ -63,7 +55,7 @@ class Stopwatch:
         before.
         """
         found = {name: sum(each[name] for each in self.rounds) for name in SECONDS}
-        found["seconds"] = time.perf_counter() - self._started - self._within
+        found["seconds"] += time.perf_counter() - self._back
         for number, each in enumerate(self.rounds if len(self.rounds) > 1 else (), 1):
             found |= {f"round_{number}/{name}": each[name] for name in ("rollouts", *SECONDS)}
         return found

@@ -25,7 +25,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from apportion.engines.dataset_prompts import read_prompts
 from apportion.stream import Rows, Selected, Stream
 from apportion.trl.checkpoints import FILE, WholeCheckpoints
 from apportion.trl.overrides import BillLine
@@ -88,8 +87,7 @@ class AllocatedAsyncGRPOTrainer(WholeCheckpoints, AsyncGRPOTrainer):  # type: ig
         check_functions(functions)
         allocation.check_stream(args, names, train_dataset)
         self.allocation = allocation
-        found = read_prompts(train_dataset, allocation.id_column, allocation.rate_column)
-        allocation.check_repeated(found.differing, len(found.distinct))
+        found = allocation.read(train_dataset)
         allocation.prepare(found.distinct)
         places = {prompt.id: place for place, prompt in reversed(list(enumerate(found.every)))}
         rows = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
@@ -136,9 +134,7 @@ class AllocatedAsyncGRPOTrainer(WholeCheckpoints, AsyncGRPOTrainer):  # type: ig
             },
             chat=args.chat_template_kwargs or {},
             functions=functions,
-            names=names,
-            failures=allocation.failures,
-            verdict=allocation.verdict_column(names),
+            failures=worker.failures,
             seed=args.seed,
         )
         self._worker = worker

@@ -11,7 +11,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,9 @@ from transformers.utils import logging
 
 from apportion.engines.weights import load_weights
 from apportion.runs.children import end_with_parent
-from apportion.trl.failures import FailedRewards, FailureCount, failed_rows
-from apportion.trl.rewards import RewardReader, scored
+from apportion.trl.failures import FailureCount
+from apportion.trl.reading import RewardReader
+from apportion.trl.rewards import scored
 
 OWN_COLUMNS = ("prompt", "completion", "completion_ids")
 """Columns of a row that reward functions get under other names."""
@@ -38,8 +39,7 @@ DISTRIBUTED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_A
 class SamplerJob:
     """What the process needs: the policy in ``model`` and how it is loaded, and how to sample and to score.
 
-    ``verdict`` is the place of the function that says whether a completion is correct, None if nobody needs to know.
-    ``returned`` are the names of the functions that have returned before, in the run that is resumed.
+    ``failures`` knows the names of the functions, and which have returned before, in the run that is resumed.
     """
 
     model: str
@@ -49,12 +49,9 @@ class SamplerJob:
     generation: Mapping[str, Any]
     chat: Mapping[str, Any]
     functions: Sequence[Callable[..., Any]]
-    names: Sequence[str]
-    failures: FailedRewards
-    verdict: int | None
+    failures: FailureCount
     seed: int
     weights: Path | None = None
-    returned: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +67,6 @@ class StreamCompletion:
     ids: NDArray[np.int64]
     logprobs: NDArray[np.float32]
     scores: tuple[float, ...] = ()
-
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        """The tokens, by which an allocator recognises equal responses."""
-        return tuple(self.ids.tolist())
 
 
 @dataclass(frozen=True)
@@ -100,12 +92,11 @@ class SignOfLife:
 class SampledBatch:
     """Completions by the number of their request, and how long both parts took.
 
-    ``problems`` and ``returned`` are those of the ``RewardReader``.
+    ``reader`` knows what is wrong with the reward functions, and which ones have returned.
     """
 
     completions: Sequence[tuple[int, StreamCompletion]]
-    problems: Mapping[str, str]
-    returned: frozenset[str]
+    reader: RewardReader
     seconds: Mapping[str, float]
 
 
@@ -131,17 +122,16 @@ class _Sampler:
     job: SamplerJob
     sign: SignOfLife
     version: int | None = None
-    reader: RewardReader = field(default_factory=RewardReader)
 
     def __post_init__(self) -> None:
         self.sign.give("loading the model")
-        self.reader.returned.update(self.job.returned)
         logging.disable_progress_bar()
         model: Any = AutoModelForCausalLM.from_pretrained(self.job.model, **self.job.loading)
         self.model = model.to(self.job.device).eval()
         self.settings = GenerationConfig(do_sample=True, **self.job.generation)
-        self.count = FailureCount(self.job.failures, self.job.names)
-        self.functions = [self.reader.reading(*each) for each in zip(self.job.functions, self.job.names, strict=True)]
+        self.failures = self.job.failures
+        pairs = zip(self.job.functions, self.failures.names, strict=True)
+        self.functions = [self.failures.reader.reading(*each) for each in pairs]
 
     def sample(self, requests: Sequence[tuple[int, Mapping[str, Any]]]) -> SampledBatch:
         """Return scored completions of ``requests``: pairs of a number and a row of the data set."""
@@ -159,7 +149,7 @@ class _Sampler:
         scored = [replace(each, scores=tuple(own)) for each, own in zip(found, scores.tolist(), strict=True)]
         seconds = {"seconds_generate": generated - started, "seconds_reward": time.monotonic() - generated}
         pairs = tuple(zip(numbers, scored, strict=True))
-        return SampledBatch(pairs, dict(self.reader.problems), frozenset(self.reader.returned), seconds)
+        return SampledBatch(pairs, self.failures.reader, seconds)
 
     def _generate(self, rows: Sequence[Mapping[str, Any]]) -> list[StreamCompletion]:
         tokenizer = self.job.tokenizer
@@ -208,10 +198,7 @@ class _Sampler:
             scores[list(places)] = self._called([rows[i] for i in places], [completions[i] for i in places])
             return scores
 
-        def failed(scores: Tensor) -> Tensor:
-            return failed_rows(scores, self.count.judged(scores, self.job.verdict))
-
-        return scored(call, failed, self.job.failures, self._wait)
+        return scored(call, self.failures, self._wait)
 
     def _wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -227,7 +214,7 @@ class _Sampler:
             "completion_ids": [each.ids.tolist() for each in completions],
         }
         found = []
-        for function, name in zip(self.functions, self.job.names, strict=True):
+        for function, name in zip(self.functions, self.failures.names, strict=True):
             self.sign.give(f"calling the reward function {name}")
             values = function(**columns)
             values = asyncio.run(values) if inspect.iscoroutine(values) else values

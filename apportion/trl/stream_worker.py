@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from apportion.advantages import advantages_of, loss_weights
 from apportion.engines.metrics import allocation_metrics, prefixed
 from apportion.engines.saved_settings import check_same_settings
 from apportion.engines.saved_state import load_state, restoring, save_state
@@ -25,7 +24,6 @@ from apportion.predictors.score_norms import sampled_score_norm
 from apportion.runs.children import ChildError
 from apportion.stream import Stream, Ticket, Update
 from apportion.trl.checkpoints import REMEDY
-from apportion.trl.failures import FailureCount
 from apportion.trl.settings import TRLAllocation
 from apportion.trl.stream_sampler import SampledBatch, SamplerJob, SignOfLife, StreamCompletion, run_sampler
 from apportion.trl.verdicts import Verdicts
@@ -72,9 +70,8 @@ class StreamWorker:
         self.metrics_queue: queue.Queue[Any] = queue.Queue()
         self.updates: deque[int] = deque()
         self.groups = 0
-        self._problems, self._returned = dict[str, str](), set[str]()
-        self._failures = FailureCount(allocation.failures, names, self._problems, self._returned)
-        self._verdicts = Verdicts(allocation, torch.ones(len(names)), self._failures)
+        self.failures = allocation.failure_count(names)
+        self._verdicts = Verdicts(allocation, torch.ones(len(names)), self.failures)
         self._asked: dict[int, Ticket] = {}
         self._asked_at = 0.0
         self._seconds = {"seconds_generate": 0.0, "seconds_reward": 0.0}
@@ -93,8 +90,7 @@ class StreamWorker:
         self._sign = SignOfLife(context.RawValue("d", time.monotonic()), context.RawArray("c", 200))
         self._sign.give("starting")
         self._link, theirs = context.Pipe()
-        job = replace(self.job, returned=frozenset(self._returned))
-        self._process = context.Process(target=run_sampler, args=(theirs, self._sign, job), daemon=True)
+        self._process = context.Process(target=run_sampler, args=(theirs, self._sign, self.job), daemon=True)
         self._process.start()
         theirs.close()
         if not self._link.poll(START_SECONDS):
@@ -151,7 +147,7 @@ class StreamWorker:
     def save(self, path: Path) -> None:
         """Write everything that a resumed run needs to ``path``."""
         with self._lock:
-            baseline, failures = self.allocation.baseline, self._failures.state_dict()
+            baseline, failures = self.allocation.baseline, self.failures.state_dict()
             state = {
                 "settings": self.allocation.settings,
                 "stream": self.stream.state_dict(),
@@ -170,7 +166,7 @@ class StreamWorker:
             self.stream.restarted()
             if self.allocation.baseline is not None:
                 self.allocation.baseline.load_state_dict(state["baseline"])
-            self._failures.load_state_dict(state["failures"])
+            self.failures.load_state_dict(state["failures"])
         self.groups = state["groups"]
 
     @property
@@ -215,8 +211,7 @@ class StreamWorker:
             raise StreamWorkerError(f"{self._name} failed while it was {self._sign.text}: {line}") from ChildError(
                 trace
             )
-        self._problems.update(message.problems)
-        self._returned.update(message.returned)
+        self.failures.reader = message.reader
         norms = self.allocation.needs.score_norms
         rollouts = [
             Rollout(
@@ -240,11 +235,7 @@ class StreamWorker:
             raise StreamWorkerError(
                 f"an update must have rows, got none in {len(groups)} groups; give more prompts, or see failed_rewards"
             )
-        baseline = allocation.baseline
-        expected = None if baseline is None else baseline.predict([group.prompt for group in groups])
-        advantages = advantages_of(groups, str(allocation.estimator), baseline=expected)
-        weights = loss_weights(groups, allocation.loss_weighting)
-        weighted, samples = iter((advantages * weights).tolist()), []
+        weighted, samples = iter((allocation.advantages(groups) * allocation.weights(groups)).tolist()), []
         for place, (group, age) in enumerate(zip(groups, update.ages, strict=True)):
             shared = {"model_version": update.version - age, "group_id": self.groups + place}
             for rollout, kept, advantage in zip(group.rollouts, group.keep, weighted):  # noqa: B905 - goes on
@@ -259,7 +250,7 @@ class StreamWorker:
         """Return a row as TRL's trainer takes it, with what its group has in common."""
         own: StreamCompletion = rollout.completion
         context = np.zeros(len(own.prompt_ids), np.int64)
-        scores = zip(self._failures.names, own.scores, strict=True)
+        scores = zip(self.failures.names, own.scores, strict=True)
         return RolloutSample(
             prompt=own.prompt,
             completion=own.content,
@@ -278,8 +269,8 @@ class StreamWorker:
         groups, ages, batch = update.groups, update.ages, update.batch
         self.groups += len(groups)
         found = allocation_metrics(batch, groups, self.allocation.estimator) | self.stream.rule.metrics(batch)
-        found |= {"rows": float(sum(group.keep.sum() for group in groups)), "carry": self.stream.carry} | self._seconds
-        found |= {"age_mean": sum(ages) / len(ages), "age_max": float(max(ages))}
+        found |= {"rows": sum(int(group.keep.sum()) for group in groups), "carry": self.stream.carry} | self._seconds
+        found |= {"age_mean": sum(ages) / len(ages), "age_max": max(ages)}
         if self.allocation.baseline is not None:
             self.allocation.baseline.update(batch.sampled)
         self.metrics_queue.put(prefixed(found, self.allocation.selection))

@@ -15,12 +15,10 @@ from typing import Any
 from torch import Tensor
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
-from apportion.trl.advantages import Grouped, grpo, rloo, weighted_rewards, zero_deviation
-from apportion.trl.bases import around, check_loss, is_grpo, trl_class
+from apportion.trl.advantages import Grouped, grpo, rloo, weighted_rewards
+from apportion.trl.bases import around, trl_class
 from apportion.trl.overrides import AllocatedTrainer
-
-DIVIDED_BY_MEAN = ("maxrl", "sft")
-"""Estimators that divide by the mean reward of a group, which must be at least 0."""
+from apportion.trl.settings import LOSSES
 
 
 class _AllocatedGRPO(AllocatedTrainer):
@@ -38,45 +36,24 @@ class _AllocatedGRPO(AllocatedTrainer):
         one_by_one = self.multi_objective_aggregation == "normalize_then_sum" and self.allocation.estimator is None
         return scores[:, weights != 0] if one_by_one else scores[:, :0]
 
-    def _zero_deviation(self, grouped: Grouped) -> float:
-        return zero_deviation(grouped, self.scale_rewards)
-
 
 class _AllocatedRLOO(AllocatedTrainer):
     """What is particular to RLOO: its KL penalty is subtracted from the rewards."""
 
     _config = RLOOConfig
 
-    def _check(self, args: Any, given: dict[str, Any]) -> None:
-        super()._check(args, given)
-        if args.beta and self.allocation.estimator in DIVIDED_BY_MEAN:
-            raise ValueError(
-                f"beta must be 0 with the estimator {self.allocation.estimator}, which divides by the mean reward, got "
-                f"{args.beta}: rewards less RLOO's penalty may be negative; set beta=0.0, or take another estimator"
-            )
-
     @property
     def _reward_beta(self) -> float:
-        return float(self.beta)
-
-    def _get_per_token_logps_and_entropies(self, *args: Any, **settings: Any) -> tuple[Any, ...]:
-        """Return TRL's log-probabilities, and keep those of a round for the penalties."""
-        found: tuple[Any, ...] = super()._get_per_token_logps_and_entropies(*args, **settings)
-        if self._generation is not None:
-            self._generation.logprobs.append(found[0])
-        return found
+        return self.beta
 
     def _advantages(self, grouped: Grouped) -> Tensor:
-        return rloo(grouped, self.reward_clip_range, self.normalize_advantages)
+        return rloo(grouped, self.normalize_advantages)
 
     def _components(self, scores: Tensor, weights: Tensor) -> Tensor:
         """Return the clipped rewards [N, 1]; [N, 0] if nothing clips them, as with our estimators."""
         if not self.reward_clip_range or self.allocation.estimator is not None:
             return scores[:, :0]
         return weighted_rewards(scores, weights).clamp(*self.reward_clip_range).unsqueeze(1)
-
-    def _zero_deviation(self, grouped: Grouped) -> float:
-        return zero_deviation(grouped, clip=self.reward_clip_range)
 
 
 def allocated(base: type[Any], *, loss: str | None = None) -> type[Any]:
@@ -97,8 +74,9 @@ def allocated(base: type[Any], *, loss: str | None = None) -> type[Any]:
         raise TypeError(
             f"base must be a trainer without an allocator, got {base.__name__}, which has one; use it as is"
         )
-    check_loss(loss)
-    mixin = _AllocatedGRPO if is_grpo(own) else _AllocatedRLOO
+    if loss is not None and loss not in LOSSES:
+        raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}; name the one that divides alike")
+    mixin = _AllocatedGRPO if "GRPO" in own.__name__ else _AllocatedRLOO
     description = f"``{base.__name__}`` with an allocator; see ``apportion.trl.allocated``."
     attributes = {"__doc__": description, "__module__": __name__, "_own_loss": loss}
     return type(f"Allocated{base.__name__}", (mixin, *around(base, own, loss)), attributes)

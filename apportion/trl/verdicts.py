@@ -8,7 +8,7 @@ import torch
 
 from apportion.engines.outcomes import are_verdicts
 from apportion.trl.advantages import weighted_rewards, without_failures
-from apportion.trl.failures import FailureCount, failed_rows
+from apportion.trl.failures import FailureCount
 from apportion.trl.settings import TRLAllocation
 from apportion.types import Rollout
 
@@ -32,17 +32,14 @@ class Verdicts:
         ``prompts`` [N] are the texts of their prompts.
         """
         scores = scores_of(rollouts)
-        judged = self.failures.judged(scores, self.allocation.verdict_column(self.failures.names))
-        failed = failed_rows(scores, judged).tolist()
+        failed = self.failures.failed(scores).tolist()
         self.failures.add(failed, scores, prompts)
         scores = without_failures(scores)
-        rewards, verdicts = weighted_rewards(scores, self.weights).tolist(), self._verdicts(scores)
-        compared = map(tuple, self.components(scores, self.weights).tolist())
+        rewards, compared = weighted_rewards(scores, self.weights), self.components(scores, self.weights)
+        columns = zip(rollouts, failed, self._verdicts(scores), rewards.tolist(), compared.tolist(), strict=True)
         return [
-            None if without else replace(rollout, correct=verdict, reward=reward, components=own)
-            for rollout, without, verdict, reward, own in zip(
-                rollouts, failed, verdicts, rewards, compared, strict=True
-            )
+            None if without else replace(rollout, correct=verdict, reward=reward, components=tuple(own))
+            for rollout, without, verdict, reward, own in columns
         ]
 
     def judge_in_round(self, rollouts: Sequence[Rollout], prompts: Sequence[str]) -> list[Rollout | None]:
@@ -55,11 +52,8 @@ class Verdicts:
             return list(rollouts)
         scores = scores_of(rollouts)
         self.failures.add((~scores[:, columns[0]].isfinite()).tolist(), scores, prompts)
-        verdicts = self._verdicts(without_failures(scores))
-        return [
-            None if verdict is None else replace(rollout, correct=verdict)
-            for rollout, verdict in zip(rollouts, verdicts, strict=True)
-        ]
+        pairs = zip(rollouts, self._verdicts(without_failures(scores)), strict=True)
+        return [None if verdict is None else replace(rollout, correct=verdict) for rollout, verdict in pairs]
 
     def _verdicts(self, scores: torch.Tensor) -> list[bool | None]:
         """Return whether rollouts with ``scores`` [N, F] are correct; None if unknown.
@@ -68,19 +62,19 @@ class Verdicts:
         ValueError if they are not and the allocator needs to know.
         """
         named, names = self.allocation.verdict, self.failures.names
-        if named is None and len(names) > 1:
-            return [None] * len(scores)
-        place = 0 if named is None else names.index(named)
-        column = self.failures.judged(scores, place) if self.allocation.needs.binary else scores[:, place]
-        assert column is not None
+        column = self.failures.judged(scores)
+        if column is None:
+            if named is None and len(names) > 1:
+                return [None] * len(scores)
+            column = scores[:, names.index(named or names[0])]
         values = {score for score in column.tolist() if not math.isnan(score)}
         if named is None and (not are_verdicts(values) or {0.0, -1.0} <= values):
             if self.allocation.needs.binary:
                 graded = max(values - {0.0, 1.0}, key=lambda score: not are_verdicts([score]))
                 raise ValueError(
                     f"rewards must be 0 or 1 for {self.allocation.counting}, which counts correct rollouts, got "
-                    f"{graded}; set verdict={names[0]!r} if rewards above 0 are correct, or use an "
-                    "allocator or predictor for graded rewards"
+                    f"{graded}; set verdict={names[0]!r} if rewards above 0 are correct, or use an allocator or "
+                    "predictor for graded rewards"
                 )
             return [None] * len(scores)
         return [None if math.isnan(score) else score > 0 for score in column.tolist()]

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from apportion.engines.areal import allocated, informative
+from apportion.engines.areal import allocated
 from apportion.engines.decisions import TrainerAllocation
 from tests.engines.outside import engine
 
@@ -85,7 +85,7 @@ def test_areal_batches_our_groups_and_our_state_goes_on(executor, case, tmp_path
     assert all(len(batch) == BATCH for batch in batches) and workflow.groups.counts["opened"] >= 20
     groups = [group for batch in batches for group in batch]
     assert all(len(set(group["input_ids"][:, 0].tolist())) == 1 for group in groups)
-    assert all(informative(group) for group in groups) or case == "from history"
+    assert all(map(workflow.informative, groups))
     sizes = {len(group["rewards"]) for group in groups}
     assert (len(sizes) > 1) == (case != "from history")
     if case == "counts by price":

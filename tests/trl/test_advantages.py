@@ -22,9 +22,10 @@ def batches(draw):
     return [np.array(group) for group in groups], np.array(weights)
 
 
-def grouped(groups, weights):
+def grouped(groups, weights, clip=None):
     sizes = torch.tensor([len(group) for group in groups])
-    return Grouped(torch.tensor(np.concatenate(groups), dtype=torch.float32), sizes, torch.tensor(weights).float())
+    scores = torch.tensor(np.concatenate(groups), dtype=torch.float32)
+    return Grouped(scores, sizes, torch.tensor(weights).float(), clip=clip)
 
 
 def rewards_of(groups, weights):
@@ -67,7 +68,7 @@ def test_rloo_is_its_formula_within_each_group(batch, clip, normalize):
     if normalize:
         every = np.concatenate(expected)
         expected = [(own - mean(every)) / (deviation(every) + EPSILON) for own in expected]
-    assert_advantages(rloo(grouped(*batch), clip, normalize), expected, rewards)
+    assert_advantages(rloo(grouped(*batch, clip), normalize), expected, rewards)
 
 
 @given(batches())
@@ -88,7 +89,7 @@ def test_normalize_then_sum_scales_each_reward_function_before_the_sum(batch):
 def test_zero_deviation_is_the_share_of_groups_with_equal_rewards(batch, clip):
     rewards = [own if clip is None else own.clip(*clip) for own in rewards_of(*batch)]
     flat = [len(set(own[~np.isnan(own)])) < 2 for own in rewards]
-    assert zero_deviation(grouped(*batch), "group", clip) == pytest.approx(np.mean(flat))
+    assert zero_deviation(grouped(*batch, clip)) == pytest.approx(np.mean(flat))
 
 
 def test_without_spread_in_a_batch_and_without_groups():

@@ -93,13 +93,6 @@ OTHERS = (
     ("selected", hora(), mixed(8), {}, "selection.group_size " + SAME.format(4, 8)),
     ("selected", hora(), {"selection": LargestVariance()}, {}, "selection must be 'mixed', as in .*, got 'variance'"),
     ("selected", hora(), {}, {}, "selection " + SAME.format("'mixed'", None)),
-    (
-        "selected",
-        hora(),
-        mixed(),
-        {"per_device_train_batch_size": 16},
-        r"apportion\.pt: a checkpoint in the middle of an epoch must be resumed with",
-    ),
 )
 """A run that began, what shall go on from its checkpoint, and what is wrong with that."""
 
@@ -251,13 +244,6 @@ def test_every_checkpoint_resumes_alike_in_any_epoch_and_any_part_of_a_batch(tmp
         assert any(row["reused_step"] is not None and row["step"] > steps / 2 for row in log.to_pylist())
     left = [step["selection/never_chosen"] for step in history(whole) if "selection/never_chosen" in step]
     assert left == sorted(left, reverse=True) and (others is not mixed or left[-1] <= 1 / 12)
-
-
-def test_a_run_that_skips_no_data_chooses_anew(tmp_path):
-    settings = {"questions": 12, "ignore_data_skip": True}
-    trained(tmp_path, hora(), given=mixed(), **settings)
-    again = trained(tmp_path, hora(), resume=1, given=mixed(), steps=3, **settings)
-    assert again._sampler.chosen and again.allocation.selection.steps == 2 + 3
 
 
 def saved(folder, **values):

@@ -9,8 +9,8 @@ import torch
 from apportion import AR3PO, HORA, Uniform
 from apportion.records import open_run
 from apportion.trl import AllocatedGRPOTrainer, FailedRewards
-from apportion.trl.failures import LEAST, WINDOW, FailureCount, RewardsFailedError, failed_rows
-from apportion.trl.rewards import RewardReader
+from apportion.trl.failures import LEAST, WINDOW, FailureCount, RewardsFailedError
+from apportion.trl.reading import RewardReader
 from tests.trl.tiny import Judge, hora, make_questions, mark, trained
 
 NAN = float("nan")
@@ -124,7 +124,7 @@ def test_bad_rewards_are_failed_rollouts_that_are_told_once_a_kind_and_end_no_ru
     assert [row["allocation/failed"] for row in history] == bads and sum(bads) == len(given) > len(BAD)
     assert all(parameter.isfinite().all() for parameter in built.model.parameters())
     assert all(np.isfinite(row["rewards/verifier/mean"]) for row in history)
-    told = [r.getMessage() for r in caplog.records if r.name == "apportion.trl.rewards"]
+    told = [r.getMessage() for r in caplog.records if r.name == "apportion.trl.reading"]
     assert len(told) == 8  # None is TRL's word for no reward, and some kinds have the same words
     for line in told:
         assert "The reward function verifier returned" in line and "have failed, and are not trained on" in line
@@ -149,7 +149,7 @@ def test_an_exception_fails_the_rollouts_of_its_prompt_alone(make, caplog, async
     assert [row["allocation/failed"] for row in history[:2]] == [0, 8] and len(verifier.calls) == 2 + 4
     assert not any(built._logs["extra"].get("text", ()))  # the column would lack rows
     assert history[1]["allocation/groups"] == 3
-    (told,) = [r for r in caplog.records if r.name == "apportion.trl.rewards"]
+    (told,) = [r for r in caplog.records if r.name == "apportion.trl.reading"]
     assert "verifier raised TimeoutError: the sandbox is silent" in told.getMessage() and told.exc_info
 
 
@@ -300,20 +300,20 @@ def test_settings_that_cannot_work_are_refused(make):
 
 def test_the_verdict_of_a_prompt_is_that_of_the_function_which_judges_it(caplog):
     """Two tasks, and a reward for the format. What fails while nothing is known of the tasks stays failed."""
-    count = FailureCount(FailedRewards(), ["math", "code", "format"])
+    count = FailureCount(FailedRewards(), ["math", "code", "format"], verdict=0)
     outage = torch.tensor([[NAN, NAN, 1.0], [NAN, 1.0, 1.0]])
-    assert failed_rows(outage, count.judged(outage, 0)).tolist() == [True, True] and not caplog.records
+    assert count.failed(outage).tolist() == [True, True] and not caplog.records
     both = torch.tensor([[1.0, NAN, 1.0], [NAN, 0.0, 1.0], [NAN, 1.0, 0.0], [NAN, NAN, 1.0]])
     for _ in range(2):
-        judged = count.judged(both, 0)
+        judged = count.judged(both)
         assert judged.nan_to_num(-1).tolist() == [1.0, 0.0, 1.0, -1.0]
-        assert failed_rows(both, judged).tolist() == [False, False, False, True]
+        assert count.failed(both).tolist() == [False, False, False, True]
     assert [record.getMessage() for record in caplog.records] == [
         "math gives None for some prompts; their completions are correct if code is above 0"
     ]
-    count.judged(torch.tensor([[1.0, 1.0, 1.0]]), 0)
-    assert failed_rows(both, count.judged(both, 0)).tolist() == [False, True, True, True]
-    assert count.judged(both, None) is None
+    count.judged(torch.tensor([[1.0, 1.0, 1.0]]))
+    assert count.failed(both).tolist() == [False, True, True, True]
+    assert FailureCount(FailedRewards(), count.names).judged(both) is None
 
 
 @pytest.mark.parametrize("rule", [HORA, AR3PO], ids=lambda rule: rule.name)

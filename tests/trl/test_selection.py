@@ -5,7 +5,6 @@ from collections import Counter
 import numpy as np
 import pytest
 from datasets import Dataset, IterableDataset
-from trl.trainer.utils import RepeatSampler
 
 from apportion import DAPO, VIP, OptPO, Uniform
 from apportion.baselines import SPO, Predicted
@@ -13,7 +12,6 @@ from apportion.engines.prompts import prompt_of
 from apportion.predictors import DiscountedCounts, EmpiricalBayes
 from apportion.selection import LargestVariance, Mixed, ShuffledEpochs
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer, TRLAllocation
-from apportion.trl.sampler import SelectedRows
 from tests.soak import case
 from tests.trl.tiny import Judge, make_questions
 
@@ -39,45 +37,12 @@ def row_numbers(texts):
     return {int(text[:3]) for text in texts}
 
 
-def pattern(rows):
-    """Return ``rows`` by the place of their first use: they differ from TRL's, their repetition does not."""
-    number = {row: place for place, row in enumerate(dict.fromkeys(rows))}
-    return [number[row] for row in rows]
-
-
-@pytest.mark.parametrize(("rows", "count", "generations", "repeats"), [(13, 4, 3, 2), (3, 4, 2, 2)])
-def test_an_epoch_has_the_length_and_the_repetition_of_trl_s(rows, count, generations, repeats):
-    stock = RepeatSampler(range(rows), generations, count, repeats, seed=0)
-    selector = ShuffledEpochs()
-    selector.prepare([prompt_of(row) for row in make_questions(rows)])
-    shape = {"batches": rows // count, "count": count, "generations": generations, "repeats": repeats}
-    sampler = SelectedRows(selector.choose, **shape)
-    theirs, ours = list(stock), list(sampler)
-    assert len(sampler) == len(stock) == len(ours) == len(theirs) and pattern(ours) == pattern(theirs)
-    assert sampler.chosen == []  # the epoch is over
-
-
-def test_replayed_batches_come_first_and_are_not_chosen_again():
-    sampler = SelectedRows(lambda count: [9, 8][:count], batches=3, count=2, generations=1, repeats=1)
-    sampler.replay([[0, 1], [2, 3]], rows=10)
-    assert list(sampler) == [0, 1, 2, 3, 9, 8] and list(sampler) == [9, 8] * 3
-    short = SelectedRows(None, batches=2, count=2, generations=1, repeats=1)
-    for chosen, message in (
-        ([[0, 1], [2]], "must be resumed with batches of 1, 2 prompts, got 2, and 2 of them in an epoch; keep"),
-        ([[0, 1]] * 3, "must be resumed with batches of 2 prompts, got 2, and 2 of them"),
-        ([[0, 10]], "chosen rows must be of the data set with 10 rows; resume with the same data set"),
-        ([[-1, 0]], "chosen rows must be of the data set with 10 rows"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            short.replay(chosen, rows=10)
-
-
 SHAPES = {
-    "one batch a step": ({}, 1),
-    "two steps a batch": ({"num_iterations": 2}, 0),
-    "two batches a step": ({"steps_per_generation": 2, "per_device_train_batch_size": 16}, 2),
+    "one batch a step": {},
+    "two steps a batch": {"num_iterations": 2},
+    "two batches a step": {"steps_per_generation": 2, "per_device_train_batch_size": 16},
+    "a loader that reads ahead": {"dataloader_num_workers": 1},
 }
-"""Settings, and the number of batches that were chosen and not observed at the first choice of an optimizer step."""
 
 
 @pytest.mark.parametrize(
@@ -88,19 +53,15 @@ SHAPES = {
         for shape in SHAPES
     ],
 )
-def test_batches_are_those_that_the_selector_chose_and_a_choice_knows_all_but_the_last(run, kind, shape):
-    settings, lag = SHAPES[shape]
+def test_batches_are_those_that_the_selector_chose_and_a_choice_knows_all_before_it(run, kind, shape):
     selector = Recorded(group_size=8)
-    _, watch, history = run(kind, allocator=Uniform(8), selection=selector, config={"max_steps": 6} | settings)
+    _, watch, history = run(kind, allocator=Uniform(8), selection=selector, config={"max_steps": 6} | SHAPES[shape])
     sampled = [Counter(call.prompt for call in step.calls) for step in watch.steps]
     assert all(set(counts.values()) == {8} for counts in sampled)
     chosen = [set(rows) for rows in selector.choices]
-    assert list(map(row_numbers, sampled)) == chosen[: len(sampled)]
-    assert list(map(row_numbers, selector.observed)) == chosen[: len(selector.observed)]
-    waiting = [number - known for number, known in enumerate(selector.known)]
-    assert max(waiting) == lag and selector.known[-1] > 0
-    for number, known in enumerate(selector.known):
-        assert not chosen[number] & set().union(*chosen[known:number])  # what waits for its outcome is not chosen
+    assert list(map(row_numbers, sampled)) == chosen
+    assert list(map(row_numbers, selector.observed)) == chosen
+    assert selector.known == list(range(len(chosen))) and len(chosen) > 1
     logged = [step for step in history if "selection/never_chosen" in step]
     assert logged[-1]["selection/never_chosen"] < 1 and logged[-1]["selection/longest_wait"] > 0
 
@@ -160,15 +121,6 @@ ONE = Dataset.from_list([{"prompt": "000:", "k": 3}] * 8)
 RATED = {"selection": None, "questions": with_rates([0.5, None, 87.5, 0.0] * 2)}
 COUNTING = {"selection": LargestVariance(predictor=DiscountedCounts()), "reward_funcs": [Judge(), Judge(name="other")]}
 REFUSED = {
-    "dataloader_num_workers must be 0 with a selection, got 2: workers ask for batches long before": {
-        "config": {"dataloader_num_workers": 2}
-    },
-    r"accelerator_config\.split_batches must be False with a selection, got True: .*; leave it out": {
-        "config": {"accelerator_config": {"split_batches": True}}
-    },
-    r"accelerator_config\.dispatch_batches must be False with a selection, got True": {
-        "config": {"accelerator_config": {"dispatch_batches": True}}
-    },
     "must know all prompts beforehand, got a IterableDataset without a length": {"questions": STREAM},
     "a selection must have 4 distinct prompts for a generation batch, got 1; give more, or lower": {"questions": ONE},
     "selection must be shuffled without labels": {"allocator": OptPO(min_samples=4, max_samples=8)},

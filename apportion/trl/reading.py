@@ -1,0 +1,154 @@
+"""What reward functions return, value by value: a reward, None for a row that a function does not judge, or a failure.
+
+A score is NaN where a function gave None, which is TRL's way to say that it does not judge this row. It is infinite
+where the function failed: it raised, or what it returned is no number.
+"""
+
+import inspect
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from math import inf
+from typing import Any
+
+from apportion.engines.outcomes import read_reward
+from apportion.untrusted import shown
+
+logger = logging.getLogger(__name__)
+
+Values = list[float | None]
+"""What TRL gets of a function for the completions [N] of a call."""
+
+Logged = list[tuple[str, tuple[Any, ...], Mapping[str, Any]]]
+"""Calls of TRL's ``log_extra`` and ``log_metric``: the name of each and its arguments."""
+
+GIVEN_UP = 3
+"""After an exception a function is called for one prompt at a time, until it has failed for so many in a row."""
+
+
+@dataclass
+class RewardReader:
+    """Reads what reward functions return.
+
+    A function that raises before it ever returned ends the run, because it is wrong. After that an exception fails only
+    the rollouts of the prompts that it is raised for. ``returned`` are the names of the functions that have returned,
+    and ``problems`` what was last wrong with each.
+    """
+
+    returned: set[str] = field(default_factory=set)
+    problems: dict[str, str] = field(default_factory=dict)
+    _told: set[tuple[str, str]] = field(default_factory=set, repr=False)
+
+    def reading(self, function: Any, name: str) -> Callable[..., Any]:
+        """Return ``function`` such that TRL gets None, a number, or infinity for each completion."""
+
+        async def read_later(**columns: Any) -> Values:
+            return await self._values(function, name, columns)
+
+        def read(**columns: Any) -> Values:
+            return _result(self._values(function, name, columns))
+
+        later = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+        return read_later if later else read
+
+    async def _values(self, function: Any, name: str, columns: Mapping[str, Any]) -> Values:
+        """Return the rewards [N] of the completions in ``columns``: one call, or one a prompt after an exception.
+
+        What a call logged before it raised is dropped.
+        """
+        try:
+            found, logged = await self._called(function, name, columns)
+        except Exception as error:
+            if name not in self.returned:
+                raise
+            self._tell(name, f"raised {type(error).__name__}: {error}", columns, 0, error)
+            found, logged = await self._by_prompt(function, name, columns)
+        for log, args, named in logged:
+            columns[log](*args, **named)
+        return found
+
+    async def _by_prompt(self, function: Any, name: str, columns: Mapping[str, Any]) -> tuple[Values, Logged]:
+        """Return the rewards [N] of one call a prompt. Columns that lack a row, because a call failed, are dropped."""
+        prompts, found, logged, failed = columns["prompts"], Values(), Logged(), 0
+        groups = [list(own) for _, own in groupby(range(len(prompts)), key=lambda i: prompts[i])]
+        for places in groups:
+            values: Values = [inf] * len(places)
+            if len(groups) > 1 and failed < GIVEN_UP:
+                try:
+                    values, own = await self._called(function, name, _part(columns, places))
+                    failed, logged = 0, [*logged, *own]
+                except Exception:
+                    failed += 1
+                    logger.debug("%s failed for the prompt %s", name, shown(prompts[places[0]]), exc_info=True)
+            found += values
+        return found, [each for each in logged if inf not in found or each[0] != "log_extra"]
+
+    async def _called(self, function: Any, name: str, columns: Mapping[str, Any]) -> tuple[Values, Logged]:
+        """Return the rewards [N] of one call, and what the function logged."""
+        logged = Logged()
+
+        def keep(log: str, *args: Any, **named: Any) -> None:
+            logged.append((log, args, named))
+
+        kept = {log: partial(keep, log) for log in ("log_extra", "log_metric") if log in columns}
+        values = function(**{**columns, **kept})
+        if inspect.isawaitable(values):
+            values = await values
+        wanted = len(columns["prompts"])
+        try:
+            values = list(values)
+        except TypeError:
+            values = None
+        if values is None or len(values) != wanted:
+            given = "no list" if values is None else f"{len(values)} rewards"
+            raise ValueError(f"{name} must return a list with a reward for each of {wanted} completions, got {given}")
+        self.returned.add(name)
+        found = Values()
+        for place, value in enumerate(values):
+            outcome = read_reward(value)
+            if outcome.reward is None and value is not None:
+                self._tell(name, f"returned {outcome.problem}", columns, place)
+            found.append(None if value is None else inf if outcome.reward is None else outcome.reward)
+        return found, logged
+
+    def _tell(
+        self, name: str, problem: str, columns: Mapping[str, Any], place: int, error: Exception | None = None
+    ) -> None:
+        """Log the first ``problem`` of each kind of a function, with the completion at ``place``."""
+        self.problems[name] = problem
+        kind = name, problem.replace(":", ",").partition(",")[0]
+        if kind in self._told:
+            return
+        self._told.add(kind)
+        logger.warning(
+            "The reward function %s %s, for completion %d of %d, of the prompt %s; rollouts without a reward have "
+            "failed, and are not trained on. Further ones are counted as allocation/failed.",
+            name,
+            problem,
+            place,
+            len(columns["prompts"]),
+            shown(columns["prompts"][place]),
+            exc_info=error,
+        )
+
+
+def _result(reading: Coroutine[Any, Any, Values]) -> Values:
+    """Return the result of a coroutine that waits for nothing, because its function is not asynchronous."""
+    try:
+        reading.send(None)
+    except StopIteration as finished:
+        values: Values = finished.value
+        return values
+    reading.close()
+    raise TypeError("a reward function that is not declared async must return its rewards, got something to await")
+
+
+def _part(columns: Mapping[str, Any], places: Sequence[int]) -> dict[str, Any]:
+    """Return the columns of the rows at ``places``."""
+    count = len(columns["prompts"])
+    return {
+        name: [value[i] for i in places] if isinstance(value, list) and len(value) == count else value
+        for name, value in columns.items()
+    }
