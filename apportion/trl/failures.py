@@ -107,8 +107,12 @@ class FailureCount:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run must know: how many failed, and which functions returned, and judge other tasks."""
-        names: dict[str, set[Any]] = {"returned": self.reader.returned, "beside": self._beside, "apart": self._apart}
-        return {"number": self.number} | {key: sorted(own) for key, own in names.items()}
+        return {
+            "number": self.number,
+            "returned": sorted(self.reader.returned),
+            "beside": sorted(self._beside),
+            "apart": sorted(self._apart),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue the count of a run."""

@@ -237,11 +237,9 @@ class GenerationBatch:
         finished, on the first rank only, but TRL gathers the scores of all. Functions that scored the rounds give 0.
         Columns that functions log are dropped, because TRL's table has its rows already.
         """
-        trainer, found = self.trainer, []
-        called = set[int]()
-        if self.ranks.is_main:
-            names = trainer.reward_func_names
-            called = set(range(len(names))) - set(self.allocation.functions_of_rounds(names))
+        trainer, names, found = self.trainer, self.trainer.reward_func_names, []
+        in_rounds = self.allocation.functions_of_rounds(names)
+        called = set(range(len(names))) - set(in_rounds) if self.ranks.is_main else ()
         with self.stopwatch.part("reward"):
             for place, group in zip(places, groups, strict=True):
                 rows = [self.rows[place]] * len(group)
@@ -259,9 +257,8 @@ class GenerationBatch:
         device = self.trainer.accelerator.device
         rank, table = self.ranks.rank, concatenate(self._tables, self.pad_token)
         share = batch.shares[rank]
-        moved = [at for other, each in enumerate(batch.shares) for at in each.places if at[0] != other]
-        mine = [(at, to_device(select(table, [at[1]]), "cpu")) for at in moved if at[0] == rank]
-        sent = dict(self.ranks.all_gather(mine))
+        moved = [at for other, each in enumerate(batch.shares) for at in each.places if other != at[0] == rank]
+        sent = dict(self.ranks.all_gather([(at, to_device(select(table, [at[1]]), "cpu")) for at in moved]))
         own = [at[1] for at in share.places if at not in sent]
         parts = [select(table, own)] if own else []
         parts += [to_device(sent[at], device) for at in share.places if at in sent]

@@ -37,7 +37,7 @@ class Meter(TrainerCallback):
     """
 
     def __init__(self, trainer: Any) -> None:
-        if hasattr(trainer, "allocation") or not hasattr(trainer, "_logs") or not hasattr(trainer, "num_generations"):
+        if hasattr(trainer, "allocation") or not hasattr(trainer, "_logs"):
             raise TypeError(
                 f"trainer must be TRL's GRPOTrainer or RLOOTrainer without an allocator, got {type(trainer).__name__}; "
                 "trainers with one log allocation/ and selection/"

@@ -190,10 +190,9 @@ class AllocatedTrainer(CheckpointedTrainer):
 
         A round of training has its own method in this place. Raises RewardsFailedError.
         """
-        columns, names = (inputs, prompts, completions, completion_ids_list), self.reward_func_names
-        failures = self._of_evaluation
+        columns, failures = (inputs, prompts, completions, completion_ids_list), self._of_evaluation
         with replaced(self, _failures=failures):
-            scores = score(self, super()._calculate_rewards, columns, range(len(names)))
+            scores = score(self, super()._calculate_rewards, columns, range(len(self.reward_funcs)))
         failed = failures.failed(scores)
         if failed.any():
             failures.add(failed.tolist(), scores, self._ranks.all_gather(list(map(text_of, prompts))))

@@ -104,10 +104,10 @@ class BatchPlanner:
         """Return the rows for the loss by group."""
         found, weighted = [], iter((finished.advantages * finished.weights).tolist())
         for group in finished.groups:
-            for i, rollout in enumerate(group.rollouts):
+            for rollout, kept, recompute in zip(group.rollouts, group.keep, group.recompute, strict=True):
                 own, advantage = rollout.completion, next(weighted)
-                if group.keep[i]:
-                    source = own.at if rollout.step is None else Reused(own.row, bool(group.recompute[i]))
+                if kept:
+                    source = own.at if rollout.step is None else Reused(own.row, bool(recompute))
                     found.append(LossRow(advantage, source))
         return found
 

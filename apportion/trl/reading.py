@@ -6,7 +6,7 @@ where the function failed: it raised, or what it returned is no number.
 
 import inspect
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
@@ -97,12 +97,8 @@ class RewardReader:
         if inspect.isawaitable(values):
             values = await values
         wanted = len(columns["prompts"])
-        try:
-            values = list(values)
-        except TypeError:
-            values = None
-        if values is None or len(values) != wanted:
-            given = "no list" if values is None else f"{len(values)} rewards"
+        if not isinstance(values, Iterable) or len(values := list(values)) != wanted:
+            given = f"{len(values)} rewards" if isinstance(values, list) else "no list"
             raise ValueError(f"{name} must return a list with a reward for each of {wanted} completions, got {given}")
         self.returned.add(name)
         found = Values()

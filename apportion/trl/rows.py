@@ -57,9 +57,7 @@ def concatenate(tables: Sequence[Table], pad_token: int) -> Table:
 
 
 def select(table: Table, indices: Sequence[int]) -> Table:
-    """Return the rows at ``indices`` in that order, or ``table`` itself if these are all of its rows."""
-    if list(indices) == list(range(size(table))):
-        return table
+    """Return the rows at ``indices`` in that order."""
     return {key: value[torch.tensor(indices, dtype=torch.long, device=value.device)] for key, value in table.items()}
 
 
@@ -77,7 +75,7 @@ def split_table(table: Table) -> list[Table]:
     for i in range(size(table)):
         first = int((prompts[i] == 0).sum())
         last = int((completions[i] < completions[i, -1]).sum()) + 1
-        row = dict(select(table, [i]))
+        row = select(table, [i])
         for key, value in row.items():
             if key in LEFT:
                 row[key] = value[:, first:].clone()
