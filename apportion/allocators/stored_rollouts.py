@@ -14,11 +14,11 @@ def for_reuse(rollout: Rollout, step: int) -> Rollout:
     """Return ``rollout`` as it is kept, sampled in ``step``.
 
     If its completion has a method ``for_reuse``, what that returns is kept: a copy with what a later step needs, and
-    nothing else.
+    nothing else. Whether it was truncated is not kept.
     """
     completion = rollout.completion
     kept = completion.for_reuse() if hasattr(completion, "for_reuse") else completion
-    return replace(rollout, step=step, completion=kept)
+    return replace(rollout, step=step, completion=kept, truncated=None)
 
 
 def plain_rollout(rollout: Rollout, names: Iterable[str] = NAMES) -> dict[str, Any]:
