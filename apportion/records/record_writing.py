@@ -149,9 +149,11 @@ def _columns(part: RunRecord, ids: Array, texts: Array, binary: bool) -> dict[st
         "kept": array(np.r_[part.kept, False][rollout]),
         "written": with_nulls(part.written[at]),
     }
-    verdicts = next((each for each in part.components.values() if np.isin(each[~np.isnan(each)], (0, 1)).all()), None)
-    verdicts = reward if binary and verdicts is None else None if verdicts is None else np.r_[verdicts, np.nan][rollout]
-    return columns | ({} if verdicts is None else {"correct": array(verdicts == 1, mask=np.isnan(verdicts))})
+    may_be = [*part.components.values(), *[part.reward] * binary]
+    for verdicts in [each for each in may_be if np.isin(each[~np.isnan(each)], (0, 1)).all()][:1]:
+        own = np.r_[verdicts, np.nan][rollout]
+        columns["correct"] = array(own == 1, mask=np.isnan(own))
+    return columns
 
 
 def with_nulls(values: Floats) -> Array:

@@ -23,6 +23,7 @@ import numpy as np
 from apportion.checks import LARGEST_INTEGER
 from apportion.records.importing.files import document_of, natural, rows_of
 from apportion.records.importing.names import KEYS, USUAL
+from apportion.records.importing.prime_rl import inside
 from apportion.records.rollout_log import RecordError
 from apportion.rows import Rows, reading
 from apportion.types import Counts, Floats
@@ -253,8 +254,7 @@ def _rows_of(path: Path) -> tuple[str, Iterable[tuple[float, Mapping[str, Any]]]
         runs = list(dict.fromkeys(name.rpartition(" - ")[0] for name in names if " - " in name))
         said = f"{CHART} of {runs[0]}, the first of {len(runs)} runs" if len(runs) > 1 else CHART
         return said if runs else "exported history", _with_steps(_exported(path, runs[:1]))
-    document = document_of(path) if name.endswith(".json") else None
-    history = document.get("log_history") if isinstance(document, dict) else None
+    history = inside(document_of(path), "log_history") if name.endswith(".json") else None
     if not isinstance(history, list) or not all(isinstance(row, dict) for row in history):
         return "", ()
     return "TRL's trainer state", [(row["step"], row) for row in history if type(row.get("step")) is int]

@@ -193,17 +193,17 @@ def _check_named(source: Source, rewards: Mapping[str, float], renamed: Mapping[
 
 def _check_whole(source: Source, layout: Layout) -> None:
     """Raise RecordError if the layout lacks a column, with all that are missing and the nearest names."""
-    wanted = {"prompt or id": {"prompt", "id"}}
+    wanted = ["prompt or id"]
     if layout.columns.get("group", "group") != "group":  # a group's own number stands for its prompt
-        wanted = {}
+        wanted = []
     if layout.format == "counts":
-        wanted |= {"correct or share": {"correct", "share"}, "trials": {"trials"}}
+        wanted += ["correct or share", "trials"]
     elif not (layout.rewards or layout.others):
-        wanted |= {"reward or correct": VERDICTS}
-    missing = {name: roles for name, roles in wanted.items() if not roles & layout.columns.keys()}
+        wanted.append("reward or correct")
+    missing = [each for each in wanted if layout.columns.keys().isdisjoint(each.split(" or "))]
     if not missing:
         return
-    roles = sorted({role for each in missing.values() for role in each})
+    roles = sorted(role for each in missing for role in each.split(" or "))
     usual = dict.fromkeys(USUAL["share"][1:], "reward") if "reward" in roles else {}
     usual |= {name: role for role in roles for name in USUAL[role]}
     near = next(
