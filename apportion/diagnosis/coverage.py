@@ -74,5 +74,5 @@ def coverage_of(record: RunRecord) -> RunCoverage:
 
 
 def _quantiles(values: np.ndarray, *shares: float) -> tuple[float, float, float]:
-    found = np.quantile(values, shares) if len(values) else np.full(3, np.nan)
-    return float(found[0]), float(found[1]), float(found[2])
+    low, middle, high = np.quantile(values, shares).tolist() if len(values) else [np.nan] * 3
+    return low, middle, high

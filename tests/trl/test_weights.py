@@ -91,12 +91,14 @@ def test_our_estimators_replace_trl_s_formula(run, tmp_path, trainer, name):
     """The baseline of a batch is that of before it; rounds, tokens and norms are those of the log."""
     given = {"baseline": SPO()} if "baseline" in needs(name) else {}
     given |= {"estimator": name, "rollout_log": tmp_path / "log", "questions": QUESTIONS.select(range(4, 8))}
-    _, watch, _ = run(trainer, config={"max_steps": 2, "max_grad_norm": 0.0}, allocator=hora(), **given)
+    built, watch, _ = run(trainer, config={"max_steps": 2, "max_grad_norm": 0.0}, allocator=hora(), **given)
+    ends = {built.processing_class.eos_token_id, built.processing_class.pad_token_id}
     log, baseline = read_log(tmp_path / "log").to_pylist(), SPO()
     for number, step in enumerate(watch.steps):
         rows, calls = [row for row in log if row["step"] == number], list(chain(*step.by_prompt.values()))
         seen = [(row["prompt"], row["completion"], row["reward"], row["tokens"]) for row in rows]
         assert seen == [(call.prompt, call.text, call.score, len(call.ids)) for call in calls]
+        assert [row["truncated"] for row in rows] == [call.ids[-1] not in ends for call in calls]
         prompts = list(map(Prompt, step.by_prompt))
         expected = dict(zip(step.by_prompt, baseline.predict(prompts), strict=True))
         baseline.update(finished(prompts, [[Rollout(call.score > 0) for call in o] for o in step.by_prompt.values()]))

@@ -138,6 +138,7 @@ def test_a_run_may_do_without_a_log_or_with_hashes(tmp_path, small_base_folder, 
     assert curve(tmp_path) == curve(whole("vip")[0])
     table = read_log(tmp_path / "rollouts")
     assert table["step"][0].as_py() == 4 and table["prompt"].null_count == len(table)
+    assert not any(row["truncated"] is None for row in table.to_pylist() if row["index"] is not None)
 
 
 def test_a_finished_run_is_not_repeated_and_one_without_a_checkpoint_starts_again(tmp_path, small_base_folder, whole):
