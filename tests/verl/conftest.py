@@ -23,7 +23,7 @@ if importlib.util.find_spec("verl") is None:
     collect_ignore_glob = ["*.py"]
 
 
-SHARING = ("test_allocators", "test_command", "test_equality", "test_harness", "test_modes")
+SHARING = ("test_allocators", "test_command", "test_equality", "test_modes")
 """Files that read each other's runs."""
 
 

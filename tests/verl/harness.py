@@ -227,3 +227,21 @@ def _wait(process, seconds, until):
         assert time.monotonic() < end, f"a run must end within {seconds} s"
         time.sleep(0.1)
     return process.returncode
+
+
+def working_in(folder):
+    """Return the processes whose working directory is ``folder``, as it is for all processes of a run."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            found += [process.name] if (process / "cwd").readlink() == folder else []
+        except OSError:  # it has ended, or is not ours
+            continue
+    return found
+
+
+def assert_no_process_is_left(folder):
+    deadline = time.monotonic() + 120  # on a busy machine Ray takes long to see that its driver is gone
+    while left := working_in(folder):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.2)

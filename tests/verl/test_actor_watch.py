@@ -52,37 +52,13 @@ def test_a_death_is_told_and_work_is_not(ray, watch, caplog):
     assert len(told) == 1 and f"{name} must live" in told[0]
 
 
-def test_a_reward_worker_that_stops_or_dies_is_restarted_and_named(ray, watch, caplog):
-    """A stopped one is killed on its host, because Ray cannot end it. Its last restart used up, the run ends.
-
-    It is killed after 10 seconds of silence, and has 20 to start again, which took 6 on a busy machine.
-    """
-    told, worker = [], ray.remote(num_cpus=0.1, max_restarts=1, max_task_retries=1)(AsyncPart).remote()
-    pid = ray.get(worker.pid.remote())
-    (_, actor) = watch.engine_actors(SimpleNamespace(_load_balancer=None), [worker])
-
-    async def until(true):
-        async with asyncio.timeout(60):
-            while not true():
-                await asyncio.sleep(0.05)
-
-    async def scenario():
-        task = asyncio.create_task(watch.ActorWatch(told.append, 30.0).watch(actor))
-        await asyncio.sleep(3)  # it has answered once by then, also on a busy machine
-        os.kill(pid, signal.SIGSTOP)
-        await until(lambda: "reward_loop_worker_0 died; Ray has restarted it on" in caplog.text)
-        assert "is killed, so that Ray restarts it" in caplog.text and not told
-        os.kill(await worker.pid.remote(), signal.SIGKILL)
-        await asyncio.wait_for(task, 60)
-
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(scenario())
-    assert len(told) == 1 and "reward_loop_worker_0 must live, because rollouts are scored there" in told[0]
-
-
-def test_servers_and_the_load_balancer_are_found(ray, watch):
+def test_servers_the_load_balancer_and_reward_workers_are_found(ray, watch):
+    """``test_fault_table`` has what comes of one that stops or dies."""
     server = ray.remote(num_cpus=0.1)(AsyncPart).options(name="vllm_server_7_0").remote()
-    found = {actor.name: actor for actor in watch.engine_actors(SimpleNamespace(_load_balancer="its handle"), None)}
-    assert found.keys() == {"vllm_server_7_0", "the load balancer"} and found["the load balancer"].handle
-    assert not found["vllm_server_7_0"].restarts
+    actors = watch.engine_actors(SimpleNamespace(_load_balancer="its handle"), ["another handle"])
+    assert {actor.name: (actor.handle, actor.part, actor.restarts) for actor in actors} == {
+        "vllm_server_7_0": (server, "sampled there", False),
+        "the load balancer": ("its handle", "given their servers there", False),
+        "reward_loop_worker_0": ("another handle", "scored there", True),
+    }
     ray.kill(server)

@@ -22,14 +22,13 @@ from apportion.engines.saved_state import SavedStateError, load_state, save_stat
 from apportion.predictors import DiscountedCounts
 from apportion.predictors.saved import OtherSettingsError
 from apportion.selection import ShuffledEpochs
-from apportion.verl.checkpoints import FILE, KIND, RECORDS, SavedAllocation, load_into, resumed_file
+from apportion.verl.checkpoints import FILE, KIND, RECORDS, load_into, resumed_file
 from apportion.verl.checks import SAVED
 from apportion.verl.coordinator.messages import WrittenRollout
 from apportion.verl.coordinator.selection import PromptSelection
 from tests.hostile import FILES, MARKER
 from tests.verl.coordinator.test_selection import BATCH, PROMPTS, ROWS
 from tests.verl.coordinator.worker_pool import (
-    ALLOCATORS,
     Settings,
     Watched,
     WorkerPool,
@@ -199,16 +198,6 @@ def test_every_step_is_written_once_if_nothing_can_change_meanwhile_and_else_twi
         assert len(calls) == 2 * times
 
 
-def test_the_callback_alone_saves_the_state_beside_the_weights(tmp_path):
-    """As under a trainer that does not use the wrapped method."""
-    coordinator, callback = made(counting()), SavedAllocation(configured(tmp_path))
-    train_step(coordinator, 1)
-    trainer = SimpleNamespace(agent_loop_manager=Manager(coordinator), trainer_mode="sync")
-    callback.on_save(trainer=trainer, global_step=4, checkpoint_dir=str(tmp_path / "global_step_4"))
-    np.testing.assert_equal(learned(loaded(tmp_path / "global_step_4" / FILE)), learned(coordinator))
-    assert [path.name for path in (tmp_path / "global_step_4").iterdir()] == [FILE]
-
-
 @pytest.fixture(scope="module")
 def once(tmp_path_factory):
     """Return the folder of a run with checkpoints of steps 1 to 3, and what had been learned at each."""
@@ -235,10 +224,7 @@ def garble(path):
 FAULTS = {
     "missing": lambda path: path.unlink(),
     "garbled": garble,
-    "a folder": lambda path: (path.unlink(), path.mkdir()),
     "a pickle with code": lambda path: path.write_bytes(FILES["a pickle with code"](path.with_name(MARKER))),
-    "of a TRL run": lambda path: save_state(path, "TRL run", {}),
-    "of other values": lambda path: save_state(path, KIND, [1]),
     "of a forged coordinator": lambda path: save_state(path, KIND, {"settings": {}, "coordinator": {"secret": 1}}),
     "of a belief that is broken in its second part": lambda path: break_baseline(path),
 }
@@ -312,7 +298,6 @@ OTHERS = {
     r"allocator\.high must be 8, as in the run that wrote the checkpoint, got 6": Settings(
         VIP(rollouts_per_prompt=4, high=6, predictor=DiscountedCounts()), baseline=SPO()
     ),
-    "must be .* got 0.5": Settings(VIP(rollouts_per_prompt=4, high=8, predictor=DiscountedCounts(0.5)), baseline=SPO()),
 }
 
 
@@ -381,21 +366,3 @@ def test_batches_within_a_round_are_learned_from_after_a_resume(tmp_path):
     save_state(path, KIND, {"settings": {}, "coordinator": state})
     learned_from = loaded(path, Settings(Watched(Uniform()))).allocation.allocator.learned
     assert learned_from == [batch] and learned_from[0].rollouts[0][0].completion.outputs == completion.outputs
-
-
-def test_the_responses_of_ar3po_come_back_and_without_their_file_those_of_the_checkpoint_before(tmp_path):
-    def settings():
-        return Settings(ALLOCATORS["ar3po reusing"]())
-
-    coordinator = made(settings())
-    trainer = trainer_of(tmp_path, coordinator)
-    train_and_save(trainer, 1, 2, 3)
-    other = loaded(tmp_path / "global_step_3" / FILE, settings())
-    entries = [each.allocation.allocator.state_dict()["store"]["entries"] for each in (other, coordinator)]
-    assert entries[0] == entries[1] and entries[0]
-    assert [rollout["completion"].outputs for _, rollout in entries[0]] == [
-        rollout["completion"].outputs for _, rollout in entries[1]
-    ]
-    (tmp_path / "global_step_3" / FILE).unlink()
-    load_into(other, tmp_path / "global_step_3" / FILE)
-    assert other.allocation.allocator._store.step == 2

@@ -213,13 +213,6 @@ def test_help_lists_the_group_of_every_program_with_verls_configuration(warm, tm
         assert f"\nallocation/selection: {', '.join(sorted(SELECTORS))}\n" in said
 
 
-def test_the_command_prints_the_settings_of_a_rule(warm, tmp_path):
-    words = [warm, "-m", "apportion.verl", "allocation=hora", "--cfg", "job", "--package", "allocation"]
-    said = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    config, _ = alone("hora")
-    assert OmegaConf.create(said[said.index("# @package") :]) == config.allocation
-
-
 @pytest.mark.parametrize("paper", ["vip", "hora", "ar3po", "optpo"])
 def test_the_command_of_a_papers_page_has_its_preset(paper):
     text = (ROOT / "docs" / "papers" / f"{paper}.md").read_text(encoding="utf-8")

@@ -6,12 +6,14 @@ from types import SimpleNamespace
 import pandas
 import pytest
 import torch
+import yaml
 from hydra import compose, initialize_config_module
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from apportion.verl import AllocatedAgentLoopManager
 from apportion.verl.dataset import TrainingPrompts, prompt_of
+from tests.cases import refuse_lines
 from tests.verl.cpu.assets import make_questions
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # verl's loader, of torchdata
@@ -108,18 +110,6 @@ def test_a_row_that_is_drawn_is_what_verl_would_dispatch(configured):
             assert torch.equal(value, row[key]) if isinstance(value, torch.Tensor) else value == row[key], key
 
 
-def test_prompts_of_a_dispatch_are_those_of_the_data(configured):
-    config = configured(unlike())
-    for id_key in (None, "number"):
-        requested = [prompt for batch in batches(config, 2) for prompt in prompts_of(batch, id_key)]
-        ours = TrainingPrompts(config, id_key).all()
-        assert [(p.id, p.text) for p in requested] == [(p.id, p.text) for p in ours]
-        assert [p.text for p in ours] == [row["prompt"][0]["content"] for row in unlike()]
-        assert all(prompt.data.group == prompt.data.uid for prompt in requested)
-        assert len({prompt.data.uid for prompt in requested}) == 8
-    assert [p.id for p in ours] == [str(10 + i) for i in range(8)]
-
-
 def row(content, **more):
     return {"raw_prompt": [{"role": "user", "content": content}], **more}
 
@@ -138,31 +128,37 @@ def test_an_id_is_of_the_text_and_the_data_source_and_without_a_text_of_what_els
     assert first == third and first.id != second.id and "seed" in first.text
 
 
+WRONG_ROWS = r"""
+    {}; id_key: number => ^allocation\.id_key must .* which has none, got 'number'
+    null; id_key: number => ^allocation\.id_key must .* which has none, got 'number'
+    {index: 3, split: 0}; id_key: number => ^allocation\.id_key must .* which has index, split, got 'number'
+    {number: null}; id_key: number => ^allocation\.id_key must .* a value in every row, got None for 'number' of '6 x
+    {number: .nan}; id_key: number => a value in every row, got nan
+    {rate: 7}; rate_key: pass => ^allocation\.rate_key must be a key of .* which has rate, got 'pass'
+    {rate: 7}; rate_key: rate => ^allocation\.rate_key must .* must be a number between 0 and 1, got 7
+"""
+
+
 def test_a_key_that_is_not_there_an_id_without_a_value_and_a_rate_that_is_none_are_errors():
-    for extra, keys, message in (
-        ({}, ["number"], r"^allocation\.id_key must .* which has none, got 'number'"),
-        (None, ["number"], r"^allocation\.id_key must .* which has none, got 'number'"),
-        ({"index": 3, "split": 0}, ["number"], r"^allocation\.id_key must .* which has index, split, got 'number'"),
-        (
-            {"number": None},
-            ["number"],
-            r"^allocation\.id_key must .* a value in every row, got None for 'number' of '6 x",
-        ),
-        ({"number": float("nan")}, ["number"], "a value in every row, got nan"),
-        ({"rate": 7}, [None, None, "pass"], r"^allocation\.rate_key must be a key of .* which has rate, got 'pass'"),
-        ({"rate": 7}, [None, None, "rate"], r"^allocation\.rate_key must .* must be a number between 0 and 1, got 7"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            prompt_of(row("6 x 7?", extra_info=extra), *keys)
+    def read(text):
+        extra, keys = map(yaml.safe_load, text.split("; "))
+        return prompt_of(row("6 x 7?", extra_info=extra), **keys)
+
+    refuse_lines(read, WRONG_ROWS)
 
 
 def test_rows_are_numbered_as_in_the_trainers_data_set(configured):
     """A selector chooses rows by number, of which some may hold the same prompt."""
     config = configured([*unlike(), *unlike()[:4]])
-    rows, requested = TrainingPrompts(config, None), [row for batch in batches(config, 3) for row in prompts_of(batch)]
-    assert [prompt.id for prompt in rows.in_order()] == [prompt.id for prompt in requested]
-    assert [rows.at(row).id for row in range(12)] == [prompt.id for prompt in requested]
-    assert (rows.distinct(3), rows.distinct(9), len(rows.all())) == (3, 8, 8)
+    for id_key in (None, "number"):
+        rows = TrainingPrompts(config, id_key)
+        requested = [prompt for batch in batches(config, 3) for prompt in prompts_of(batch, id_key)]
+        assert [(p.id, p.text) for p in rows.in_order()] == [(p.id, p.text) for p in requested]
+        assert [rows.at(row).id for row in range(12)] == [prompt.id for prompt in requested]
+        assert all(prompt.data.group == prompt.data.uid for prompt in requested)
+        assert len({prompt.data.uid for prompt in requested}) == 12
+        assert (rows.distinct(3), rows.distinct(9), len(rows.all())) == (3, 8, 8)
+    assert [prompt.id for prompt in rows.all()] == [str(10 + i) for i in range(8)]
     assert rows.at(3).data["note"] is None and rows.at(3).data["raw_prompt"] == unlike()[3]["prompt"]
 
 

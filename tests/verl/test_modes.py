@@ -6,7 +6,7 @@ import pytest
 
 from tests.verl import harness
 from tests.verl.cpu.assets import make_tokenizer
-from tests.verl.runs import CRITIC, allocated, groups_of, rloo, trained, whole_groups
+from tests.verl.runs import CRITIC, allocated, groups_of, trained, whole_groups
 
 VIP = "{name: vip, rollouts_per_prompt: 4, high: 8, predictor: counts}"
 HORA = ("allocation=hora", "allocation.allocator.pre_rollouts=2", "allocation.allocator.high=8")
@@ -51,28 +51,3 @@ def test_prompts_that_verls_filter_refills_are_chosen_and_get_their_own_budget(t
     requested = sum(metrics["allocation/prompts"] for metrics in done.metrics)
     never = done.metrics[-1]["selection/never_chosen"]
     assert never == pytest.approx(max(0, 1 - math.ceil(requested / 4) * 4 / 16))
-
-
-@pytest.mark.soak  # test_estimators has it without verl's trainer
-def test_a_penalty_in_the_reward_counts_in_the_group(train):
-    """verl subtracts the divergence from the reference from the rewards before it computes advantages."""
-    penalty = ("algorithm.use_kl_in_reward=True", "algorithm.kl_ctrl.kl_coef=0.5")
-    done = train(allocated(VIP, *penalty, "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=8"))
-    assert done.metrics[1]["actor/reward_kl_penalty"] != 0
-    later = groups_of(done.rows(2)).values()  # in the first step policy and reference are one
-    plain = [rloo(own[0]["apportion"]["rewards"])[position(row)] - row["advantages"][0] for own in later for row in own]
-    assert max(map(abs, plain)) > 1e-4
-    for own in later:
-        assert sum(row["advantages"][0] for row in own) == pytest.approx(0, abs=1e-5)
-
-
-@pytest.mark.soak  # test_streamed has an asynchronous trainer
-def test_refills_of_an_asynchronous_trainer_are_their_own_rounds_of_chosen_prompts(train):
-    selection = "allocation.selection={name: mixed, predictor: counts}"
-    mode = "trainer.v1.trainer_mode=colocate_async"
-    done = train((*HORA, selection, *STOCK_BUFFER, mode), main="apportion.verl")
-    assert [metrics["step"] for metrics in done.metrics] == [1, 2]
-    logged = [metrics for metrics in done.metrics if "allocation/rollouts" in metrics]
-    assert logged and all(each["allocation/rollouts"] == 4 * each["allocation/prompts"] for each in logged)
-    coverage = [metrics["selection/never_chosen"] for metrics in logged]
-    assert coverage == sorted(coverage, reverse=True) and coverage[0] <= 0.75

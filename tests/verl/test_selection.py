@@ -1,15 +1,9 @@
-"""Selection in verl's own trainer: it trains on the rows that a selector chooses, also after the trainer's death."""
+"""Selection in verl's own trainer, also after the trainer's death."""
 
-import numpy as np
 import pytest
 
-from apportion import Batch, Belief, Plan, Rollout
-from apportion.predictors import DiscountedCounts
-from apportion.selection import SPOWeights
-from apportion.verl.dataset import prompt_of
-from tests.verl.cpu.assets import make_questions
-from tests.verl.runs import FAULTY, groups_of, rloo
-from tests.verl.test_harness import assert_no_process_is_left
+from tests.verl.harness import assert_no_process_is_left
+from tests.verl.runs import FAULTY, trained
 
 SELECTED = (
     "allocation=hora",
@@ -22,49 +16,16 @@ SELECTED = (
 )
 
 
-@pytest.fixture(scope="module")
-def whole(train, tmp_path_factory):
-    """Four steps that were not interrupted, with a checkpoint after each."""
-    return train(SELECTED, main="apportion.verl", folder=tmp_path_factory.mktemp("whole"))
+def test_a_run_whose_trainer_dies_ends_and_resumes_as_if_nothing_had_been(train, tmp_path, tmp_path_factory):
+    """Nothing is learned twice, and nothing is forgotten, by the rule and by the selector.
 
-
-def outcomes(groups, prompts):
-    """Return the batch of the groups of a step, as an allocator leaves it."""
-    owners = [prompts[own[0]["index"]] for own in groups.values()]
-    rewards = [own[0]["apportion"]["rewards"] for own in groups.values()]
-    plan = Plan(np.array([len(each) for each in rewards]))
-    rollouts = [[Rollout(reward == 1.0, reward=reward) for reward in each] for each in rewards]
-    return Batch.start(owners, Belief.uniform(len(owners))).add(plan, rollouts)
-
-
-def test_the_trainer_gets_the_rows_that_a_selector_chooses_and_their_weights(whole):
-    columns = ("data_source", "extra_info")
-    prompts = [
-        prompt_of({"raw_prompt": row["prompt"], **{key: row[key] for key in columns}}) for row in make_questions()
-    ]
-    selector = SPOWeights(predictor=DiscountedCounts(), importance_weights=True)
-    selector.prepare(prompts)
-    weighted = set()
-    for step, metrics in enumerate(whole.metrics, start=1):
-        chosen, groups = selector.choose(4), groups_of(whole.rows(step))
-        assert sorted(own[0]["index"] for own in groups.values()) == sorted(chosen)
-        for own in groups.values():
-            (weight,) = selector.weights([prompts[own[0]["index"]]])
-            for row in own:
-                columns = row["apportion"]
-                assert columns["weight"] == pytest.approx(weight)
-                expected = weight * rloo(columns["rewards"])[columns["position"]] * 4 / len(own)
-                assert row["advantages"] == pytest.approx([expected] * len(row["responses"]), abs=1e-5)
-            weighted.add(round(float(weight), 6))
-        selector.observe(outcomes(groups, prompts))
-        assert metrics["allocation/rollouts"] == 16
-        for name, value in selector.metrics().items():
-            assert metrics[f"selection/{name}"] == pytest.approx(value)
-    assert len(weighted) > 1
-
-
-def test_a_run_whose_trainer_dies_ends_and_resumes_as_if_nothing_had_been(whole, train, tmp_path):
-    """Nothing is learned twice, and nothing is forgotten, by the rule and by the selector."""
+    ``coordinator/test_selection`` has what is chosen, ``test_dataset`` the rows, ``test_estimators`` their weights.
+    """
+    whole = train(SELECTED, main="apportion.verl", folder=tmp_path_factory.mktemp("whole"))
+    rows = [row for step in range(1, 5) for row in trained(whole.rows(step))]
+    assert len({row["apportion"]["weight"] for row in rows}) > 1
+    chosen = len({row["index"] for row in rows})
+    assert whole.metrics[-1]["selection/never_chosen"] == pytest.approx(1 - chosen / 16)
     (tmp_path / "records" / "faults").mkdir(parents=True)
     for index in range(16):  # killed in the middle of the third step, whatever its prompts are
         (tmp_path / "records" / "faults" / f"kills_trainer_{index}@3").touch()

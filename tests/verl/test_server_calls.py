@@ -16,8 +16,8 @@ from apportion.verl import server_calls
 from apportion.verl.server_calls import ServerCalls
 
 
-@pytest.fixture
-def server(ray):
+@pytest.fixture(scope="module")
+def shared_server(ray):
     """Provide a server that generates until it is told to stop."""
 
     class Server:
@@ -50,9 +50,22 @@ def server(ray):
         async def found(self):
             return sorted(self.live), sorted(self.log)
 
-    server = ray.remote(num_cpus=0, max_concurrency=100)(Server).remote()
-    yield server
-    ray.kill(server)
+        async def begin_anew(self):
+            self.stubborn = False
+            for _, ended in self.live.values():
+                ended.set()
+            while self.live:
+                await asyncio.sleep(0.02)
+            self.log.clear()
+
+    return ray.remote(num_cpus=0, max_concurrency=100)(Server).remote()
+
+
+@pytest.fixture
+def server(ray, shared_server):
+    """Provide that server, which serves nothing yet."""
+    ray.get(shared_server.begin_anew.remote())
+    return shared_server
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from apportion.allocators import DAPO, HORA, TTRL, VIP, Neyman, Uniform
+from apportion.allocators import HORA, TTRL, VIP, Neyman, Uniform
 from apportion.config import ConfigError
 from apportion.predictors import DiscountedCounts
 from apportion.verl.settings import VerlAllocation, allocation_of, by_row, norm_reduction
@@ -43,12 +43,9 @@ def test_null_is_as_if_a_key_were_left_out_and_infinity_is_written_as_yaml_does(
 @pytest.mark.parametrize(
     ("table", "allocator"),
     [
-        ({"name": "uniform"}, Uniform(5)),
         ({"name": "uniform", "rollouts_per_prompt": 3}, Uniform(3)),
-        ({"name": "vip"}, VIP(estimator="rloo", rollouts_per_prompt=5)),
         ({"name": "vip", "rollouts_per_prompt": None}, VIP(estimator="rloo", rollouts_per_prompt=5)),
         ({"name": "vip", "budget": 512}, VIP(estimator="rloo", budget=512)),
-        ({"name": "dapo"}, DAPO(rollouts_per_prompt=5)),
         ({"name": "ttrl"}, TTRL()),
         (
             {"name": "vip", "high": "${actor_rollout_ref.rollout.n}"},

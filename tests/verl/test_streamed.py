@@ -2,21 +2,28 @@
 
 from collections import Counter
 
-import pytest
-
 from apportion.verl.streaming import BUFFER
-from tests.verl.runs import FAULTY, allocated, checkpointed, rloo, trained, whole_groups
-from tests.verl.test_harness import assert_no_process_is_left
-from tests.verl.test_separate import SAVING, SEPARATE, VIP
+from tests.verl.harness import assert_no_process_is_left
+from tests.verl.runs import FAULTY, SAVED, allocated, checkpointed, rloo, trained, whole_groups
 
 STREAM = (
-    *SEPARATE,
+    "trainer.v1.trainer_mode=separate_async",
+    "trainer.v1.separate_async.parameter_sync_step=2",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=2",
+    "actor_rollout_ref.rollout.nnodes=1",
+    "actor_rollout_ref.rollout.checkpoint_engine.backend=gloo",
+    "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=tests.verl.cpu.transfer",
     *(f"trainer.v1.sampler.custom_sampler.{name}={value}" for name, value in BUFFER.items()),
     "trainer.v1.sampler.max_off_policy_threshold=2",
     "trainer.total_training_steps=4",
 )
-"""Two updates of two prompts in each step. No group is older than one step."""
+"""Two updates of two prompts in each step, then new weights for the rollout workers. No group is older than one step.
+
+``test_fault_table`` and ``coordinator`` have asynchronous trainers without a stream.
+"""
 EACH = 2
+VIP = "{name: vip, rollouts_per_prompt: 4.5, high: 8, predictor: counts}"
+SAVING = ("trainer.save_freq=1", "trainer.resume_mode=auto", SAVED)
 
 
 def check_rows(run, steps):
@@ -61,15 +68,3 @@ def test_a_streamed_run_that_is_killed_trains_on_each_prompt_once(train, tmp_pat
     assert {0, 1} < {row["extra_fields"]["max_global_steps"] for group in groups for row in group}
     for step, metrics in zip((3, 4), logged[-2:], strict=True):
         assert metrics["allocation/rollouts"] == metrics["allocation/rows"] == len(trained(resumed.rows(step)))
-
-
-@pytest.mark.soak
-def test_a_colocated_trainer_takes_updates_of_a_stream_under_our_command(train):
-    done = train(
-        ("allocation=hora", "allocation.stream=True", "trainer.v1.trainer_mode=colocate_async",
-         "trainer.v1.sampler.custom_sampler.path=null", "trainer.v1.sampler.custom_sampler.name=null"),
-        main="apportion.verl",
-    )  # fmt: skip
-    assert [metrics["step"] for metrics in done.metrics] == [1, 2]
-    for metrics in done.metrics:
-        assert 0 < metrics["allocation/prompts"] <= 4 < metrics["allocation/rollouts"] == metrics["allocation/rows"]

@@ -23,14 +23,15 @@ from apportion.verl.coordinator.messages import (
 )
 from apportion.verl.coordinator.service import Coordinator
 from apportion.verl.coordinator.settings import TimeLimits, VerlAllocation
-from tests.rules import IN_TOKENS, MAKE, in_tokens
+from tests.rules import MAKE, in_tokens
 
 ALLOCATORS = {
-    **MAKE,
-    **{f"{name} in tokens": lambda name=name: in_tokens(MAKE[name]()) for name in IN_TOKENS},
+    **{name: MAKE[name] for name in ("vip", "hora", "dapo", "ar3po", "ttrl", "optpo")},
+    "hora in tokens": lambda: in_tokens(MAKE["hora"]()),
     "ar3po reusing": lambda: AR3PO(stages=2, rollouts_per_stage=3, reuse="recompute"),
 }
-"""Makers of all allocators with all budgets, and of one that trains on rollouts of earlier steps."""
+"""Makers of a rule of one round, of several, with fresh prompts, of independent prompts, of votes in one round and in
+waves, in tokens, and of one that trains on rollouts of earlier steps. ``tests/golden`` has every rule."""
 
 
 @dataclass(frozen=True)
@@ -273,13 +274,6 @@ def learned(coordinator):
 def trained_on(commits):
     """Return the keys of all rows that are trained on."""
     return [key for commit in commits for group in commit.groups for row in group.rows for key in row.keys(commit.uid)]
-
-
-def batch_of(watched, request):
-    """Return the batch of ``request`` that the allocator learned from."""
-    first = address_of(request.prompts[0]).group
-    (found,) = [batch for batch in watched.learned if address_of(batch.prompts[0]).group == first]
-    return found
 
 
 def uids_of(*requests):

@@ -1,12 +1,12 @@
-"""Replay buffers that wait little and sort, by verl's own plug ``trainer.v1.sampler.custom_sampler``."""
+"""A replay buffer that waits little and sorts, by verl's own plug ``trainer.v1.sampler.custom_sampler``."""
 
 import transfer_queue as tq
-from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 from tests.verl.cpu.recorder import plain
 
 
-class _Quick:
+class QuickReplayBuffer(ReplayBuffer):
     """verl's buffer, but it polls 20 times a second, and returns rows sorted by prompt and content.
 
     verl's order is that in which rollouts arrived; the order of floating-point sums would follow it.
@@ -23,11 +23,3 @@ class _Quick:
             content = [(plain(i), plain(ids)) for i, ids in zip(data["index"], data["responses"], strict=True)]
             batch.reorder(sorted(range(len(batch.keys)), key=lambda i: (content[i], batch.keys[i])))
         return batch
-
-
-class QuickReplayBuffer(_Quick, ReplayBuffer):
-    """For the synchronous trainer."""
-
-
-class QuickReplayBufferAsync(_Quick, ReplayBufferAsync):
-    """For the asynchronous ones."""

@@ -46,34 +46,20 @@ class Faults:
     async def kills_worker(self):
         os._exit(1)
 
-    async def stops_worker(self):
-        os.kill(os.getpid(), signal.SIGSTOP)
-
-    async def kills_worker_writing(self):
-        """Its rows are written, and nobody is told."""
-        _after("async_kv_batch_put", lambda call: True, signal.SIGKILL)
-
     async def stops_worker_writing(self):
-        _after("async_kv_batch_put", lambda call: True, signal.SIGSTOP)
+        """Its rows are written, and nobody is told."""
+        write = tq.async_kv_batch_put
 
-    async def kills_worker_committing(self):
-        """The columns of a group are written, and the trainer is not told."""
-        _after("async_kv_batch_put", lambda call: "apportion" in {*call["fields"].keys()}, signal.SIGKILL)
+        async def written(**settings):
+            found = await write(**settings)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            return found
 
-    async def kills_worker_committed(self):
-        """The trainer is told, and the coordinator is not."""
-        _after("async_kv_put", lambda call: call["tag"]["status"] == "finished", signal.SIGKILL)
-
-    async def stops_worker_committed(self):
-        _after("async_kv_put", lambda call: call["tag"]["status"] == "finished", signal.SIGSTOP)
+        tq.async_kv_batch_put = written
 
     async def ends_worker(self):
         """Ray does not restart it."""
         ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
-        await asyncio.sleep(10_000)
-
-    async def kills_queue(self):
-        ray.kill(ray.get_actor("TransferQueueController", namespace="transfer_queue"))
         await asyncio.sleep(10_000)
 
     async def kills_trainer(self):
@@ -91,16 +77,3 @@ class FaultyAgentLoop(SingleTurnAgentLoop):
             if not fault.startswith("_") and asked(fault, int(kwargs["index"]), int(kwargs["global_steps"])):
                 await getattr(Faults(sampling_params), fault)()
         return await super().run(sampling_params, **kwargs)
-
-
-def _after(name, meant, number):
-    """Send this process a signal after its next call of TransferQueue's function ``name`` that is ``meant``."""
-    call = getattr(tq, name)
-
-    async def called(**settings):
-        found = await call(**settings)
-        if meant(settings):
-            os.kill(os.getpid(), number)
-        return found
-
-    setattr(tq, name, called)

@@ -19,13 +19,13 @@ def compute_report(data_source, solution_str, ground_truth, extra_info=None, **r
     return {"score": score, "acc": score, "length": len(solution_str)}
 
 
-BAD = {"nan": float("nan"), "inf": float("inf"), "none": None, "text": "one", "list": [1.0, 0.0]}
+BAD = {"nan": float("nan"), "text": "one"}
 
 
 def compute_faulty(data_source, solution_str, ground_truth, extra_info=None, **rest):
     """The same reward, or for the faults of the folder an error (``reward_fails``).
 
-    ``reward_is_nan`` and so on return what is no finite number, and ``kills_rewarder`` kills the reward worker.
+    ``reward_is_nan`` and ``reward_is_text`` return no finite number, and ``kills_rewarder`` kills the reward worker.
     """
     for name, value in BAD.items():
         if asked(f"reward_is_{name}", int(extra_info["index"])):

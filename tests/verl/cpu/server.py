@@ -2,8 +2,7 @@
 
 It counts the requests that are cancelled, and writes down what is left when it is put to sleep, into
 ``sleeps_{rank}.jsonl`` of the records. A request with ``stalled`` among its sampling parameters never ends by itself.
-A file in the folder ``faults`` of the records, ``{stops,kills}_server_{sleeping,loading}``, sends the server a
-signal when it is put to sleep or gets weights, ``{stops,kills}_server_sending`` a training worker that sends them.
+With a file ``stops_server_sleeping`` in the folder ``faults`` of the records it stops when it is put to sleep.
 """
 
 import asyncio
@@ -27,17 +26,6 @@ GATHERS = 0.02
 """Seconds that requests wait for others to share a batch with."""
 
 
-def _asked(fault):
-    return Path(os.environ.get("VERL_TEST_RECORDS", "."), "faults", fault).exists()
-
-
-def _strike(moment):
-    """Send this process a signal if a test asks for it at this moment; once it has stopped or died, nothing more."""
-    for fault, number in (("stops", signal.SIGSTOP), ("kills", signal.SIGKILL)):
-        if _asked(f"{fault}_server_{moment}"):
-            os.kill(os.getpid(), number)
-
-
 class Server:
     """Tokens in, tokens out. A rollout is fixed by its prompt, the weights' step and how often it was asked for."""
 
@@ -51,8 +39,6 @@ class Server:
         self.live, self.stalled, self.cancelled = {}, set(), 0
 
     async def load(self, weights, global_steps=None):
-        if global_steps:
-            _strike("loading")
         self.policy.load_state_dict(weights)
         if global_steps is not None:
             self.global_steps = global_steps
@@ -110,9 +96,9 @@ class Server:
     async def sleep(self):
         """Wait, as vLLM's replica does, until nothing is generated any more."""
         folder = os.environ.get("VERL_TEST_RECORDS")
-        if self.global_steps is not None:
-            _strike("sleeping")
         if folder:
+            if self.global_steps is not None and Path(folder, "faults", "stops_server_sleeping").exists():
+                os.kill(os.getpid(), signal.SIGSTOP)
             with Path(folder, f"sleeps_{self.seed[1]}.jsonl").open("a", encoding="utf-8") as lines:
                 lines.write(json.dumps({"live": len(self.live), "cancelled": self.cancelled}) + "\n")
         while self.live:
@@ -163,8 +149,6 @@ class Adapter(BaseRollout):
         return None
 
     async def update_weights(self, weights, global_steps=None, **rest):
-        if global_steps:
-            _strike("sending")
         # every rank must go through them: each is gathered from all ranks
         full = {name: weight.detach().cpu().clone() async for name, weight in ensure_async_iterator(weights)}
         if self.rollout_rank == 0:
