@@ -85,13 +85,6 @@ def test_normalize_then_sum_scales_each_reward_function_before_the_sum(batch):
     assert_advantages(grpo(grouped(*batch), "group", "normalize_then_sum"), expected, rewards, 5e-3)
 
 
-@given(batches(), CLIPS)
-def test_zero_deviation_is_the_share_of_groups_with_equal_rewards(batch, clip):
-    rewards = [own if clip is None else own.clip(*clip) for own in rewards_of(*batch)]
-    flat = [len(set(own[~np.isnan(own)])) < 2 for own in rewards]
-    assert zero_deviation(grouped(*batch, clip)) == pytest.approx(np.mean(flat))
-
-
 def test_without_spread_in_a_batch_and_without_groups():
     for last, share in (([[0.0]], 0.0), ([[1.0]], 1.0)):
         assert zero_deviation(grouped([np.ones((2, 1)), np.array(last)], np.ones(1)), "batch") == share

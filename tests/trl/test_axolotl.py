@@ -81,35 +81,34 @@ def test_the_plugin_trains_with_the_allocator_of_the_file(monkeypatch, policy, t
 
 installed = pytest.mark.skipif(find_spec("axolotl") is None, reason="axolotl is not installed")
 
-FILE = {
-    "base_model": "model",
-    "rl": "grpo",
-    "trl": {
-        "beta": 0.0,
-        "max_completion_length": 4,
-        "num_generations": 8,
-        "temperature": 1.0,
-        "reward_funcs": ["rewards.judge"],
-    },
-    "datasets": [{"path": "data.jsonl", "ds_type": "json", "split": "train", "type": "rewards.rows"}],
-    "skip_prepare_dataset": True,
-    "sequence_len": 64,
-    "micro_batch_size": 8,
-    "gradient_accumulation_steps": 4,
-    "max_steps": 3,
-    "learning_rate": 0.001,
-    "lr_scheduler": "constant",
-    "optimizer": "adamw_torch",
-    "logging_steps": 1,
-    "save_steps": 2,
-    "seed": 0,
-    "bf16": False,
-    "tf32": False,
-    "gradient_checkpointing": False,
-    "use_cpu": True,
-    "dataloader_pin_memory": False,
-    "special_tokens": {"pad_token": "<pad>"},
-}
+FILE = """
+base_model: model
+rl: grpo
+trl:
+  beta: 0.0
+  max_completion_length: 4
+  num_generations: 8
+  temperature: 1.0
+  reward_funcs: [rewards.judge]
+datasets: [{path: data.jsonl, ds_type: json, split: train, type: rewards.rows}]
+skip_prepare_dataset: true
+sequence_len: 64
+micro_batch_size: 8
+gradient_accumulation_steps: 4
+max_steps: 3
+learning_rate: 0.001
+lr_scheduler: constant
+optimizer: adamw_torch
+logging_steps: 1
+save_steps: 2
+seed: 0
+bf16: false
+tf32: false
+gradient_checkpointing: false
+use_cpu: true
+dataloader_pin_memory: false
+special_tokens: {pad_token: <pad>}
+"""
 REWARDS = """
 from tests.trl.tiny import mark
 
@@ -132,7 +131,7 @@ def run_axolotl(folder, name, **changed):
         tiny.make_tokenizer().save_pretrained(folder / "model")
         (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in tiny.make_questions()))
         (folder / "rewards.py").write_text(REWARDS)
-    whole = FILE | {"output_dir": name, "dataset_prepared_path": f"{name}-data"} | changed
+    whole = yaml.safe_load(FILE) | {"output_dir": name, "dataset_prepared_path": f"{name}-data"} | changed
     if "apportion" in whole:
         whole["plugins"] = ["apportion.trl.axolotl.plugin.AllocationPlugin"]
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(whole))

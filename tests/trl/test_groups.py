@@ -1,7 +1,7 @@
-"""The rows that the loss sees in ``trainer.train()``, for every allocator.
+"""The rows that the loss sees in ``trainer.train()``, under a rule of each kind.
 
 Rollouts are identified by their prompt and tokens, as the reward function and the loss saw them. Groups, rewards and
-advantages are computed again from these alone, by the rules of the allocators' papers.
+advantages are computed again from these alone.
 """
 
 import math
@@ -10,12 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from apportion import AR3PO, DAPO
-from apportion.selection import ShuffledEpochs
+from apportion import AR3PO, DAPO, OptPO
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
-from tests.builders import LABEL_FREE, LABELLED
-from tests.rules import small
-from tests.soak import case
 from tests.trl.tiny import (
     LENGTH,
     TERMS,
@@ -26,49 +22,17 @@ from tests.trl.tiny import (
     direct_gradient,
     gradient_of,
     group_advantages,
+    hora,
     ids_of,
     make_questions,
     mark,
     policy_with,
+    whole_groups,
 )
 
 QUESTIONS = make_questions(16)
 EASE_OF = {row["prompt"]: row["k"] for row in QUESTIONS}
-KEEP, GROUP, RETAINED = 5, 6, 8
-
-VOTES = {"min_samples": RETAINED, "max_samples": 18}
-OWN = {
-    "ar3po": {"stages": 3, "rollouts_per_stage": 3, "reuse": "none"},
-    "dapo": {"rollouts_per_prompt": GROUP, "draw": 3, "max_draws": 3},
-    "reinforce_ada": {"rollouts_per_round": 3, "keep": KEEP},
-    "neyman": {"predictor": "score_moments"},
-    "voting": {"min_samples": 1, "max_samples": 9},
-    "ttrl": {"min_samples": RETAINED, "max_samples": 11},
-    "optpo": {**VOTES, "wave": "free"},
-    "shared_votes": {**VOTES, "samples_per_prompt": 9.5},
-}
-"""Settings that these tests need; other rules have their small ones, with 8 rollouts a prompt."""
-TWO = {"steps_per_generation": 8, "per_device_train_batch_size": 4}
-CASES = {
-    "grpo": (AllocatedGRPOTrainer, {}),
-    "rloo": (AllocatedRLOOTrainer, {}),
-    "grpo, two updates a batch": (AllocatedGRPOTrainer, TWO),
-}
-TELLING = {("dapo", "rloo"), ("optpo", "rloo"), ("ar3po", "grpo, two updates a batch")}
-"""What the suite runs beside every rule under "grpo". ``make soak`` runs every pair."""
-
-
-def each(rules):
-    return [
-        case(name, kind, suite=kind == "grpo" or (name, kind) in TELLING) for name in sorted(rules) for kind in CASES
-    ]
-
-
-def train(run, kind, batches, allocator, **given):
-    trainer, settings = CASES[kind]
-    steps = batches * (2 if "steps_per_generation" in settings else 1)
-    config = settings | {"max_steps": steps} | given.pop("config", {})
-    return run(trainer, config=config, allocator=allocator, **{"questions": QUESTIONS} | given)
+GROUP, RETAINED = 6, 8
 
 
 def rewarded(calls):
@@ -76,27 +40,6 @@ def rewarded(calls):
     rewards = [mark(call.text, EASE_OF[call.prompt]) for call in calls]
     assert rewards == [call.score for call in calls]
     return rewards
-
-
-def expected_of(name, trainer, groups):
-    """Return the rows of the loss by the rule of the paper."""
-    if name == "dapo":  # the first mixed groups, as many as the batch had prompts at first
-        assert all(len(calls) == GROUP for calls in groups)
-        groups = [calls for calls in groups if 0 < sum(rewarded(calls)) < len(calls)][:4]
-    rows = []
-    for calls in groups:
-        kept = balanced(calls) if name == "reinforce_ada" else range(len(calls))
-        advantages = group_advantages(trainer, rewarded(calls))
-        rows += [Row(ids_of(calls[i].prompt), calls[i].ids, advantages[i]) for i in kept]
-    return rows
-
-
-def balanced(calls):
-    """Reinforce-Ada: the baseline is over all rollouts; the loss has the first of both kinds, half of them correct."""
-    right = [i for i, call in enumerate(calls) if call.score]
-    wrong = [i for i, call in enumerate(calls) if not call.score]
-    number = max(min(len(right), KEEP // 2), min(len(right), KEEP - len(wrong)))
-    return [*right[:number], *wrong[: KEEP - number]]
 
 
 def assert_chunks(step, rows, built):
@@ -107,25 +50,36 @@ def assert_chunks(step, rows, built):
     assert step.padding == sum(sizes) - rows
 
 
-@pytest.mark.parametrize(("name", "kind"), each(LABELLED))
-def test_the_loss_sees_true_groups(run, name, kind):
-    """The second batch has the prompts of the first again, unless the rule draws further ones."""
-    allocator = small(name, 8, **OWN.get(name, {}))
-    questions = QUESTIONS if allocator.size(4).fresh else QUESTIONS.select((1, 3, 5, 7))
-    built, watch, _ = train(run, kind, 2, allocator, questions=questions)
+def test_two_updates_a_batch_see_true_groups(run):
+    """The second batch has the prompts of the first again. ``test_modes`` has one update, ``test_penalty`` RLOO."""
+    config = {"max_steps": 4, "steps_per_generation": 8, "per_device_train_batch_size": 4}
+    built, watch, _ = run(config=config, allocator=hora(), questions=QUESTIONS.select((1, 3, 5, 7)))
     assert len(watch.steps) == 2
-    ragged = False
+    for step in watch.steps:
+        rewarded(step.calls)
+        assert_rows(step.rows, whole_groups(built, step))
+        assert_chunks(step, 32, built)
+        assert len(step.rows) == 32 and not step.padding
+    assert any(len({len(calls) for calls in step.by_prompt.values()}) > 1 for step in watch.steps)
+
+
+def test_fresh_prompts_take_the_place_of_groups_that_teach_nothing(run):
+    """They come from a stream here, elsewhere from a data set."""
+    rule = DAPO(rollouts_per_prompt=GROUP, draw=3, max_draws=3)
+    built, watch, _ = run(config={"max_steps": 2}, allocator=rule, questions=QUESTIONS.to_iterable_dataset())
     for step in watch.steps:
         groups = list(step.by_prompt.values())
-        expected = expected_of(name, built, groups)
+        assert all(len(calls) == GROUP for calls in groups)
+        mixed = [calls for calls in groups if 0 < sum(rewarded(calls)) < GROUP][:4]
+        expected = []
+        for calls in mixed:  # the first ones, as many as the batch had prompts at first
+            advantages = group_advantages(built, rewarded(calls))
+            expected += [Row(ids_of(c.prompt), c.ids, a) for c, a in zip(calls, advantages, strict=True)]
         assert_rows(step.rows, expected)
         assert_chunks(step, len(expected), built)
         full = [int(chunk["completion_mask"].any(dim=1).sum()) for chunk in step.chunks]
         assert max(full) - min(full) <= 1  # masked rows are spread over all micro-batches
-        ragged |= len({len(calls) for calls in groups}) > 1 or len(groups) != 4
-        if allocator.size(4).exact:
-            assert len(expected) == 32 and not step.padding
-    assert ragged == (name not in ("uniform", "even"))
+    assert any(len(step.by_prompt) > 4 for step in watch.steps)
 
 
 def read(text):
@@ -133,11 +87,10 @@ def read(text):
     return None if not text or text[0] in "+ " else "number" if text[0].isdigit() else "letter"
 
 
-@pytest.mark.parametrize(("name", "kind"), each(LABEL_FREE))
-def test_label_free_rewards_are_agreement_with_the_most_frequent_answer(run, name, kind):
-    built, watch, history = train(run, kind, 2, small(name, 8, **OWN.get(name, {})), extract=read)
-    labelled = 0
-    for step, logged in zip(watch.steps, history[:: len(history) // 2], strict=True):
+def test_label_free_rewards_are_agreement_with_the_most_frequent_answer(run):
+    rule = OptPO(min_samples=RETAINED, max_samples=18, exceedances=2, wave="free")
+    built, watch, history = run(config={"max_steps": 2}, allocator=rule, questions=QUESTIONS, extract=read)
+    for step, logged in zip(watch.steps, history, strict=True):
         expected, column, groups = [], {}, []
         for prompt, calls in step.by_prompt.items():
             answers = [read(call.text) for call in calls]
@@ -145,13 +98,13 @@ def test_label_free_rewards_are_agreement_with_the_most_frequent_answer(run, nam
             column[prompt] = iter([math.nan] * len(calls))
             if numbers == letters:
                 continue
-            labelled += 1
             label = "number" if numbers > letters else "letter"
-            retained = calls if name == "voting" else calls[:RETAINED]
+            retained = calls[:RETAINED]
             groups.append([float(read(call.text) == label) for call in retained])
-            column[prompt] = iter(groups[-1] + [math.nan] * (len(calls) - len(retained)))
+            column[prompt] = iter(groups[-1] + [math.nan] * (len(calls) - RETAINED))
             advantages = group_advantages(built, groups[-1])
             expected += [Row(ids_of(prompt), c.ids, a) for c, a in zip(retained, advantages, strict=True)]
+        assert groups
         assert_rows(step.rows, expected)
         assert_chunks(step, len(expected), built)
         rewards = {"agreement": np.concatenate(groups), "judge": np.array([call.score for call in step.calls])}
@@ -162,22 +115,13 @@ def test_label_free_rewards_are_agreement_with_the_most_frequent_answer(run, nam
         assert {metric: logged[metric] for metric in wanted} == pytest.approx(wanted)
         column = [next(column[call.prompt]) for call in step.calls]
         assert step.table["agreement"] == pytest.approx(column, nan_ok=True)
-    assert labelled > 0
 
 
-@pytest.mark.parametrize(
-    ("reuse", "kind"),
-    [
-        case(reuse, kind, suite=kind == "grpo" or reuse + kind == "replayrloo")
-        for reuse in ("stop_gradient", "recompute", "replay")
-        for kind in CASES
-    ],
-)
-def test_a_response_of_an_earlier_step_replaces_the_last_wrong_one(run, reuse, kind):
+@pytest.mark.parametrize("reuse", ["stop_gradient", "replay"])
+def test_a_response_of_an_earlier_step_replaces_the_last_wrong_one(run, reuse):
     """At a high learning rate. ``test_reuse`` has the probabilities of such rows."""
-    allocator, given = AR3PO(stages=2, rollouts_per_stage=2, reuse=reuse), {"config": {"learning_rate": 3e-3}}
-    given["config"]["max_steps"] = 10 if "two" in kind else 5
-    built, watch, _ = train(run, kind, 5, allocator, questions=QUESTIONS.select([1, 2, 3, 10]), **given)
+    rule, questions = AR3PO(stages=2, rollouts_per_stage=2, reuse=reuse), QUESTIONS.select([1, 2, 3, 10])
+    built, watch, _ = run(config={"learning_rate": 3e-3, "max_steps": 5}, allocator=rule, questions=questions)
     earlier, times = {}, 0
     for step in watch.steps:
         rows, expected, shown = step.rows, [], {}
@@ -262,16 +206,13 @@ def test_rewards_that_rloo_clips_to_one_value_are_dropped(run):
     assert logged["allocation/mixed"] == 0
 
 
-@pytest.mark.parametrize(
-    ("trainer", "weighting", "selection"),
-    [(AllocatedGRPOTrainer, "token", None), (AllocatedRLOOTrainer, "rollout", ShuffledEpochs())],
-)
-def test_a_batch_without_groups_changes_no_weights(run, trainer, weighting, selection):
+@pytest.mark.parametrize(("trainer", "weighting"), [(AllocatedGRPOTrainer, "token"), (AllocatedRLOOTrainer, "rollout")])
+def test_a_batch_without_groups_changes_no_weights(run, trainer, weighting):
     """No completion is correct, so dynamic sampling finds no mixed group in any prompt of the data set."""
     given = {"allocator": DAPO(rollouts_per_prompt=4, draw=2, max_draws=3), "weighting": weighting}
     judge, questions = Judge(mark=lambda completion, k: 0.0), make_questions(8)
     config = {"max_steps": 2, "max_grad_norm": 0.0}
-    _, watch, history = run(trainer, config=config, judge=judge, questions=questions, selection=selection, **given)
+    _, watch, history = run(trainer, config=config, judge=judge, questions=questions, **given)
     for step in watch.steps:
         assert {prompt: len(calls) for prompt, calls in step.by_prompt.items()} == dict.fromkeys(questions["prompt"], 4)
         assert step.rows == [] and step.padding == 4

@@ -24,8 +24,8 @@ FOLDER = ROOT / (GIVEN or ".venv/trl-1.0")
 
 CHOSEN = {
     "test_parity": "test_parity",
-    "test_groups": "test_groups and (hora or ar3po or optpo) and not two",
-    "test_checkpoints": "test_checkpoints and (hora or ar3po) and not steps and not baseline",
+    "test_groups": "test_groups and (two_updates or label_free or replaces)",
+    "test_checkpoints": "test_checkpoints and (hora or own_log or last_whole)",
     "test_modes": "test_modes and (conversations or several or adapters)",
     "test_penalty": "test_penalty",
     "test_failures": "test_failures",

@@ -10,7 +10,6 @@ from apportion.records import read_log
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
 from apportion.trl.generation import score_norms
 from apportion.trl.settings import TRLAllocation
-from tests.soak import case
 from tests.trl.tiny import ids_of, log_probabilities, make_policy
 
 TEMPERATURE = 0.7
@@ -26,19 +25,12 @@ def expected_norm(call):
 @pytest.mark.parametrize(
     ("trainer", "config", "weighting", "mean"),
     [
-        case(AllocatedGRPOTrainer, {"loss_type": "dr_grpo"}, "prompt", False, suite=False, id="sums of tokens"),
-        case(AllocatedGRPOTrainer, {"loss_type": "grpo"}, "prompt", True, suite=True, id="means"),
-        case(AllocatedGRPOTrainer, {"loss_type": "grpo"}, "token", False, suite=True, id="means weighted by token"),
-        case(
-            AllocatedGRPOTrainer,
-            {"loss_type": "dapo", "steps_per_generation": 8},
-            "prompt",
-            False,
-            suite=True,
-            id="log-probabilities of TRL",
-        ),
-        case(AllocatedRLOOTrainer, {}, "prompt", False, suite=True, id="rloo"),
+        (AllocatedGRPOTrainer, {"loss_type": "grpo"}, "prompt", True),
+        (AllocatedGRPOTrainer, {"loss_type": "grpo"}, "token", False),
+        (AllocatedGRPOTrainer, {"loss_type": "dapo", "steps_per_generation": 8}, "prompt", False),
+        (AllocatedRLOOTrainer, {}, "prompt", False),
     ],
+    ids=["means", "means weighted by token", "log-probabilities of TRL", "rloo"],
 )
 def test_norms_are_those_of_the_row_s_gradient_in_the_loss(make, tmp_path, trainer, config, weighting, mean):
     """TRL's method for log-probabilities is called once for them, unless TRL needs these itself."""

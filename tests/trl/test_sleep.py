@@ -10,7 +10,7 @@ import pytest
 import torch
 from trl.generation import vllm_client, vllm_generation
 
-from apportion import HORA, ReinforceAda, Uniform
+from apportion import HORA, Uniform
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
 from apportion.trl.seam import VLLM_ATTRIBUTES
 from tests.trl.test_vllm import Parrot
@@ -20,11 +20,7 @@ from tests.trl.vllm_server import Engine, Script
 pytestmark = pytest.mark.skipif(
     "_llm_weights_sleeping" not in inspect.getsource(vllm_generation), reason="this TRL does not push before generating"
 )
-ROUNDS = {
-    1: Uniform(8),
-    2: HORA(pre_rollouts=3, rollouts_per_prompt=8),
-    3: ReinforceAda(rollouts_per_round=3, rounds=3, keep=4),
-}
+ROUNDS = {1: Uniform(8), 2: HORA(pre_rollouts=3, rollouts_per_prompt=8)}
 """An allocator by its number of rounds."""
 
 
@@ -103,9 +99,7 @@ def start(policy, tmp_path, monkeypatch):
     return started
 
 
-@pytest.mark.parametrize(
-    ("trainer", "rounds"), [(AllocatedGRPOTrainer, 1), (AllocatedRLOOTrainer, 2), (AllocatedGRPOTrainer, 3)]
-)
+@pytest.mark.parametrize(("trainer", "rounds"), [(AllocatedGRPOTrainer, 1), (AllocatedRLOOTrainer, 2)])
 def test_sleep_mode_pushes_weights_once_a_step_in_any_number_of_rounds(start, trainer, rounds):
     built, watch, llm = start(trainer, ROUNDS[rounds])
     begun = len(llm.calls)

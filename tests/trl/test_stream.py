@@ -2,15 +2,12 @@
 
 import importlib
 import inspect
-import json
 import os
-import re
 import signal
 import time
 from collections import Counter
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -30,16 +27,12 @@ from apportion.selection import SPOWeights
 from apportion.trl import AllocatedAsyncGRPOTrainer, FailedRewards, seam
 from apportion.trl.checkpoints import FILE, WholeCheckpoints
 from apportion.trl.failures import RewardsFailedError
-from apportion.trl.stream import micro_batches
+from apportion.trl.ranks import Ranks
+from apportion.trl.stream import _MicroBatches, micro_batches
 from apportion.trl.stream_sampler import SignOfLife, StreamCompletion, _Sampler
 from apportion.trl.stream_worker import KIND, StreamWorkerError
 from tests.trl import tiny
 from tests.trl.scripts.streamed import judge, make, without_gpu
-from tests.trl.test_ranks import start
-
-PAGE = Path(__file__).parents[2] / "docs" / "stream.md"
-CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)
-MODEL = '"Qwen/Qwen2.5-0.5B-Instruct"'
 
 
 @pytest.fixture(autouse=True)
@@ -254,6 +247,14 @@ def test_a_short_update_is_filled_up_without_a_change_of_the_loss():
     assert weight == pytest.approx({7: 1 / 12, 5: 1 / 12, 9: 1 / 12})
 
 
+def test_a_rank_gets_its_own_row_of_each_micro_batch(monkeypatch):
+    """``test_ranks`` has how rank 0 hands out what it makes, and how a rank learns that it failed."""
+    monkeypatch.setattr(Ranks, "broadcast", lambda ranks: {"input_ids": torch.tensor([[1, 2], [3, 4]])})
+    second = SimpleNamespace(num_processes=2, process_index=1)
+    batches = iter(_MicroBatches(SimpleNamespace(accelerator=second)))
+    assert next(batches)["input_ids"].tolist() == [[3, 4]]
+
+
 REFUSED = {
     "weight_sync_steps must be 1": {"weight_sync_steps": 2},
     "batch must say how many prompts inverse_accuracy": {"allocator": InverseAccuracy()},
@@ -279,34 +280,13 @@ def test_what_cannot_work_is_refused_before_anything_is_sampled(policy, tmp_path
 
 
 def test_the_script_of_the_page_trains(policy, tmp_path, monkeypatch, capsys):
-    (block,) = (each for each in CODE.findall(PAGE.read_text(encoding="utf-8")) if "AsyncGRPO" in each)
     settings = "max_steps=2, use_cpu=True, bf16=False, report_to=[], max_completion_length=4, save_strategy='no'"
-    for old, new in ((MODEL, repr(policy)), ('"out",', f'"out", {settings}, gradient_checkpointing=False,')):
-        assert block.count(old) == 1
-        block = block.replace(old, new)
+    block = tiny.page_script("stream.md", "AsyncGRPO", policy, f"{settings}, gradient_checkpointing=False")
     (tmp_path / "streamed_script.py").write_text(block)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("streamed_script").main()
     assert "vip: an update has 32 or more rollouts" in capsys.readouterr().err
-
-
-@pytest.mark.xdist_group("commands")  # with test_ranks, so that one worker imports TRL for what they launch
-@pytest.mark.soak
-def test_two_ranks_train_on_one_stream_and_end_together(tmp_path):
-    """Rank 0 streams. Each row is on one rank, and the weights stay equal."""
-    process = start(2, "streamed", tmp_path)
-    try:
-        said, _ = process.communicate(timeout=400)
-    finally:
-        process.kill()
-    saw = [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)]
-    assert process.returncode == 0, said
-    assert saw[0]["weights"] == saw[1]["weights"] != saw[0]["before"]
-    for rows in zip(saw[0]["rows"], saw[1]["rows"], strict=True):
-        assert [len(own) for own in rows] == [8, 8] and not set(map(tuple, rows[0])) & set(map(tuple, rows[1]))
-    assert "must run, got one that ended with exit code -9" in saw[0]["ended"]
-    assert saw[1]["ended"].startswith("rank 0 failed: StreamWorkerError: the rollout worker")
 
 
 def test_the_undocumented_names_of_the_trainer_exist(policy, tmp_path):

@@ -16,12 +16,10 @@ from transformers import PreTrainedTokenizerFast
 from trl import GRPOTrainer
 from trl.chat_template_utils import qwen3_chat_template
 
-from apportion import HORA, VIP, Uniform
+from apportion import HORA, Uniform
 from apportion.engines.prompts import prompt_of
-from apportion.predictors import DiscountedCounts
 from apportion.records import read_log
 from apportion.trl import AllocatedGRPOTrainer
-from tests.soak import case
 from tests.trl import tiny
 from tests.trl.test_parity import assert_same
 from tests.trl.tiny import Judge, Watch, assert_rows, gradient_of, log_probabilities, make_questions, whole_groups
@@ -141,14 +139,8 @@ def made(trainer, policy, folder, judge, config=None, count=QUESTIONS, **given):
     return tiny.made(trainer, copy.deepcopy(policy), folder, config=config, processing_class=make_tokenizer(), **given)
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        case({"loss_type": "dr_grpo", "scale_rewards": "none", "steps_per_generation": 8}, suite=False),
-        {"num_iterations": 2, "mask_truncated_completions": True, "max_tool_calling_iterations": 1},
-    ],
-)
-def test_uniform_is_trl_to_the_last_bit_with_tools(caller, tmp_path, config):
+def test_uniform_is_trl_to_the_last_bit_with_tools(caller, tmp_path):
+    config = {"num_iterations": 2, "mask_truncated_completions": True, "max_tool_calling_iterations": 1}
     runs = []
     for trainer, given in ((GRPOTrainer, {}), (AllocatedGRPOTrainer, {"allocator": Uniform(8)})):
         built = made(trainer, caller, tmp_path / trainer.__name__, Judge(was_right), config, 8, **given)
@@ -158,19 +150,8 @@ def test_uniform_is_trl_to_the_last_bit_with_tools(caller, tmp_path, config):
     assert called and all(0.3 < each < 1.5 for each in called)
 
 
-RULES = {
-    "vip of dr_grpo": (lambda: VIP(estimator="dr_grpo", high=24, predictor=DiscountedCounts()), None),
-    "vip of rloo": (lambda: VIP(high=24, predictor=DiscountedCounts()), "rloo"),
-    "hora": (lambda: HORA(pre_rollouts=3, high=24), None),
-}
-"""Each rule with the estimator, by default Dr. GRPO's as TRL has it. TRL's RLOO trainer has no tools."""
-
-
-@pytest.mark.parametrize("rule", [case(rule, suite=rule != "vip of dr_grpo") for rule in RULES])
-def test_planned_rollouts_are_made_and_the_reply_of_a_tool_has_no_gradient(caller, tmp_path, rule, monkeypatch):
-    make, estimator = RULES[rule]
-    allocator, plans = make(), []
-    plan = type(allocator).plan
+def test_planned_rollouts_are_made_and_the_reply_of_a_tool_has_no_gradient(caller, tmp_path, monkeypatch):
+    plan, plans = HORA.plan, []
 
     def watched(self, batch):
         found = plan(self, batch)
@@ -179,9 +160,9 @@ def test_planned_rollouts_are_made_and_the_reply_of_a_tool_has_no_gradient(calle
 
     watch = Watch(Judge(was_right))
     config = {"loss_type": "dr_grpo", "scale_rewards": "none", "max_grad_norm": 0.0}
-    given = {"allocator": allocator, "estimator": estimator, "rollout_log": tmp_path / "log"}
+    given = {"allocator": HORA(pre_rollouts=3, high=24), "rollout_log": tmp_path / "log"}
     built = made(AllocatedGRPOTrainer, caller, tmp_path / "run", watch.judge, config, **given)
-    monkeypatch.setattr(type(allocator), "plan", watched)  # now, because stand-ins were planned for before
+    monkeypatch.setattr(HORA, "plan", watched)  # now, because stand-ins were planned for before
     watch.on(built).train()
 
     rounds = [

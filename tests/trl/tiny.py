@@ -7,6 +7,7 @@ success rate of a question is about k in 30.
 import copy
 import functools
 import math
+import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -141,6 +142,16 @@ def configured(folder, trainer, **settings):
     }
     given |= {"beta": 0.0} if rloo else {}
     return (RLOOConfig if rloo else GRPOConfig)(**given | settings)
+
+
+def page_script(page, word, policy, settings):
+    """Return the first script with ``word`` on a page of ``docs``, for ``policy`` and with more ``settings`` of TRL."""
+    text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
+    block = next(each for each in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if word in each)
+    for old, new in (('"Qwen/Qwen2.5-0.5B-Instruct"', repr(policy)), ('"out",', f'"out", {settings},')):
+        assert block.count(old) == 1
+        block = block.replace(old, new)
+    return block
 
 
 def trained(trainer):

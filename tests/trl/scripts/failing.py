@@ -19,12 +19,6 @@ def graded(completions, k, **columns):
     return [0.5] * len(completions)
 
 
-def broken(completions, k, **columns):
-    if RANK == 1:
-        raise ZeroDivisionError("a reward function broke")
-    return right(completions, k)
-
-
 def dies(completions, k, **columns):
     if RANK == 1:
         os._exit(FAILED)
@@ -37,7 +31,6 @@ def hora():
 
 FAILURES = {
     "graded rewards": lambda: {"allocator": hora(), "reward_funcs": [graded]},
-    "the second raises": lambda: {"allocator": hora(), "reward_funcs": [broken]},
     "the second dies": lambda: {"allocator": hora(), "reward_funcs": [dies]},
 }
 

@@ -1,6 +1,6 @@
 """Runs on several ranks; each rank writes what it saw to ``FOLDER``.
 
-    python -m torch.distributed.run --standalone --nproc_per_node 2 -m tests.trl.scripts.ranks FOLDER [all]
+    python -m torch.distributed.run --standalone --nproc_per_node 2 -m tests.trl.scripts.ranks FOLDER
 
 With ``--nproc_per_node 1`` the results are those to compare with.
 """
@@ -10,7 +10,6 @@ import json
 import logging
 import shutil
 import sys
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,63 +17,45 @@ from transformers import TrainerCallback
 from transformers.utils.logging import disable_progress_bar
 from trl import GRPOTrainer, RLOOTrainer
 
-from apportion import ALLOCATORS, AR3PO, Uniform
-from apportion.selection import GRESO, Mixed, SPOWeights
+from apportion import AR3PO, DAPO, HORA, VIP, Uniform
+from apportion.allocators import Voting
+from apportion.selection import Mixed
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
-from tests.rules import small
 from tests.trl.scripts.policy import RANK, RANKS, Scripted, digest, history, make_trainer, right, saved
 from tests.trl.tiny import make_questions
 
 STEPS = 3
-OWN = {
-    "ar3po": {"stages": 3, "rollouts_per_stage": 3},
-    "dapo": {"rollouts_per_prompt": 3, "draw": 3},
-    "reinforce_ada": {"rollouts_per_round": 3, "rounds": 3, "keep": 3},
-    "voting": {"min_samples": 1, "max_samples": 9, "wave": 3},
-    "optpo": {"min_samples": 3, "max_samples": 9, "wave": 3},
-    "shared_votes": {"min_samples": 3, "max_samples": 9},
-}
-MAKE = {name: partial(small, name, 4, **OWN.get(name, {})) for name in ALLOCATORS}
-"""One of each rule. Several plan numbers of rollouts that two ranks cannot share evenly."""
-
-SETTINGS = {
-    "ar3po, rows by their tokens": ("ar3po", {"loss_type": "dapo"}),
-    "ar3po, sums of rows": ("ar3po", {"loss_type": "dr_grpo"}),
-    "dapo, with a reference": ("dapo", {"beta": 0.1}),
-    "hora, two batches a step": ("hora", {"gradient_accumulation_steps": 4, "steps_per_generation": 2}),
-    "ar3po, two steps a batch": ("ar3po", {"steps_per_generation": 4, "num_generations": 8}),
-}
-"""Settings of TRL that change how rows are weighted or split."""
-
-REUSING = {
-    f"ar3po, reuse={reuse}": lambda reuse=reuse: AR3PO(stages=2, rollouts_per_stage=2, reuse=reuse)
-    for reuse in ("stop_gradient", "recompute", "replay")
-}
 
 
-SELECTED = {
-    "vip, a selection": ("vip", lambda: Mixed(group_size=4), {}),
-    "dapo, a selection": ("dapo", lambda: GRESO(importance_weights=True), {}),
-    "hora, a selection, two batches a step": (
-        "hora",
-        lambda: SPOWeights(importance_weights=True),
-        {"gradient_accumulation_steps": 4, "steps_per_generation": 2, "steps": 6},
+def later(completions, prompts, **columns):
+    """A reward function of whole groups: the share of a prompt's completions that sort below each."""
+    assert len(set(prompts)) == 1
+    return [sum(other < each for other in completions) / len(completions) for each in completions]
+
+
+def hora():
+    return HORA(rollouts_per_prompt=4, pre_rollouts=2, high=12)
+
+
+REUSING = "ar3po, reuse=replay"
+RUNS = {
+    "ar3po": (lambda: AR3PO(stages=3, rollouts_per_stage=3), {}),
+    "voting": (lambda: Voting(min_samples=1, max_samples=9, wave=3), {}),
+    REUSING: (lambda: AR3PO(stages=2, rollouts_per_stage=2, reuse="replay"), {"questions": 4, "steps": 5}),
+    "dapo, with a reference": (lambda: DAPO(rollouts_per_prompt=3, draw=3, max_draws=4), {"beta": 0.1}),
+    "hora, two batches a step": (hora, {"gradient_accumulation_steps": 4, "steps_per_generation": 2}),
+    "hora, whole groups": (
+        hora,
+        {"given": {"reward_funcs": [right, later], "verdict": "right", "whole_groups": True}},
     ),
+    "vip, a selection": (lambda: VIP(rollouts_per_prompt=4, high=12), {"selection": Mixed(group_size=4)}),
 }
-"""Selections, some of which choose several batches before the first is observed."""
+"""A rule and settings of each kind. Several plan numbers of rollouts that two ranks cannot share evenly."""
 
-
-GRPO, RLOO = (GRPOTrainer, AllocatedGRPOTrainer), (RLOOTrainer, AllocatedRLOOTrainer)
 PARITY = {
-    "grpo": (GRPO, {}),
-    "rloo": (RLOO, {}),
-    "rloo, a reference": (RLOO, {"beta": 0.05}),
-    "grpo, two iterations of two steps": (GRPO, {"beta": 0.04, "num_iterations": 2, "steps_per_generation": 4}),
+    "rloo": (RLOOTrainer, AllocatedRLOOTrainer, {"beta": 0.05}),
+    "grpo": (GRPOTrainer, AllocatedGRPOTrainer, {"beta": 0.04, "num_iterations": 2, "steps_per_generation": 4}),
 }
-
-FEW = ("ar3po", "voting", "ar3po, reuse=replay", "dapo, with a reference", "hora, two batches a step")
-FEW += ("hora, whole groups", "vip, a selection", "rloo, a reference", "grpo, two iterations of two steps")
-"""A run of each kind, for the suite. ``all`` makes every one."""
 
 
 class LastBatch(TrainerCallback):
@@ -98,7 +79,7 @@ class LastBatch(TrainerCallback):
         ]
 
 
-def parity(folder, own, allocated, **settings):
+def parity(folder, own, allocated, settings):
     """Return the logs and weights of TRL's own trainer and of ours under the uniform rule."""
     found = []
     for kind, allocator in ((own, None), (allocated, Uniform(rollouts_per_prompt=4))):
@@ -106,16 +87,6 @@ def parity(folder, own, allocated, **settings):
         trainer.train()
         found.append({"history": history(trainer), "weights": digest(trainer.model)})
     return found
-
-
-def later(completions, prompts, **columns):
-    """A reward function of whole groups: the share of a prompt's completions that sort below each."""
-    assert len(set(prompts)) == 1
-    return [sum(other < each for other in completions) / len(completions) for each in completions]
-
-
-WHOLE = {"reward_funcs": [right, later], "verdict": "right", "whole_groups": True}
-IN_GROUPS = {"hora, whole groups": ("hora", {"given": WHOLE}), "vip, whole groups": ("vip", {"given": WHOLE})}
 
 
 def scripted(folder, allocator, questions=48, steps=STEPS, selection=None, given=None, **settings):
@@ -175,23 +146,17 @@ def name_the_only_cpu():
     )
 
 
-def main(folder, every):
+def main(folder):
     name_the_only_cpu()
     disable_progress_bar()
     logging.disable(logging.WARNING)
-    runs = {name: (make, {}) for name, make in MAKE.items()}
-    runs |= {name: (make, {"questions": 4, "steps": 5}) for name, make in REUSING.items()}
-    runs |= {name: (MAKE[rule], settings) for name, (rule, settings) in (SETTINGS | IN_GROUPS).items()}
-    runs |= {name: (MAKE[rule], {"selection": make()} | more) for name, (rule, make, more) in SELECTED.items()}
-    chosen = {name: run for name, run in runs.items() if every or name in FEW}
-    found = {"scripted": {name: scripted(folder / name, make(), **own) for name, (make, own) in chosen.items()}}
+    found = {"scripted": {name: scripted(folder / name, make(), **own) for name, (make, own) in RUNS.items()}}
     if RANKS > 1:  # ``test_parity`` and ``test_checkpoints`` have one rank
-        kinds = {name: each for name, each in PARITY.items() if every or name in FEW}
-        found["parity"] = {name: parity(folder, *kind, **settings) for name, (kind, settings) in kinds.items()}
+        found["parity"] = {name: parity(folder, *each) for name, each in PARITY.items()}
         found["resumed"] = resumed(folder / "resumed")
     (folder / f"rank-{RANK}.json").write_text(json.dumps(found))
     torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:] == ["all"])
+    main(Path(sys.argv[1]))

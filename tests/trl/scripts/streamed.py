@@ -1,20 +1,10 @@
-"""TRL's asynchronous trainer with an allocator on the CPU, and runs of it on several ranks.
+"""TRL's asynchronous trainer with an allocator on the CPU."""
 
-    python -m torch.distributed.run --standalone --nproc_per_node 2 -m tests.trl.scripts.streamed FOLDER
-
-Each rank writes what it saw to ``FOLDER``: a run, and one whose sampling process is killed.
-"""
-
-import json
-import os
-import signal
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import PrinterCallback, TrainerCallback
+from transformers import PrinterCallback
 from trl.experimental.async_grpo import AsyncGRPOConfig, async_grpo_trainer, packing
 
 from apportion import Uniform
@@ -62,53 +52,3 @@ def make(policy, folder, questions=12, reward=judge, dataset=None, **given):
     )
     built.remove_callback(PrinterCallback)
     return built
-
-
-class Seen(TrainerCallback):
-    """The rows of this rank by step; the process that samples is killed after the step ``kills``."""
-
-    def __init__(self, trainer, kills=0):
-        self.trainer, self.kills, self.rows = trainer, kills, []
-        trainer.add_callback(self)
-        compute = trainer.compute_loss
-        trainer.compute_loss = lambda model, inputs, *rest, **named: (
-            self.take(inputs),
-            compute(model, inputs, *rest, **named),
-        )[1]
-
-    def on_step_begin(self, *args, **settings):
-        self.rows.append([])
-
-    def take(self, inputs):
-        first = inputs["token_index"][inputs["token_index"] >= 0]
-        owner = inputs["segment_id"][: len(first)]
-        for i in range(int(owner.max()) + 1):
-            self.rows[-1].append(inputs["old_log_probs"][: len(first)][owner == i].tolist())
-
-    def on_step_end(self, args, state, control, **settings):
-        if state.global_step == self.kills and self.trainer.accelerator.is_main_process:
-            os.kill(self.trainer._worker._process.pid, signal.SIGKILL)
-
-
-def main(folder):
-    without_gpu()
-    rank, policy = int(os.environ["RANK"]), folder / f"policy-{os.environ['RANK']}"
-    tiny.make_policy().save_pretrained(policy)
-    tiny.make_tokenizer().save_pretrained(policy)
-    trainer = make(str(policy), folder / "run", per_device_train_batch_size=4, max_steps=3)
-    total = [float(weight.double().sum()) for weight in trainer.model.parameters()]
-    seen = Seen(trainer)
-    trainer.train()
-    found = {"before": total, "weights": [float(weight.double().sum()) for weight in trainer.model.parameters()]}
-    killed = make(str(policy), folder / "killed", per_device_train_batch_size=4, max_steps=50)
-    Seen(killed, kills=2)
-    try:
-        killed.train()
-    except RuntimeError as error:
-        found["ended"] = str(error)
-    (folder / f"rank-{rank}.json").write_text(json.dumps(found | {"rows": seen.rows}))
-    torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
