@@ -12,11 +12,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from tests.engines.outside import engine
 
 PROMPTS, BATCH, GROUP = 40, 5, 4
-OURS = "apportion.engines.slime."
 RNG = random.Random(0)
 
 
@@ -53,6 +53,52 @@ async def generate(args, sample, sampling_params):
     return sample
 
 
+SETTINGS = f"""
+rollout_global_dataset: true
+dump_details: null
+rollout_max_prompt_len: null
+input_key: text
+multimodal_keys: null
+label_key: label
+metadata_key: metadata
+tool_key: null
+apply_chat_template: false
+apply_chat_template_kwargs: {{}}
+rollout_seed: 7
+rollout_shuffle: true
+buffer_filter_path: null
+n_samples_per_prompt: {GROUP}
+rollout_batch_size: {BATCH}
+over_sampling_batch_size: {BATCH + 2}
+reward_key: null
+group_rm: false
+partial_rollout: true
+sglang_server_concurrency: 4
+rollout_num_engines: 2
+sglang_dp_size: 1
+rollout_temperature: 1.0
+rollout_top_p: 1.0
+rollout_top_k: -1
+rollout_max_response_len: 8
+rollout_stop: null
+rollout_stop_token_ids: null
+rollout_skip_special_tokens: true
+custom_generate_function_path: tests.engines.test_slime.generate
+custom_rm_path: null
+dynamic_sampling_filter_path: apportion.engines.slime.keep_informative
+ci_test: false
+rollout_sample_filter_path: null
+rollout_all_samples_process_path: null
+rollout_sample_hook_path: null
+data_source_path: apportion.engines.slime.chosen_prompts
+custom_reward_post_process_path: apportion.engines.slime.advantages
+use_distributed_post: false
+use_rollout_routing_replay: false
+mask_offpolicy_in_partial_rollout: false
+"""
+"""slime's arguments that are the same in every run."""
+
+
 def settings(folder, router, **own):
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
@@ -62,25 +108,11 @@ def settings(folder, router, **own):
     (folder / "rows.jsonl").write_text(
         "".join(json.dumps({"text": f"{i} + 0 =", "label": str(i)}) + "\n" for i in range(PROMPTS))
     )
-    given = {
-        "hf_checkpoint": str(folder / "model"), "prompt_data": str(folder / "rows.jsonl"),
-        "rollout_global_dataset": True, "dump_details": None, "rollout_max_prompt_len": None, "input_key": "text",
-        "multimodal_keys": None,
-        "label_key": "label", "metadata_key": "metadata", "tool_key": None, "apply_chat_template": False,
-        "apply_chat_template_kwargs": {}, "rollout_seed": 7, "rollout_shuffle": True, "buffer_filter_path": None,
-        "n_samples_per_prompt": GROUP, "rollout_batch_size": BATCH, "over_sampling_batch_size": BATCH + 2,
-        "save": str(folder), "load": str(folder), "reward_key": None, "group_rm": False, "partial_rollout": True,
-        "sglang_server_concurrency": 4, "rollout_num_engines": 2, "sglang_dp_size": 1, "sglang_router_ip": router[0],
-        "sglang_router_port": router[1], "rollout_temperature": 1.0, "rollout_top_p": 1.0, "rollout_top_k": -1,
-        "rollout_max_response_len": 8, "rollout_stop": None, "rollout_stop_token_ids": None,
-        "rollout_skip_special_tokens": True, "custom_generate_function_path": "tests.engines.test_slime.generate",
-        "custom_rm_path": None, "dynamic_sampling_filter_path": OURS + "keep_informative", "ci_test": False,
-        "rollout_sample_filter_path": None, "rollout_all_samples_process_path": None, "rollout_sample_hook_path": None,
-        "data_source_path": OURS + "chosen_prompts", "custom_reward_post_process_path": OURS + "advantages",
-        "use_distributed_post": False,
-        "use_rollout_routing_replay": False, "mask_offpolicy_in_partial_rollout": False,
+    of_the_run = {
+        "hf_checkpoint": str(folder / "model"), "prompt_data": str(folder / "rows.jsonl"), "save": str(folder),
+        "load": str(folder), "sglang_router_ip": router[0], "sglang_router_port": router[1],
     }  # fmt: skip
-    return SimpleNamespace(**given | own)
+    return SimpleNamespace(**yaml.safe_load(SETTINGS) | of_the_run | own)
 
 
 def train(slime, args, source, rollouts, asynchronous):

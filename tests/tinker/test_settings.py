@@ -17,41 +17,43 @@ from apportion.allocators import ALLOCATORS
 from apportion.selection import Mixed
 from apportion.tinker import TinkerAllocation, allocated
 from apportion.tinker.problems import question_of, resized
-from tests.cases import assert_refused
+from tests.cases import assert_refused, refuse_lines, settings_of
 from tests.rules import small
 
 LABEL_FREE = [name for name in ALLOCATORS if not small(name).needs.labels]
 
 
+REFUSED = r"""
+    vip; estimator = "ppo" => estimator must be one of
+    vip; estimator = "reinforce" => a baseline goes with the estimators 'reinforce' and 'spo'
+    vip; weighting = "group" => weighting must be one of
+    vip; seed = -1 => seed must be an integer of at least 0
+    horae; => allocator must be known, got 'horae'; did you mean 'hora'\?
+"""
+
+
 def test_what_the_loop_cannot_train_is_refused(configured):
+    def make(case):
+        name, _, settings = case.partition(";")
+        return allocated(configured(), name, **settings_of(settings))
+
+    refuse_lines(make, REFUSED)
     ahead = AsyncConfig(max_steps_off_policy=1, groups_per_batch=4)
-    on = chz.replace(ahead, loss_fn="importance_sampling")
+    on = {"async_config": chz.replace(ahead, loss_fn="importance_sampling")}
     minibatches = StreamMinibatchConfig(groups_per_batch=4, num_minibatches=2)
-    votes = [(f"got {name}, which learns from votes", (small(name), {}, {})) for name in LABEL_FREE]
-    earlier = [AR3PO(reuse="replay"), AR3PO(reuse="recompute")]
+    least = "AsyncConfig.loss_fn must be one of importance_sampling, ppo, cispo .*, got 'stable_reinfo"
     assert_refused(
         lambda case: allocated(configured(**case[1]), case[0], **case[2]),
         [
-            *votes,
-            *(("reuses those of earlier steps", (rule, {}, {})) for rule in earlier),
-            (
-                "AsyncConfig.loss_fn must be one of importance_sampling, ppo, cispo .*, got 'stable_reinfo",
-                (Uniform(4), {"async_config": ahead}, {}),
-            ),
+            *((f"got {name}, which learns from votes", (small(name), {}, {})) for name in LABEL_FREE),
+            *(("reuses those of earlier steps", (AR3PO(reuse=reuse), {}, {})) for reuse in ("replay", "recompute")),
+            (least, (Uniform(4), {"async_config": ahead}, {})),
             ("stream_minibatch_config must be None", (Uniform(4), {"stream_minibatch_config": minibatches}, {})),
             ("loss_fn must be one of importance_sampling, ppo, cispo", (Uniform(4), {"loss_fn": "dro"}, {})),
-            ("estimator must be one of", (VIP(), {}, {"estimator": "ppo"})),
-            ("a baseline goes with the estimators 'reinforce' and 'spo'", (VIP(), {}, {"estimator": "reinforce"})),
             ("for dr_grpo, which compares them, got 1 by uniform", (Uniform(1), {}, {})),
-            ("weighting must be one of", (VIP(), {}, {"weighting": "group"})),
             ("that trains, dr_grpo, got rloo", (VIP(estimator="rloo"), {}, {"estimator": "dr_grpo"})),
-            ("async_config must be None with dapo, which compares", (small("dapo", 4), {"async_config": on}, {})),
-            (
-                "async_config must be None with the estimator batch_optimal",
-                (Uniform(4), {"async_config": on}, {"estimator": "batch_optimal"}),
-            ),
-            ("seed must be an integer of at least 0", (VIP(), {}, {"seed": -1})),
-            (r"allocator must be known, got 'horae'; did you mean 'hora'\?", ("horae", {}, {})),
+            ("async_config must be None with dapo, which compares", (small("dapo", 4), on, {})),
+            ("async_config must be None with the esti", (Uniform(4), on, {"estimator": "batch_optimal"})),
         ],
     )
 
