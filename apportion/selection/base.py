@@ -210,9 +210,8 @@ class Selector(Learner, ABC):
         return {key: value for key, value in super()._settings().items() if not isinstance(value, Predictor)}
 
     def _state(self) -> dict[str, Any]:
-        common = {"ids": list(self._ids), "seed": self._seed, "steps": self._steps}
         columns = {column.name: getattr(self, attribute) for attribute, column in self._columns.items()}
-        return super()._state() | common | columns
+        return super()._state() | columns | {"ids": list(self._ids), "seed": self._seed, "steps": self._steps}
 
 
 @dataclass
