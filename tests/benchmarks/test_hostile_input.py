@@ -29,6 +29,7 @@ def test_crafted_pickles_do_execute_code_if_nothing_prevents_it(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("small_base_folder")  # otherwise the process would train it again
 def test_a_few_cases_of_every_kind_show_no_defect(tmp_path):
     """In a process of its own, because every case is a fork of it."""
     small_run("-m", "benchmarks.hostile_input", "--cases", "4", "--results", tmp_path)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from apportion import Uniform
@@ -37,9 +39,9 @@ def test_other_lengths_are_exact_or_unknown():
     assert rollout_bounds(Training(base="easy", steps=640), Uniform()) is None
 
 
-def lines(training, allocators, seeds=(0, 1)):
-    study = Study("s", next(iter(allocators)), allocators, training, seeds=seeds)
-    return dict(line.split(maxsplit=1) for line in plan_lines(study, pool_of(training, 0)))
+def lines(training, allocators, pool=None):
+    study = Study("s", next(iter(allocators)), allocators, training, seeds=(0, 1))
+    return dict(line.split(maxsplit=1) for line in plan_lines(study, pool or pool_of(training, 0)))
 
 
 def test_a_plan_without_labels_says_who_is_voted_on_how_long_and_the_least_and_most():
@@ -49,6 +51,9 @@ def test_a_plan_without_labels_says_who_is_voted_on_how_long_and_the_least_and_m
     )
     assert said["steps"] == "10 a run"
     assert said["rollouts"] == "at least 640 and at most 2,560 a run; 6,400 to 10,240 in all"
+    bare = replace(pool_of(STEPS, 0), gold={})
+    said = lines(STEPS, {"ttrl": TTRL(min_samples=16)}, bare)
+    assert said["prompts"].endswith("no labels; no gold, so no accuracy in the report")
 
 
 def test_a_plan_with_labels_says_what_is_known():
