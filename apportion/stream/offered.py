@@ -40,12 +40,6 @@ class OfferedStream(Stream):
         super().__init__(rule, prompts, due, Offered(), attempts=attempts, patience=NO_PATIENCE)
 
     @property
-    def missing(self) -> int:
-        """The prompts that the next update lacks, if all that are open or can be opened get rows."""
-        able = len({place for place, _ in self.source.waiting if not self._held[place]})
-        return max(0, self.due.size - able - len(self.unfinished()) - self.ready)
-
-    @property
     def sizes(self) -> dict[str, int]:
         """The numbers of prompts that wait for a first slot, are sampled, and wait for an update."""
         return {"offered": len(self.source.waiting), "open": len(self.unfinished()), "ready": self.ready}
@@ -55,7 +49,9 @@ class OfferedStream(Stream):
 
         They replace those of updates that had more, and prompts that got no rows.
         """
-        wanted = max(self.counts["owed"], self.missing)
+        able = len({place for place, _ in self.source.waiting if not self._held[place]})
+        missing = self.due.size - able - len(self.unfinished()) - self.ready
+        wanted = max(0, self.counts["owed"], missing)
         self.counts["owed"] -= wanted
         return wanted
 

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -106,7 +105,7 @@ class Stream:
                 raise ValueError(
                     f"batch must be None for updates of Prompts, which are planned alone, got {batch}; count Rows"
                 )
-        self._prompts, self.due = prompts, due
+        self._prompts, self.due = prompts, replace(due)
         self._attempts, self._patience = attempts, patience
         self._price = price_of(rule, prompts, slack) if batch is None else None
         self.rule: Allocator = self._price.rule if self._price else rule
@@ -121,8 +120,7 @@ class Stream:
         self._queue: list[Entry] = []
         self._outstanding: dict[int, tuple[Ticket, float]] = {}  # in the order of the requests
         self._held = np.zeros(len(prompts), bool)
-        self.counts: Counter[str] = Counter()
-        due.counts = self.counts
+        self.counts = self.due.counts
         self._failed_in_a_row = 0
         self.lent = 0
         self.source = Selected() if source is None else source
