@@ -151,8 +151,9 @@ def _resolved(found: Sequence[str], own: Mapping[str, str], head: Head) -> dict[
         own = {role: name for role, name in own.items() if role != "group"}
     known = [name for name in found if name.lower() not in WORDY or _is_verdict(name, head)]
     columns = {role: name for role in (*NUMBERS, *TEXTS) if (name := resolved(role, known, own))}
-    if not {"reward", "correct", "trials"} & columns.keys() and _is_verdict(columns.get("share", ""), head):
-        columns["correct"] = columns["share"]
+    share = columns.get("share")
+    if share and not {"reward", "correct", "trials"} & columns.keys() and _is_verdict(share, head):
+        columns["correct"] = share
     sampled = resolved("answer", [column for column in found if column != "answer"], {})
     if sampled is not None and "answer" in found and "answer" not in own:  # the known one beside the sampled one
         columns |= {"answer": sampled} | ({} if "gold" in columns or "gold" in own else {"gold": "answer"})

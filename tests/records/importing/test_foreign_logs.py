@@ -391,6 +391,7 @@ REMEDIES = {
     "drawn again": twice(lambda groups: groups),
     "counts of another name": of_groups(lambda own: {"correct": int(sum(own)) + 1, "draws": 5}),
     "no name of a reward": renamed(ROWS, reward="pts"),
+    "an empty name of a reward": renamed(ROWS, reward=""),
     "two values": [row | {"reward": row["reward"] * 2} for row in ROWS],
     "a step beside": [row | {"iteration": row["step"] // 2} for row in ROWS],
 }
