@@ -21,7 +21,7 @@ from apportion.types import Floats
 from apportion.untrusted import CONFIG_BYTES, check_file, parse_json
 
 if TYPE_CHECKING:
-    from pyarrow import Array
+    from pyarrow import Array, ChunkedArray
 
 ABOUT = "run.json"
 """The file that describes a run that was not logged while it trained."""
@@ -103,7 +103,7 @@ def write_record(record: RunRecord, folder: str | Path) -> None:
         write_rows(_columns(part, ids, texts, record.binary), path_of(folder, *2 * (int(part.step[0]),)))
 
 
-def write_rows(columns: Mapping[str, Array], path: Path) -> None:
+def write_rows(columns: Mapping[str, Array | ChunkedArray], path: Path) -> None:
     """Write ``columns`` of the rows of a file of the log, and null in the others, with checksums.
 
     zstd takes long to start, so a small file is written with lz4.

@@ -78,7 +78,11 @@ def write_steps(
     """
     check_log_text(log_text)
     path = path_of(folder, steps[0].step, steps[-1].step)
-    write_rows(_columns(steps, text, log_text), path)
+    schema()
+    from pyarrow import chunked_array  # noqa: PLC0415 - an optional extra
+
+    parts = [_columns(each, text, log_text) for each in steps]
+    write_rows({name: chunked_array([part[name] for part in parts]) for name in parts[0]}, path)
     return path
 
 
@@ -146,42 +150,35 @@ def _stands_for(used: Rollout, drawn: Rollout | None) -> bool:
 _OTHER = attrgetter("answer", "tokens", "score_norm", "round", "step")
 
 
-def _columns(steps: Sequence[LoggedStep], text: Callable[[Any], str], log_text: LogText) -> dict[str, Array]:
-    """Return the columns of the log for ``steps``."""
-    schema()
+def _columns(step: LoggedStep, text: Callable[[Any], str], log_text: LogText) -> dict[str, Array]:
+    """Return the columns of the log for a step."""
     from pyarrow import array  # noqa: PLC0415 - an optional extra
 
-    full = log_text == "full"
-    rows = [(step, *row) for step, each in enumerate(steps) for row in _rows(each.batch, each.groups)]
-    of_step, place, use = (np.array([row[n] for row in rows], np.int64) for n in (0, 1, 4))
-    sizes = [sum(len(group.rollouts) for group in each.groups) for each in steps]
-    use = np.where(use < 0, -1, use + np.cumsum([0, *sizes])[of_step])
-    at = place + np.cumsum([0, *(len(each.batch.prompts) for each in steps)])[of_step]
-    prompts = [prompt for each in steps for prompt in each.batch.prompts]
-    kept = [keep for each in steps for group in each.groups for keep in group.keep.tolist()]
-    cells = {name: [getattr(row[3], name) for row in rows] for name in FIELDS}
+    full, batch = log_text == "full", step.batch
+    rows = list(_rows(batch, step.groups))
+    place, use = (np.array([row[n] for row in rows], np.int64) for n in (0, 3))
+    kept = [keep for group in step.groups for keep in group.keep.tolist()]
+    cells = {name: [getattr(row[2], name) for row in rows] for name in FIELDS}
     shown = encodable if full else hash_of
     cells["answer"] = [None if each is None else shown(each) for each in cells["answer"]]
     cells["completion"] = [None if each is None else shown(text(each)) for each in cells["completion"]]
     columns = {
-        "step": array(np.array([each.step for each in steps])[of_step]),
+        "step": array(np.full(len(rows), step.step)),
         "place": array(place),
-        "prompt_id": array([prompt.id for prompt in prompts], "string").take(array(at)),
-        "predicted": array(np.concatenate([each.batch.belief.mean for each in steps])[at]),
-        "asked": array(np.concatenate([each.batch.asked for each in steps])[at]),
-        "index": array([row[2] for row in rows], "int64"),
+        "prompt_id": array([prompt.id for prompt in batch.prompts], "string").take(array(place)),
+        "predicted": array(batch.belief.mean[place]),
+        "asked": array(batch.asked[place]),
+        "index": array([row[1] for row in rows], "int64"),
         "kept": array(np.array([*kept, False], bool)[use]),
         "reused_step": array(cells.pop("step"), "int64"),
-        "written": array(np.array([each.written for each in steps])[of_step]),
+        "written": array(np.full(len(rows), step.written)),
         **{name: array(values, COLUMNS[name]) for name, values in cells.items()},
     }
     if full:
-        columns["prompt"] = array([encodable(prompt.text) for prompt in prompts], "string").take(array(at))
+        columns["prompt"] = array([encodable(prompt.text) for prompt in batch.prompts], "string").take(array(place))
     for name in ("advantage", "weight"):
-        values = [
-            _numbers(f"{name}s", getattr(each, f"{name}s"), size) for each, size in zip(steps, sizes, strict=True)
-        ]
-        columns[name] = with_nulls(np.concatenate([*values, [np.nan]])[use])
+        values = _numbers(f"{name}s", getattr(step, f"{name}s"), len(kept))
+        columns[name] = with_nulls(np.append(values, np.nan)[use])
     return columns
 
 
