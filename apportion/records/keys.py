@@ -217,12 +217,13 @@ def _with_runs(step: Counts, keys: Keys, files: Counts) -> Keys:
     part, heads = numbered(of, run)
     whole, parts = np.bincount(of), np.bincount(part)
     again = np.bincount(of[heads]) > 1
+    of_files = {*falls.tolist()} <= {*files.tolist()}
     times = f"the step goes back {len(falls)} time{'s' * (len(falls) > 1)}, first from {step[falls[0] - 1]} to "
     times = f"{len(files) + 1} files of one step" if one_step else f"{times}{step[falls[0]]}"
     if not again.any():
         own, firsts = numbered(step, run)
         often = len(firsts) - len(np.unique(step)) >= LEAST_AGAIN * len(falls)
-        if not often or np.median(np.bincount(own[heads])) == 1 or set(falls.tolist()) <= set(files.tolist()):
+        if not often or np.median(np.bincount(own[heads])) == 1 or of_files:
             return keys  # rows came late or are sorted by prompt, or files are of processes
         keys.doubts.append(
             f"{times}, to other prompts: one run, whose steps have all of them; if these are several, split the file"
@@ -231,7 +232,7 @@ def _with_runs(step: Counts, keys: Keys, files: Counts) -> Keys:
     if not again.all():
         if whole[again].mean() < LARGER * whole[~again].mean():
             return keys  # rows came late
-    elif np.median(parts) == 1 or set(falls.tolist()) <= set(files.tolist()):
+    elif np.median(parts) == 1 or of_files:
         keys.doubts.append(
             f"{times}: rows of one prompt at one step are one group; if these are several runs, read them apart"
         )

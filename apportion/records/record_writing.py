@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from apportion.checks import encodable
+from apportion.records.keys import places_of
 from apportion.records.log_folder import path_of, start_log
 from apportion.records.rollout_log import RecordError, schema
 from apportion.records.run_record import RunRecord
@@ -127,7 +128,6 @@ def _columns(part: RunRecord, ids: Array, texts: Array, binary: bool) -> dict[st
     sizes = np.diff(part.first)
     at = np.repeat(np.arange(len(sizes)), np.maximum(sizes, 1))
     empty = (sizes == 0)[at]
-    starts = np.r_[0, np.cumsum(np.maximum(sizes, 1))][:-1]
     rollout = np.where(empty, -1, np.cumsum(~empty) - 1)
     measured = (part.reward, part.tokens, part.score_norm, part.truncated)
     reward, tokens, norms, cut = (np.r_[values, np.nan][rollout] for values in measured)
@@ -140,7 +140,7 @@ def _columns(part: RunRecord, ids: Array, texts: Array, binary: bool) -> dict[st
         "prompt": texts.take(prompt),
         "predicted": with_nulls(part.predicted[at]),
         "asked": array(part.asked[at]),
-        "index": array(np.arange(len(at)) - starts[at], mask=empty),
+        "index": array(places_of(at), mask=empty),
         "reward": with_nulls(reward),
         "tokens": with_nulls(tokens).cast("int64"),
         "score_norm": with_nulls(norms),

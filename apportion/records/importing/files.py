@@ -145,17 +145,17 @@ def said_by_names(files: Sequence[Path], renamed: Mapping[str, str]) -> dict[str
     if len(files) < 2:
         return {}
     names = _names(files)
-    steps = [
-        [int(match[kind] or -1) if (match := STEP.search(name)) else -1 for name in each]
-        for kind in (1, 2)
-        for each in names
-    ]
-    evaluations = [[bool(EVALUATION.match(name.lower())) for name in each] for each in names]
-    every = {"step": [each for each in steps if -1 not in each], "split": evaluations, "run": [_runs(files)]}
-    found = {role: next((each for each in ways if len(set(each)) > 1), []) for role, ways in every.items()}
-    if "split" in renamed and found["split"]:
-        del found["run"]
-    return {role: each for role, each in found.items() if each and role not in renamed}
+    matches = [[STEP.search(name) for name in each] for each in names]
+    steps = [[int(match[kind]) for match in each if match and match[kind]] for kind in (1, 2) for each in matches]
+    every: dict[str, list[list[Any]]] = {
+        "step": [each for each in steps if len(each) == len(files)],
+        "split": [[bool(EVALUATION.match(name.lower())) for name in each] for each in names],
+        "run": [_runs(files)],
+    }
+    found = {role: differing[0] for role, ways in every.items() if (differing := [x for x in ways if len({*x}) > 1])}
+    if "split" in renamed and "split" in found:
+        found.pop("run", None)
+    return {role: each for role, each in found.items() if role not in renamed}
 
 
 def _runs(files: Sequence[Path]) -> list[str]:

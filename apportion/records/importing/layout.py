@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
-from apportion.records.importing.formats import counted_in, resolved, split_in, turn_in
+from apportion.records.importing.formats import counted_in, split_in, turn_in
 from apportion.records.importing.names import (
     MOST_OTHERS,
     NAMES,
@@ -19,6 +19,7 @@ from apportion.records.importing.names import (
     VERDICTS,
     WORDY,
     number_in,
+    resolved,
     verdict_names,
 )
 from apportion.records.importing.source import Head, Source

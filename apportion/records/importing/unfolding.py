@@ -70,7 +70,7 @@ ABOUT = {"step", "global_step", "train_step"}, {"split", "validate", "is_validat
 """Columns of steps and of splits that are looked for in objects of a row too, if it has none of them."""
 
 
-def is_folded(row: Mapping[str, Any], renamed: Mapping[str, str]) -> bool:
+def is_folded(row: Row, renamed: Mapping[str, str]) -> bool:
     """Return whether a row must be unfolded: it is of a harness, or its verdicts are a list or lie inside it.
 
     ``renamed`` has the columns that the user named. A number of correct rollouts that the user named is obeyed.
@@ -126,9 +126,9 @@ def _table_rows(document: Mapping[str, Any]) -> list[Row] | None:
         same = all(isinstance(line, list) and len(line) == len(names) for line in lines)
         return [dict(zip(map(str, names), line, strict=True)) for line in lines] if same else None
     columns = list(document.values())
-    keys = list(columns[0]) if columns and isinstance(columns[0], dict) else []
-    if keys and len(columns) > 1 and all(str(key).isdecimal() for key in keys):
-        columns = [list(each.values()) if isinstance(each, dict) and list(each) == keys else each for each in columns]
+    keys = [list(each) if isinstance(each, dict) else [] for each in columns]
+    if len(keys) > 1 and keys[0] and all(each == keys[0] for each in keys) and all(map(str.isdecimal, keys[0])):
+        columns = [list(each.values()) for each in columns]
     elif any(isinstance(cell, dict) for column in columns if isinstance(column, list) for cell in column):
         return None
     if not columns or not all(isinstance(each, list) and len(each) == len(columns[0]) for each in columns):
