@@ -25,23 +25,6 @@ def test_no_integer_allocation_has_less_variance(estimator, success, data):
     assert gradient_variance(success, counts, estimator).sum() == pytest.approx(best, abs=1e-12)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("estimator", ESTIMATORS)
-@pytest.mark.parametrize("seed", range(4))
-def test_never_worse_than_the_papers_route_and_within_its_relaxation(estimator, seed):
-    rng = np.random.default_rng(seed)
-    success, low, high = rng.beta(0.5, 0.5, 64), 3, 24
-    budget = int(rng.integers(64 * low, 64 * high + 1))
-    a = 4 * success * (1 - success)
-    counts = (
-        printed.relaxed(a, budget, low, high, estimator),
-        minimise_variance(success, budget, estimator, low, high),
-        printed_counts(success, budget, low, high, estimator),
-    )
-    relaxed, ours, paper = (printed.variance(a, each, estimator).sum() for each in counts)
-    assert relaxed - 1e-9 <= ours <= paper + 1e-12
-
-
 def test_the_printed_route_of_the_paper_is_not_always_best():
     """Its multiplier is not unique, and rounding down can leave a prompt with more than its best number."""
     roots = np.array([2.667, 2.667, 2.667, 10.03])

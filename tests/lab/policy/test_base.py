@@ -2,14 +2,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from apportion.lab.policy.base import base_policy, trained_policy
 from apportion.lab.policy.exact import exact_success
 from apportion.lab.policy.network import new_policy
 from apportion.lab.policy.recipes import RECIPES, Recipe, Stage, cache_directory, task_of
 from apportion.lab.world.demonstrator import EASY, MEDIUM
-from apportion.lab.world.task import encode, problem_pool
+from apportion.lab.world.task import problem_pool
 from tests.cases import assert_refused
 from tests.lab.states import weights
 
@@ -45,15 +44,6 @@ def test_a_recipe_is_trained_once_stage_by_stage_and_gives_the_same_bits_again(e
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
     torch.manual_seed(5)
     assert torch.equal(weights(first), weights(trained_policy(BRIEF)))
-
-
-def test_it_loads_as_an_ordinary_model_directory(empty_cache):
-    policy = trained_policy(BRIEF)
-    loaded = AutoModelForCausalLM.from_pretrained(BRIEF.directory, local_files_only=True)
-    tokenizer = AutoTokenizer.from_pretrained(BRIEF.directory, local_files_only=True)
-    assert loaded.dtype == torch.float32
-    assert tokenizer("7 a+3 =")["input_ids"] == encode("7 a+3 =")
-    assert torch.equal(weights(policy), weights(loaded))
 
 
 def test_interrupted_training_leaves_nothing_that_looks_finished(empty_cache):
