@@ -115,8 +115,9 @@ def _improve(
 ) -> tuple[Counts, float]:
     """Return what to add to ``bought`` [P], maybe negative, and the gap: no other counts are better by more than it."""
     loss = (np.abs(density - price) * costs[:, None]).ravel()
-    near = np.argpartition(loss, LARGEST_CORE)[: LARGEST_CORE + 1] if loss.size > LARGEST_CORE else np.arange(loss.size)
-    near = near[np.argsort(loss[near], kind="stable")]
+    last = np.partition(loss, LARGEST_CORE)[LARGEST_CORE] if loss.size > LARGEST_CORE else np.inf
+    near = np.flatnonzero(loss <= last)  # argpartition would order equal losses as the processor's own code does
+    near = near[np.argsort(loss[near], kind="stable")][: LARGEST_CORE + 1]
     prompt, number = np.divmod(near, density.shape[1])
     gain, cost, inside = density[prompt, number] * costs[prompt], costs[prompt], number < bought[prompt]
     loss = np.append(loss[near], np.inf)
