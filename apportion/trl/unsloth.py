@@ -36,7 +36,7 @@ def is_unsloth(kind: type[Any]) -> bool:
 def check_environment() -> None:
     """Raise ValueError if Unsloth weighs rows by groups, because each round consists of groups of one row."""
     for name, (off, reason) in BY_GROUP.items():
-        if os.environ.get(name, off) not in (off, ""):
+        if os.environ.get(name, off).strip() not in (off, ""):
             raise ValueError(
                 f"{name} must be unset under an allocator, got {os.environ[name]!r}: {reason}; unset the variable"
             )
