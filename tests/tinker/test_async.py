@@ -8,8 +8,11 @@ import torch
 from tinker_cookbook.rl.train import AsyncConfig
 
 from apportion import HORA, VIP, Uniform
+from apportion.engines.saved_state import load_state
 from apportion.selection import Mixed
 from apportion.tinker import allocated
+from apportion.tinker.checkpoints import KIND
+from apportion.tinker.rewards import EarlierEpisode
 from tests.tinker.runs import BELOW, rows, trained
 from tests.tinker.test_checkpoints import files
 from tests.tinker.test_parity import plain
@@ -67,3 +70,5 @@ def test_a_killed_run_goes_on_from_its_checkpoint_with_what_it_had_learnt(config
     assert len(service.trained) == before + 2
     assert torch.isfinite(service.weights()).all()
     assert all(len(rows(datums)) > 0 for datums in service.trained)
+    state = load_state(tmp_path / "run/apportion/000006.state", KIND, remedy="", records=(EarlierEpisode,))
+    assert state["selection"]["steps"] == 24 and len(state["allocator"]["sums"]) == 12, "4 groups of each of 6 batches"

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion import DAPO, HORA, Uniform
-from apportion.baselines import Optimal
+from apportion.baselines import Optimal, Predicted
+from apportion.predictors import DiscountedCounts
 from apportion.verl.coordinator.messages import RolloutTask
 from tests.rules import MAKE
 from tests.verl.coordinator.test_service import Graded
@@ -104,9 +105,12 @@ def test_a_broken_promise_is_an_error_that_names_the_method():
 
 
 def test_rewards_are_checked_before_an_early_commit():
-    coordinator, pool, _ = began(MAKE["knapsack"](), 0, 1, 2, table=Graded(success=(0.5,)))
+    """The rule takes graded rewards, so only the baseline refuses them."""
+    coordinator, pool, _ = began(
+        MAKE["even"](), 0, 1, 2, table=Graded(success=(0.5,)), baseline=Predicted(DiscountedCounts())
+    )
     coordinator.receive([pool.carry_out(next(iter(pool.sent)))])
-    with pytest.raises(RuntimeError, match="rewards must be 0 or 1 for knapsack"):
-        coordinator.metrics()
+    with pytest.raises(RuntimeError, match="rewards must be 0 or 1 for predicted"):
+        coordinator.check()
     work(coordinator)
     assert not pool.committed
