@@ -74,7 +74,7 @@ def _beta(history, prompts):
     for found in history[prompts].T:
         seen = found >= 0
         right = np.where(seen, DISCOUNT * right + found, right)
-        wrong = np.where(seen, DISCOUNT * wrong + 8 - found, wrong)
+        wrong = np.where(seen, DISCOUNT * wrong + (8 - found), wrong)
     return 1 + right, 1 + wrong
 
 

@@ -27,7 +27,8 @@ def public_names():
 
 def class_of(module, name, trees):
     """Return the class that ``name`` is in ``module``, where it may be imported; None if it is something else."""
-    for node in trees[module].body if module in trees else ():
+    body = trees[module].body if module in trees else []
+    for node in (*body, *(node for each in body if isinstance(each, ast.If) for node in each.body)):
         if isinstance(node, ast.ClassDef) and node.name == name:
             return node
         if isinstance(node, ast.ImportFrom) and node.module:

@@ -213,7 +213,8 @@ class Population:
         kept, generator, step = 2.0 ** (-1 / self.half_life), self._generator("drift"), 0
         while True:
             moves = self.drift > 0 or self.trend != 0
-            yield expit(start + self.trend * step + deviation) if moves and step else self.start
+            latent = start + self.trend * step + deviation
+            yield 0.5 * (1 + np.tanh(0.5 * latent)) if moves and step else self.start  # exactly 0 and 1 far out
             step += 1
             if self.drift:
                 deviation = kept * deviation + self.drift * generator.standard_normal(self.prompts)

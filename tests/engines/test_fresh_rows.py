@@ -42,11 +42,6 @@ def test_without_a_seed_rows_come_in_the_order_of_the_data_in_every_epoch(datase
     assert taken(fresh, 4) == [*ROWS["prompt"][8:], *ROWS["prompt"][:2]]
 
 
-def test_rows_keep_the_columns_that_are_named():
-    rows = Dataset.from_list([{"prompt": "a", "answer": "b", "other": "c"}])
-    assert next(FreshRows(rows, 0, ("prompt", "answer", "absent")).rows()) == {"prompt": "a", "answer": "b"}
-
-
 def test_distinct_rows_are_new_to_the_batch_and_to_each_other(dataset):
     fresh = FreshRows(dataset, 0)
     held = {f"question {i}" for i in range(4)}
