@@ -183,7 +183,7 @@ def test_a_stream_fits_an_asynchronous_trainer_and_its_age_is_verls_threshold(ca
     config = configured(text)
     stream = stream_of(config, allocation_of(config), [Prompt("a")])
     assert stream.due.age_bound == config.trainer.v1.sampler.max_off_policy_threshold * 4 - 1
-    assert stream.rows_an_update == config.data.train_batch_size // 4
+    assert stream.due.size == config.data.train_batch_size // 4
     with_buffer(config)
     assert dict(config.trainer.v1.sampler.custom_sampler) == BUFFER
 
