@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from apportion.cli.lines import doubt_lines, wrapped
+from apportion.diagnosis.statements import as_read
 from apportion.replay.cells import MEASURES
 from apportion.replay.notes import notes
 from apportion.replay.results import AllocatorReplay, Replay, SelectorReplay
@@ -30,7 +31,8 @@ def replay_text(found: Replay, full: bool = False) -> str:
         rules = [row | {"dead": row["dead"].partition(" [")[0]} for row in rules]
 
     choices = [selector_row(each) for each in found.selectors]
-    about = f"{measures(found)}{' All columns: --full, --json.' * (not full)}"
+    read = as_read(found.doubts)
+    about = f"{f'Figures{read}. ' * bool(read)}{measures(found)}{' All columns: --full, --json.' * (not full)}"
     parts = [
         "\n".join(doubt_lines(found.doubts)),
         "\n".join(wrapped(about)),

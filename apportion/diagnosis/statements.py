@@ -16,8 +16,8 @@ SERIES_NAMES = {"cut": "truncation", "kl": "KL", "components": "single rewards",
 ORDER = "What would help{}, by its effect on learning, then on variance, then on rollouts:"
 MOST_REMEDIES = 3
 """Signs that are told with what to do."""
-HARMLESS = ("read as:", "columns not read:")
-"""How doubts begin that change no figure."""
+HARMLESS = ("read as:", "columns not read:", "replayed on a random")
+"""How doubts begin that change no figure by more than chance."""
 COURSE = 0.2
 """The change of the share of dead groups from which on it is told as a course and not as a mean."""
 

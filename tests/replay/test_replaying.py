@@ -8,6 +8,7 @@ import pytest
 
 from apportion import AR3PO, HORA, VIP, ExploreThenCommit, Uniform, collect
 from apportion.allocators import ALLOCATORS
+from apportion.cli.replay_text import replay_text
 from apportion.predictors import DiscountedCounts, EmpiricalBayes, UniformPrior
 from apportion.records import Recorded, record_of_visits
 from apportion.replay import OutcomePopulation, batches_of, replay, replay_batches, replaying
@@ -285,6 +286,8 @@ def test_a_run_of_many_groups_is_replayed_on_a_sample_of_its_prompts(form, monke
     assert part.doubts == (
         "replayed on a random 300 of 1,200 prompts, because the run has 3,600 groups, and 900 tell as much",
     )
+    assert "Figures" not in replay_text(part)
+    assert "Figures, as read (see ?)." in replay_text(replace(whole, doubts=("the reward is reward; or score",)))
     sizes = np.bincount(part.allocators[0].cells.batch)
     assert 36 <= np.median(sizes) <= 44
     for measure, value in whole.allocators[0].ratios.items():
