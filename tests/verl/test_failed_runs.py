@@ -21,10 +21,11 @@ RULE = (
 )
 FAULTS = (
     *("fails_0.0", "reward_is_nan_1.0", "reward_is_text_2.0", "reward_fails_3.0"),
-    *("kills_worker_4.0", "stops_worker_writing_5.0", "kills_rewarder_6.0", "hangs_7.0"),
+    *("kills_worker_4.0", "kills_rewarder_6.0", "hangs_7.0"),
     *("stalls_10.0", "clings_11.0"),
+    "stops_worker_writing_12.0",  # in a step without a killed worker, which might be the same one
 )
-"""Faults by the prompt that they strike, one rollout each, in steps 1, 2 and 3."""
+"""Faults by the prompt that they strike, one rollout each, in steps 1, 2, 3 and 4."""
 
 
 def ask(folder, *faults):
@@ -61,13 +62,14 @@ def test_a_run_with_many_faults_trains_on_the_right_rows_and_ends_without_worker
     )
     assert first["errors"] == first["retried"] == 4 and first["failed"] == 0 and first["rows"] == 16
     assert "must return a finite number as score, got NaN" in done.output
-    assert second["reassigned"] >= 1 and "was silent for" in done.output
+    assert second["reassigned"] >= 1
     assert second["rollouts"] == 16  # what hangs is given up late, or lost with its worker
     assert third["errors"] == third["expired"] == third["failed"] == 2 and third["rows"] == 14
     assert DEADLINE + ENDING_SECONDS < third["timing_s/gen"] < DEADLINE + ENDING_SECONDS + 10
     assert "1 of the sessions of " in done.output  # the one that ignores its first cancellation
     assert (tmp_path / "records" / "clung").exists()  # and is cancelled again when its prompt is committed
     assert fourth["failed"] >= 2 and "this rollout fails" in done.output
+    assert fourth["reassigned"] >= 1 and "was silent for" in done.output
     lines = (tmp_path / "records" / "sleeps_0.jsonl").read_text(encoding="utf-8").splitlines()
     assert {json.loads(line)["live"] for line in lines} == {0} and json.loads(lines[-1])["cancelled"] == 1
 
