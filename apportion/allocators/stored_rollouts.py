@@ -1,13 +1,14 @@
 """Rollouts that a later step may use again: what is kept of them, and how they are saved and restored."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from apportion.predictors.saved import SavedValues
 from apportion.types import Rollout
 
-NAMES = [each.name for each in fields(Rollout)][:-2]  # it has a verdict, which decides, and is not truncated anew
+NAMES = ["correct", "answer", "reward", "completion", "tokens", "score_norm", "round", "step"]
+"""What is kept. A rollout that is reused has a verdict, which decides, and is not truncated anew."""
 
 
 def for_reuse(rollout: Rollout, step: int) -> Rollout:

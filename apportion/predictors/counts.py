@@ -48,9 +48,7 @@ class DiscountedCounts(Predictor):
         return Belief(self.prior_alpha + right, self.prior_beta + wrong)
 
     def update(self, batch: Batch) -> None:
-        self._counts.add(
-            {seen.prompt.id: (seen.successes, seen.trials - seen.successes) for seen in observations(batch)}
-        )
+        self._counts.add({prompt.id: (right, trials - right) for prompt, right, trials in observations(batch)})
 
     def _memory(self) -> dict[str, Any]:
         return {"counts": self._counts.by_id}

@@ -209,9 +209,9 @@ def _cache_name(model: str) -> str:
     """Return a file name that is unique to the model, and to the present content of a local folder."""
     folder = Path(model).expanduser()
     if folder.is_dir():
-        changed = max((path.stat().st_mtime_ns for path in folder.rglob("*")), default=0)
+        changed = max((path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()), default=0)
         identity = f"{folder.resolve()}\0{changed}"
     else:
         identity = model.removeprefix("sentence-transformers/")
-    readable = re.sub(r"[^\w.-]+", "-", Path(model).name)
+    readable = re.sub(r"[^\w.-]+", "-", folder.name)
     return f"{readable}-{hashlib.blake2b(identity.encode(), digest_size=6).hexdigest()}"

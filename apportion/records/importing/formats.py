@@ -19,6 +19,7 @@ from apportion.records.importing.names import (
     resolved,
 )
 from apportion.records.importing.source import Head, Source
+from apportion.rows import kind_of
 
 VERDICT = re.compile("pass|correct|scor|acc|rew|success|result|valid$|ok")
 """What a flag that speaks of a test or an evaluation is called if it is its verdict."""
@@ -32,7 +33,7 @@ LONG = 1.5
 def detect(source: Source, renamed: Mapping[str, str]) -> str:
     """Return the format of a table."""
     names = set(source.columns)
-    if source.kind == ".parquet" and {"step", "prompt", "completion", "advantage"} <= names:
+    if kind_of(source.path) == ".parquet" and {"step", "prompt", "completion", "advantage"} <= names:
         return "trl"
     if {"input", "output", "score"} <= names:
         return "verl"

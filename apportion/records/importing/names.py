@@ -204,7 +204,7 @@ def may_be_number(cell: Any) -> bool:
     return number_in(cell) != NO_NUMBER or cell != cell
 
 
-@lru_cache
+@lru_cache(typed=True)  # True, 1 and 1.0 are equal, and differ as texts
 def is_evaluation(column: str, cell: Any) -> bool | None:
     """Return whether a row is of an evaluation by its cell in a ``column`` of splits; None if that does not say it.
 

@@ -52,10 +52,6 @@ class Source:
     said: dict[str, None]
     folded: bool = False
 
-    @property
-    def kind(self) -> str:
-        return kind_of(self.path)
-
     @cached_property
     def numeric(self) -> list[str]:
         """The columns that hold numbers or nothing."""
