@@ -21,8 +21,8 @@ from statistics import NormalDist
 import numpy as np
 
 from apportion.checks import check_integer, check_numbers
-from apportion.stream import Rows, Stream, Ticket, Update
-from apportion.stream.unit import Unit
+from apportion.scheduler import Rows, Scheduler, Ticket, Update
+from apportion.scheduler.unit import Unit
 from apportion.types import Floats, Prompt, Rollout
 
 DRAWS = 64
@@ -114,7 +114,7 @@ class SlotMeasures:
     carry: float
 
 
-def simulate_slots(engine: Slots, make: Callable[[Sequence[Prompt]], Stream], updates: int = 40) -> SlotMeasures:
+def simulate_slots(engine: Slots, make: Callable[[Sequence[Prompt]], Scheduler], updates: int = 40) -> SlotMeasures:
     """Return the measures of ``updates`` updates of the stream that ``make`` returns for the prompts of ``engine``."""
     check_integer("updates", updates, 4, "the first quarter is left out")
     return _Run(engine, make(engine.members)).measures(updates)
@@ -123,7 +123,7 @@ def simulate_slots(engine: Slots, make: Callable[[Sequence[Prompt]], Stream], up
 class _Run:
     """The events of one run: rollouts that end, updates that end, and requests that run out of patience."""
 
-    def __init__(self, engine: Slots, stream: Stream) -> None:
+    def __init__(self, engine: Slots, stream: Scheduler) -> None:
         rng = np.random.default_rng([engine.seed, 7])
         self.engine, self.stream = engine, stream
         rest = engine.sigma * math.sqrt(1 - engine.shared)

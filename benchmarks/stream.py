@@ -19,7 +19,7 @@ from apportion.allocators.spending.price import Price
 from apportion.allocators.vip import gradient_variance, minimise_noise
 from apportion.predictors import EmpiricalBayes, MeanLengths
 from apportion.replay.foresight import batches_of
-from apportion.stream import Rows, Selected, Stream
+from apportion.scheduler import Rows, Scheduler, Selected
 from apportion.types import Floats, Plan
 from benchmarks.common import spread, table, write
 from benchmarks.expected import HIGH, LOW, near_truth
@@ -66,7 +66,7 @@ def in_use(way, seed):
     kind = InOrder if way == "in order" else Rows
 
     def make(prompts):
-        return Stream(Uniform(SIZE), prompts, kind(ROWS, BOUND), Selected(lengths=lengths, seed=seed))
+        return Scheduler(Uniform(SIZE), prompts, kind(ROWS, BOUND), Selected(lengths=lengths, seed=seed))
 
     return simulate_slots(engine, make, UPDATES).utilisation
 

@@ -5,7 +5,7 @@ import random
 
 from apportion import Prompt
 from apportion.engines.contract import EngineGroups
-from apportion.engines.decisions import TrainerAllocation
+from apportion.scheduler.decisions import TrainerAllocation
 
 
 class Engine:  # yours: its workers take scenarios, and its trainer takes whatever is finished

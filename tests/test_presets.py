@@ -9,9 +9,9 @@ from scipy.optimize import minimize
 from apportion import DAPO, HORA, VIP, Batch, Belief, Prompt, Uniform, presets
 from apportion.baselines import Optimal
 from apportion.config import ConfigError, build, dump, to_toml
-from apportion.engines.decisions import TrainerAllocation
-from apportion.engines.saved_settings import check_same_settings
 from apportion.predictors import GaussianProcess, MovingAverage, PrecomputedEmbeddings
+from apportion.scheduler.decisions import TrainerAllocation
+from apportion.scheduler.saved_settings import check_same_settings
 from apportion.selection import MoPPS
 from apportion.types import Plan, Rollout
 from tests.builders import finished

@@ -14,7 +14,6 @@ from apportion.cli.errors import usage_errors
 from apportion.cli.lines import doubt_lines, wrapped
 from apportion.cli.options import AsJson, Columns, Rewards, command_of, read_run, several
 from apportion.diagnosis.statements import as_read
-from apportion.engines.outcomes import are_verdicts
 from apportion.evaluation import Evaluation, Rollouts, Score, evaluate
 from apportion.questions import read_questions
 from apportion.records import RunRecord
@@ -22,6 +21,7 @@ from apportion.report.votes import is_vote
 from apportion.runs.json_text import json_text
 from apportion.runs.text_table import text_table
 from apportion.runs.waiting import waiting
+from apportion.scheduler.outcomes import are_verdicts
 from apportion.untrusted import one_line, shown
 from apportion.vote.revote import kept_rollouts
 from apportion.vote.right import read_labels

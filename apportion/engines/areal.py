@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from apportion.engines.contract import EngineGroups
-from apportion.engines.decisions import TrainerAllocation
 from apportion.engines.prompts import distinct_prompts
 from apportion.engines.saved_state import save_state
+from apportion.scheduler.decisions import TrainerAllocation
 from apportion.types import Rollout
 
 FILE, KIND = "apportion.safetensors", "AReaL run"

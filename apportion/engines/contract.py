@@ -3,7 +3,7 @@
 The engine calls ``next`` when it starts a group, samples ``count`` rollouts of its prompt, and calls ``observe`` when
 they are done. Groups end in any order. A rule of several rounds then asks for more rollouts of the prompt. An engine
 that lets others compute its advantages calls ``advantages``. One with checkpoints puts ``state_dict`` into them. The
-decisions are those of a ``Stream`` that learns from each group as it ends, and leaves updates to the engine.
+decisions are those of a ``Scheduler`` that learns from each group as it ends, and leaves updates to the engine.
 """
 
 from collections import Counter, defaultdict
@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from apportion.advantages import ACROSS_GROUPS, check_agreement, check_compared, needs
-from apportion.engines.decisions import TrainerAllocation
-from apportion.engines.outcomes import are_verdicts, read_reward
-from apportion.engines.saved_settings import check_same_settings
 from apportion.engines.saved_state import load_state, restoring
 from apportion.predictors.saved import SavedValues
 from apportion.predictors.score_norms import sampled_score_norm
-from apportion.stream import Rows, Selected, Stream, Ticket
+from apportion.scheduler import Rows, Scheduler, Selected, Ticket
+from apportion.scheduler.decisions import TrainerAllocation
+from apportion.scheduler.outcomes import are_verdicts, read_reward
+from apportion.scheduler.saved_settings import check_same_settings
 from apportion.types import Floats, Group, Prompt, Rollout
 
 NEVER_DUE = 2**31
@@ -90,7 +90,7 @@ class EngineGroups:
                     f"{rule.name}; use reinforce with a baseline, or a rule of one round"
                 )
         source = Selected(decisions.selection, seed=seed)
-        self._stream = Stream(rule, prompts, Rows(1, NEVER_DUE), source, attempts=1, patience=lost_after)
+        self._stream = Scheduler(rule, prompts, Rows(1, NEVER_DUE), source, attempts=1, patience=lost_after)
         self._settings = decisions.settings | {"group_size": group_size}
         self._clock, self._prompts = 0, {prompt.id: prompt for prompt in prompts}
         self._flying: dict[str, tuple[Ticket, ...]] = {}

@@ -9,8 +9,8 @@ from typing import Any
 
 from apportion.allocators import Uniform
 from apportion.engines.contract import EngineGroups, differ
-from apportion.engines.decisions import TrainerAllocation
-from apportion.engines.outcomes import read_reward
+from apportion.scheduler.decisions import TrainerAllocation
+from apportion.scheduler.outcomes import read_reward
 from apportion.selection import Selector
 from apportion.types import Prompt
 

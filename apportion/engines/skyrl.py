@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from apportion.engines.contract import EngineGroups
-from apportion.engines.decisions import TrainerAllocation
 from apportion.engines.prompts import prompt_of
 from apportion.engines.saved_state import save_state
+from apportion.scheduler.decisions import TrainerAllocation
 from apportion.types import Rollout
 
 FILE, KIND = "apportion.safetensors", "SkyRL run"

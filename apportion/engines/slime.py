@@ -14,10 +14,10 @@ from typing import Any
 
 from apportion.allocators import Uniform
 from apportion.engines.contract import EngineGroups, Opened
-from apportion.engines.decisions import TrainerAllocation
-from apportion.engines.outcomes import read_reward
 from apportion.engines.prompts import distinct_prompts
 from apportion.engines.saved_state import save_state
+from apportion.scheduler.decisions import TrainerAllocation
+from apportion.scheduler.outcomes import read_reward
 from apportion.types import Rollout
 
 KEY = "apportion"

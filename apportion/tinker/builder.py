@@ -7,7 +7,7 @@ from tinker_cookbook.rl.rollouts import get_rollout_executor
 from tinker_cookbook.rl.train import Config
 from tinker_cookbook.rl.types import RLDataset, RLDatasetBuilder
 
-from apportion.engines.decisions import bill
+from apportion.scheduler.decisions import bill
 from apportion.tinker.batch import RoundSettings
 from apportion.tinker.checkpoints import StateFiles
 from apportion.tinker.dataset import AllocatedDataset

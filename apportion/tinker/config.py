@@ -7,7 +7,7 @@ from tinker_cookbook.rl.rollout_limits import TerminationRewardPolicy
 from tinker_cookbook.rl.train import Config
 
 from apportion.allocators import Allocator
-from apportion.engines.decisions import UNDECIDED
+from apportion.scheduler.decisions import UNDECIDED
 from apportion.tinker.batch import RoundSettings
 from apportion.tinker.builder import AllocatedDatasetBuilder
 from apportion.tinker.groups import AllocatedRollouts

@@ -9,10 +9,10 @@ from typing import Any
 from tinker_cookbook.rl.dataset_utils import EpochCycledRLDataset
 from tinker_cookbook.rl.types import EnvGroupBuilder, RLDataset
 
-from apportion.engines.decisions import check_draws
 from apportion.engines.fresh_rows import FreshRows, draw_distinct
 from apportion.engines.metrics import allocation_metrics, prefixed
 from apportion.predictors.saved import SavedValues
+from apportion.scheduler.decisions import check_draws
 from apportion.tinker.batch import AllocatedBatch, RoundSettings
 from apportion.tinker.checkpoints import StateFiles
 from apportion.tinker.groups import AllocatedGroup

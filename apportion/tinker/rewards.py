@@ -20,8 +20,8 @@ from tinker_cookbook.completers import TokensWithLogprobs
 from tinker_cookbook.rl.types import Metrics, Trajectory, TrajectoryGroup, Transition
 
 from apportion.advantages import advantages_of
-from apportion.engines.outcomes import are_verdicts, read_reward
 from apportion.predictors.score_norms import sampled_score_norm
+from apportion.scheduler.outcomes import are_verdicts, read_reward
 from apportion.tinker.settings import OWN_ESTIMATOR, TinkerAllocation
 from apportion.types import Floats, Group, Rollout
 

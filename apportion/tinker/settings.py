@@ -8,7 +8,7 @@ from tinker_cookbook.rl.types import EnvGroupBuilder
 
 from apportion.advantages import check_agreement, check_compared
 from apportion.checks import check_integer
-from apportion.engines.decisions import TrainerAllocation
+from apportion.scheduler.decisions import TrainerAllocation
 from apportion.tinker.problems import question_of, resized
 from apportion.types import Prompt
 

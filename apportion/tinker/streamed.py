@@ -16,7 +16,7 @@ from tinker_cookbook.rl.types import EnvGroupBuilder, RLDataset, RolloutError
 
 from apportion.loop import collect_alone
 from apportion.predictors.saved import SavedValues
-from apportion.stream.stream import plans_prompts_alone, price_of
+from apportion.scheduler.scheduler import plans_prompts_alone, price_of
 from apportion.tinker.batch import PlacedGroup, RoundSettings, sampled_round
 from apportion.tinker.checkpoints import StateFiles
 from apportion.tinker.dataset import AllocatedDataset, with_metrics

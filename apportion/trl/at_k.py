@@ -16,9 +16,9 @@ from transformers import TrainerCallback
 from apportion.answers import Equivalence
 from apportion.answers.extraction import Extractor
 from apportion.answers.reader import AnswerReader
-from apportion.engines.outcomes import are_verdicts
 from apportion.engines.prompts import last_text
 from apportion.evaluation import majority_at_k, pass_at_k, right_answers, usual_ks
+from apportion.scheduler.outcomes import are_verdicts
 from apportion.trl.ranks import Ranks
 from apportion.trl.replaced import replaced
 from apportion.trl.settings import check_verdict

@@ -21,11 +21,11 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 
 from apportion.checks import choices
 from apportion.config import ConfigError, build
-from apportion.engines.decisions import bill
 from apportion.engines.saved_state import SavedStateError
 from apportion.questions import PROMPT_COLUMNS, Question, fill_template
 from apportion.records import RecordError
 from apportion.runs.signals import code_of
+from apportion.scheduler.decisions import bill
 from apportion.trl.at_k import EvaluationAtK
 from apportion.trl.checkpoints import newest_checkpoint
 from apportion.trl.failures import RewardsFailedError

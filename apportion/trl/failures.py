@@ -33,7 +33,7 @@ class FailedRewards:
 
     A completion has no reward if all reward functions give it None, or if the allocator counts correct completions and
     the one that says whether it is correct does. Of several tasks it is the one that judges this prompt. It has none
-    either if any function raises, or returns what is no finite number (``apportion.engines.outcomes.read_reward``). A
+    either if any function raises, or returns what is no finite number (``apportion.scheduler.outcomes.read_reward``). A
     function that raises before it ever returned ends the run.
 
     Args:

@@ -18,11 +18,11 @@ from torch import Tensor
 from transformers import Trainer, TrainerCallback
 
 from apportion.answers.reader import AnswerReader
-from apportion.engines.decisions import bill
 from apportion.engines.fresh_rows import FreshRows
 from apportion.engines.metrics import prefixed
 from apportion.engines.prompts import text_of
 from apportion.records import prepare_log, write_step
+from apportion.scheduler.decisions import bill
 from apportion.trl.advantages import without_failures
 from apportion.trl.bases import check_trainer
 from apportion.trl.checkpoints import CheckpointedTrainer

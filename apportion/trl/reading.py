@@ -13,7 +13,7 @@ from itertools import groupby
 from math import inf
 from typing import Any
 
-from apportion.engines.outcomes import read_reward
+from apportion.scheduler.outcomes import read_reward
 from apportion.untrusted import shown
 
 logger = logging.getLogger(__name__)

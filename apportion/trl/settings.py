@@ -11,9 +11,9 @@ from apportion.allocators import Size
 from apportion.answers import EQUIVALENCES, EXTRACTORS, Equivalence
 from apportion.checks import check_numbers
 from apportion.engines.dataset_prompts import DatasetPrompts, columns_of, read_prompts
-from apportion.engines.decisions import TrainerAllocation, check_draws, warn_of_idle
 from apportion.engines.prompts import reads_rates
 from apportion.records import LogText, check_log_text
+from apportion.scheduler.decisions import TrainerAllocation, check_draws, warn_of_idle
 from apportion.trl.failures import FailedRewards, FailureCount
 
 logger = logging.getLogger(__name__)

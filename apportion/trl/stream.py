@@ -1,4 +1,4 @@
-"""TRL's asynchronous GRPO trainer with an allocator that decides without batches; see ``apportion.stream``.
+"""TRL's asynchronous GRPO trainer with an allocator that decides without batches; see ``apportion.scheduler``.
 
     from apportion import VIP
     from apportion.trl import AllocatedAsyncGRPOTrainer
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from apportion.stream import Rows, Selected, Stream
+from apportion.scheduler import Rows, Scheduler, Selected
 from apportion.trl.checkpoints import FILE, WholeCheckpoints
 from apportion.trl.overrides import BillLine
 from apportion.trl.ranks import Ranks
@@ -91,7 +91,7 @@ class AllocatedAsyncGRPOTrainer(WholeCheckpoints, AsyncGRPOTrainer):  # type: ig
         allocation.prepare(found.distinct)
         places = {prompt.id: place for place, prompt in reversed(list(enumerate(found.every)))}
         rows = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
-        stream = Stream(
+        stream = Scheduler(
             allocation.allocator,
             found.distinct,
             Rows(rows, args.max_staleness),

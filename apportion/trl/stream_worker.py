@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from apportion.engines.metrics import allocation_metrics, prefixed
-from apportion.engines.saved_settings import check_same_settings
 from apportion.engines.saved_state import load_state, restoring, save_state
 from apportion.engines.weights import save_weights, weights_folder
 from apportion.predictors.score_norms import sampled_score_norm
 from apportion.runs.children import ChildError
-from apportion.stream import Stream, Ticket, Update
+from apportion.scheduler import Scheduler, Ticket, Update
+from apportion.scheduler.saved_settings import check_same_settings
 from apportion.trl.checkpoints import REMEDY
 from apportion.trl.settings import TRLAllocation
 from apportion.trl.stream_sampler import SampledBatch, SamplerJob, SignOfLife, StreamCompletion, run_sampler
@@ -59,7 +59,7 @@ class StreamWorker:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: Scheduler,
         allocation: TRLAllocation,
         row_of: Callable[[str], Mapping[str, Any]],
         names: Sequence[str],

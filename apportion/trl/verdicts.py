@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from apportion.engines.outcomes import are_verdicts
+from apportion.scheduler.outcomes import are_verdicts
 from apportion.trl.advantages import weighted_rewards, without_failures
 from apportion.trl.failures import FailureCount
 from apportion.trl.settings import TRLAllocation

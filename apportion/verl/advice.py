@@ -6,8 +6,8 @@ import math
 from omegaconf import DictConfig
 
 from apportion.allocators import Allocator
-from apportion.engines.decisions import warn_of_idle
 from apportion.engines.prompts import reads_rates
+from apportion.scheduler.decisions import warn_of_idle
 from apportion.verl.coordinator.settings import VerlAllocation
 
 logger = logging.getLogger(__name__)

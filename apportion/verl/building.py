@@ -4,8 +4,8 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from apportion.engines.decisions import check_draws
 from apportion.predictors import Predictor
+from apportion.scheduler.decisions import check_draws
 from apportion.verl.checkpoints import load_into, resumed_file
 from apportion.verl.coordinator.selection import PromptSelection
 from apportion.verl.coordinator.service import Coordinator

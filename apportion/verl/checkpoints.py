@@ -22,9 +22,9 @@ from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 from verl.trainer.ppo.v1 import trainer_base
 from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 
-from apportion.engines.saved_settings import check_same_settings
 from apportion.engines.saved_state import SavedStateError, load_state, restoring, save_state
 from apportion.predictors.saved import OtherSettingsError, SavedValues
+from apportion.scheduler.saved_settings import check_same_settings
 from apportion.types import Batch, Belief, Prompt, Rollout
 from apportion.verl.coordinator.messages import WrittenRollout
 from apportion.verl.coordinator.service import Coordinator

@@ -13,7 +13,7 @@ from apportion.advantages import check_agreement, check_baseline, check_compared
 from apportion.allocators import AR3PO, Allocator, ReinforceAda
 from apportion.checks import choices
 from apportion.config import placed
-from apportion.engines.decisions import check_draws
+from apportion.scheduler.decisions import check_draws
 from apportion.verl.advice import warn
 from apportion.verl.checkpoints import SavedAllocation, resumed_file
 from apportion.verl.coordinator.settings import PREFIX, VerlAllocation

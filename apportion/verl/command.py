@@ -14,7 +14,7 @@ from verl.utils.config import validate_config
 from verl.utils.device import auto_set_device
 
 from apportion.config import ConfigError
-from apportion.engines.decisions import bill
+from apportion.scheduler.decisions import bill
 from apportion.verl.checks import check, check_given
 from apportion.verl.configs import ALLOCATION, GROUPS, SELECTION
 from apportion.verl.runner import AllocatedTaskRunner

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBufferAsync
 
-from apportion.stream import OfferedStream, Prompts
+from apportion.scheduler import OfferedScheduler, Prompts
 from apportion.types import Prompt
 from apportion.verl.advice import row_multiple
 from apportion.verl.coordinator.messages import TrainerUpdate
@@ -82,7 +82,7 @@ def with_buffer(config: DictConfig) -> None:
             sampler.custom_sampler = dict(BUFFER)
 
 
-def stream_of(config: DictConfig, allocation: VerlAllocation, prompts: Sequence[Prompt]) -> OfferedStream:
+def stream_of(config: DictConfig, allocation: VerlAllocation, prompts: Sequence[Prompt]) -> OfferedScheduler:
     """Return the stream over ``prompts``, the data set, each once. Raises ValueError for a rule that compares prompts.
 
     An update of the stream is one of verl's mini-batches. verl counts staleness in steps, of ``parameter_sync_step``
@@ -101,7 +101,7 @@ def stream_of(config: DictConfig, allocation: VerlAllocation, prompts: Sequence[
         None if expected is None else -(-expected // multiple) * multiple,
         updates,
     )
-    return OfferedStream(allocation.allocator, prompts, due, attempts=1 + allocation.retries)
+    return OfferedScheduler(allocation.allocator, prompts, due, attempts=1 + allocation.retries)
 
 
 def check_stream(config: DictConfig, allocation: VerlAllocation) -> None:

@@ -18,8 +18,8 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 
 from apportion.answers.equivalence import AnswerClasses
 from apportion.answers.reader import AnswerReader
-from apportion.engines.outcomes import read_reward
 from apportion.predictors.score_norms import sampled_score_norm
+from apportion.scheduler.outcomes import read_reward
 from apportion.types import Rollout
 from apportion.verl.coordinator.messages import (
     CommitTask,

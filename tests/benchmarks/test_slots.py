@@ -7,7 +7,7 @@ import pytest
 
 from apportion import Uniform
 from apportion.predictors import MeanLengths
-from apportion.stream import Rows, Selected, Stream
+from apportion.scheduler import Rows, Scheduler, Selected
 from benchmarks.slots import InOrder, Slots, simulate_slots
 from tests.soak import case
 
@@ -15,7 +15,7 @@ ENGINE = Slots(slots=16, prompts=64, seed=2)
 
 
 def streams(rule=lambda: Uniform(4), kind=Rows, size=64, age_bound=1, lengths=None, **settings):
-    return lambda prompts: Stream(rule(), prompts, kind(size, age_bound), Selected(lengths=lengths), **settings)
+    return lambda prompts: Scheduler(rule(), prompts, kind(size, age_bound), Selected(lengths=lengths), **settings)
 
 
 def test_lengths_are_cut_and_their_mean_is_known():

@@ -23,11 +23,11 @@ from apportion.evaluation import answer_scores, bootstrap_interval, evaluate, ma
 from apportion.loop import collect, collect_async
 from apportion.predictors import EMBEDDERS, PREDICTORS, MeanLengths, UniformPrior
 from apportion.replay import replay
+from apportion.scheduler import Rows, Scheduler
 from apportion.selection import SELECTORS
 from apportion.simulation import Population, simulate
 from apportion.solve import solve
 from apportion.stopping import RULES, decide
-from apportion.stream import Rows, Stream
 from apportion.types import Belief, Plan, Prompt, Rollout
 from tests.replay.runs import made_run
 
@@ -166,7 +166,7 @@ MADE: dict[str, Callable[..., Any]] = {
     "decide": decide,
     "collect": partial(collect, prompts=[Prompt("a")], sample=None),
     "collect async": lambda allocator: asyncio.run(collect_async(allocator, [Prompt("a")], None)),
-    "stream": partial(Stream, prompts=[Prompt("a")], due=Rows(1)),
+    "stream": partial(Scheduler, prompts=[Prompt("a")], due=Rows(1)),
     "token budget": partial(VIP, lengths=MeanLengths(initial=1)),
     "printed counts": printed_counts,
     "equivalence": make_equivalence,

@@ -28,7 +28,7 @@ def arguments(code):
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_the_arguments_for_trl_make_the_settings_of_a_trainer(name):
-    from apportion.engines.decisions import TrainerAllocation  # noqa: PLC0415 - as a user's script
+    from apportion.scheduler.decisions import TrainerAllocation  # noqa: PLC0415 - as a user's script
 
     code, selection = CHANGES[name]
     given = arguments(code)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from apportion.engines.areal import allocated
-from apportion.engines.decisions import TrainerAllocation
+from apportion.scheduler.decisions import TrainerAllocation
 from tests.engines.outside import engine
 
 PROMPTS, BATCH = 24, 5

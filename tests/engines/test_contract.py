@@ -8,10 +8,10 @@ import pytest
 
 from apportion import Prompt, Rollout, Uniform
 from apportion.engines.contract import EngineGroups, differ
-from apportion.engines.decisions import TrainerAllocation
 from apportion.engines.prime_rl import ChosenTasks, DeadGroups
 from apportion.engines.saved_state import load_state, save_state
 from apportion.predictors import DiscountedCounts
+from apportion.scheduler.decisions import TrainerAllocation
 from apportion.selection import Mixed
 
 PROMPTS = [Prompt(str(q)) for q in range(30)]

@@ -12,9 +12,9 @@ import torch
 from apportion import VIP, Prompt, Uniform
 from apportion.engines import areal, prime_rl, skyrl, slime
 from apportion.engines.contract import EngineGroups
-from apportion.engines.decisions import TrainerAllocation
 from apportion.engines.prompts import distinct_prompts
 from apportion.engines.saved_state import SavedStateError, save_state
+from apportion.scheduler.decisions import TrainerAllocation
 
 NAN = float("nan")
 LOGPROBS = [-0.1, -0.2]

@@ -6,8 +6,8 @@ import pytest
 from datasets import Dataset, IterableDataset
 
 from apportion import DAPO, Uniform
-from apportion.engines.decisions import check_draws
 from apportion.engines.fresh_rows import FreshRows, draw_distinct
+from apportion.scheduler.decisions import check_draws
 
 SIZE = 10
 ROWS = Dataset.from_list([{"prompt": f"question {i}"} for i in range(SIZE)])

@@ -15,8 +15,8 @@ import pytest
 
 from apportion import VIP, Uniform
 from apportion.baselines import SPO
-from apportion.engines.decisions import TrainerAllocation
 from apportion.engines.skyrl import allocated
+from apportion.scheduler.decisions import TrainerAllocation
 from apportion.selection import Mixed, MoPPS
 from tests.engines.outside import engine
 

@@ -16,11 +16,11 @@ from apportion import collect, collect_async
 from apportion.advantages import advantages_of, loss_weights
 from apportion.allocators import ALLOCATORS
 from apportion.engines.contract import EngineGroups
-from apportion.engines.decisions import TrainerAllocation
 from apportion.predictors import MeanLengths
+from apportion.scheduler import OfferedScheduler, Prompts, Rows, Scheduler, Selected
+from apportion.scheduler.decisions import TrainerAllocation
+from apportion.scheduler.scheduler import plans_prompts_alone
 from apportion.selection import MoPPS, ShuffledEpochs
-from apportion.stream import OfferedStream, Prompts, Rows, Selected, Stream
-from apportion.stream.stream import plans_prompts_alone
 from tests.golden.decisions import plain, pool, rate, rollout, sampler
 from tests.rules import MAKE
 from tests.verl.coordinator.test_streamed import Trainer, failing
@@ -64,7 +64,7 @@ def trained(rule, groups, batch):
 def streamed(rule, stream, selection=None):
     """Run ``stream`` on results in any order, some of them failed."""
     order, running, asked, updates = Random("order of results"), [], [], []
-    source = Loader(stream) if isinstance(stream, OfferedStream) else None
+    source = Loader(stream) if isinstance(stream, OfferedScheduler) else None
     for now in range(STEPS):
         if source is not None:
             source.bring(stream.wanted())
@@ -116,22 +116,22 @@ class Loader:
 
 
 def barrier(rule):
-    return streamed(rule, Stream(rule, pool()[:PROMPTS], Rows(1, 0), batch=7, attempts=2))
+    return streamed(rule, Scheduler(rule, pool()[:PROMPTS], Rows(1, 0), batch=7, attempts=2))
 
 
 def batches(rule):
     lengths = MeanLengths(initial=60)
-    return streamed(rule, Stream(rule, pool()[:PROMPTS], Rows(24), Selected(lengths=lengths), batch=3))
+    return streamed(rule, Scheduler(rule, pool()[:PROMPTS], Rows(24), Selected(lengths=lengths), batch=3))
 
 
 def alone(rule):
     selection = MoPPS() if rule.needs.labels else ShuffledEpochs()
-    stream = Stream(rule, pool()[:PROMPTS], Rows(40, 2), Selected(selection, seed=3))
+    stream = Scheduler(rule, pool()[:PROMPTS], Rows(40, 2), Selected(selection, seed=3))
     return streamed(stream.rule, stream, selection)
 
 
 def offered(rule, *settings):
-    stream = OfferedStream(rule, pool()[:PROMPTS], Prompts(3, 3, *settings))
+    stream = OfferedScheduler(rule, pool()[:PROMPTS], Prompts(3, 3, *settings))
     return streamed(stream.rule, stream)
 
 

@@ -13,8 +13,8 @@ from apportion.baselines import BASELINES
 from apportion.config import build
 from apportion.predictors import PREDICTORS
 from apportion.records import RecordError, open_run
+from apportion.scheduler import OfferedScheduler, Prompts, Rows, Scheduler
 from apportion.selection import SELECTORS
-from apportion.stream import OfferedStream, Prompts, Rows, Stream
 from apportion.vote import revote
 from apportion.vote.lines import JournalError
 from tests.golden.compare import differences
@@ -80,7 +80,7 @@ def went_on(stream, prompts):
         if (update := decision.update) is not None:
             log.append(f"update {update.version}: {[group.rewards.tolist() for group in update.groups]}")
             stream.trained(update.version)
-            if isinstance(stream, OfferedStream):
+            if isinstance(stream, OfferedScheduler):
                 for q in range(3):
                     stream.source.offer(prompts[(3 * stream.version + q) % 12].id)
         if running:
@@ -94,8 +94,8 @@ def test_streams_go_on_as_they_did():
     saved_state = pytest.importorskip("apportion.engines.saved_state")
     prompts = [Prompt(f"prompt {q}") for q in range(12)]
     rules = [HORA(rollouts_per_prompt=5, pre_rollouts=2, high=12) for _ in range(2)]
-    streams = {"stream": Stream(rules[0], prompts, Rows(16, 2))}
-    streams["offered"] = OfferedStream(rules[1], prompts, Prompts(2, 2, 12))
+    streams = {"stream": Scheduler(rules[0], prompts, Rows(16, 2))}
+    streams["offered"] = OfferedScheduler(rules[1], prompts, Prompts(2, 2, 12))
     for name, saved in saved_state.load_state(HERE / "streams.pt", "golden", remedy=REMEDY).items():
         streams[name].load_state_dict(saved["state"])
         streams[name].restarted()

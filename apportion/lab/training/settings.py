@@ -11,8 +11,8 @@ from apportion.checks import check_choice, check_least, check_positive
 from apportion.lab.policy.recipes import check_base, task_of
 from apportion.lab.world.task import Reward
 from apportion.records import LogText
+from apportion.scheduler.scheduler import plans_prompts_alone
 from apportion.selection import Selector, check_selector
-from apportion.stream.stream import plans_prompts_alone
 
 Labels = Literal["gold", "none"]
 LENGTHS = ("rollouts", "tokens", "steps")
@@ -51,8 +51,8 @@ class Training:
     takes its ``baseline`` from history.
 
     With an ``age_bound`` training is asynchronous: a stream samples in ``slots`` simulated slots while the policy
-    learns, and no group is older than so many updates (``apportion.stream``). An update has at least as many rollouts
-    as a step. By default a step is sampled by one policy, and then trained on.
+    learns, and no group is older than so many updates (``apportion.scheduler``). An update has at least as many
+    rollouts as a step. By default a step is sampled by one policy, and then trained on.
 
     ``rollout_log`` is what the rollout log of the run has: "full" for all texts, "hashes" for hashes of them, or "none"
     for no log.

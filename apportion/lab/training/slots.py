@@ -20,9 +20,9 @@ from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.training.pool import Pool
 from apportion.lab.training.settings import Training
 from apportion.predictors.saved import SavedValues
+from apportion.scheduler import Rows, Scheduler, Selected, Ticket, Update
+from apportion.scheduler.unit import ROLLOUT
 from apportion.selection import Selector
-from apportion.stream import Rows, Selected, Stream, Ticket, Update
-from apportion.stream.unit import ROLLOUT
 from apportion.types import Rollout
 
 UPDATE = 0.5
@@ -55,7 +55,7 @@ class SlotSampler:
         size = allocator.size(training.prompts_per_step)
         rows = size.kept or size.asked or training.prompts_per_step
         due, source = Rows(rows, training.age_bound), Selected(selection, seed=seed)
-        self.stream = Stream(allocator, pool.prompts, due, source)
+        self.stream = Scheduler(allocator, pool.prompts, due, source)
         self._sampler, self._slots, self._seed = sampler, training.slots, seed
         tokens = np.array([2 * len(problem.operations) + 1 for problem in pool.problems])
         own = math.sqrt(SHARED) * np.random.default_rng([seed, 6]).normal(0, 1, len(tokens))

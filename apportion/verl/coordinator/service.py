@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from apportion.engines.metrics import allocation_metrics
 from apportion.predictors.saved import SavedValues
 from apportion.runs.declared_types import fits
-from apportion.stream import OfferedStream
+from apportion.scheduler import OfferedScheduler
 from apportion.types import Batch
 from apportion.verl.coordinator.messages import (
     CommitTask,
@@ -82,7 +82,7 @@ class Coordinator:
     extra_prompts: ExtraPrompts | None = None
     selection: PromptSelection | None = None
     refills: bool = False
-    stream: OfferedStream | None = None
+    stream: OfferedScheduler | None = None
     error: str | None = None
     pool: WorkerPool = field(init=False, repr=False)
     _rounds: dict[str, AllocationRound] = field(default_factory=dict)

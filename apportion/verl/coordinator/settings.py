@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from apportion.answers import EQUIVALENCES, EXTRACTORS
-from apportion.engines.decisions import RunDecisions
+from apportion.scheduler.decisions import RunDecisions
 
 Resume = Literal["fallback", "strict"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from apportion.predictors.saved import SavedValues
 from apportion.runs.declared_types import fits
-from apportion.stream import OfferedStream, Ticket, Update
+from apportion.scheduler import OfferedScheduler, Ticket, Update
 from apportion.verl.coordinator.messages import RowAddress, TaskResult, TrainerRequest, TrainerUpdate, address_of
 from apportion.verl.coordinator.planner import check_readable, commit, history_of, naming_the_verdict, rollout_task
 from apportion.verl.coordinator.rounds import AllocationRound, FinishedPrompts, PendingTask, PlannedBatch
@@ -42,7 +42,7 @@ class StreamedPlanner:
     """
 
     allocation: VerlAllocation
-    stream: OfferedStream
+    stream: OfferedScheduler
     submit: Callable[[PendingTask], None]
     end: Callable[[AllocationRound], None]
     given: dict[str, int] = field(default_factory=dict)

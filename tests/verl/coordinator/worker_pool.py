@@ -10,7 +10,7 @@ import numpy as np
 from apportion import AR3PO, Prompt, Rollout, collect
 from apportion.allocators import Allocator
 from apportion.baselines import Baseline
-from apportion.engines.saved_settings import settings_of
+from apportion.scheduler.saved_settings import settings_of
 from apportion.selection import Selector
 from apportion.verl.coordinator.messages import (
     RolloutTask,

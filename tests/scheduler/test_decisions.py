@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from apportion import DAPO, HORA, Plan, Rollout, Uniform
-from apportion.engines.decisions import EQUAL_PROMPTS, RunDecisions
+from apportion.scheduler.decisions import EQUAL_PROMPTS, RunDecisions
 from tests.builders import make_prompts
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from apportion.allocators import Allocator
 from apportion.predictors import MeanLengths
+from apportion.scheduler.plain import plain, restored
 from apportion.selection import Selector, ShuffledEpochs, check_selector
-from apportion.stream.plain import plain, restored
 from apportion.types import Batch, Mask, Prompt
 
 

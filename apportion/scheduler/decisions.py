@@ -24,8 +24,8 @@ from apportion.advantages import (
 from apportion.allocators import ALLOCATORS, Allocator
 from apportion.baselines import BASELINES, Baseline
 from apportion.checks import make_named
-from apportion.engines.saved_settings import check_same_settings, settings_of
 from apportion.presets import PRESETS, Preset, preset_of
+from apportion.scheduler.saved_settings import check_same_settings, settings_of
 from apportion.selection import SELECTORS, Selector, check_selector
 from apportion.types import Batch, Counts, Floats, Group, Needs, Prompt
 from apportion.untrusted import shown

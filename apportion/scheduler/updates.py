@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from apportion.checks import check_integer
-from apportion.stream.unit import Unit
+from apportion.scheduler.unit import Unit
 
 
 @dataclass

@@ -4,8 +4,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from apportion.checks import check_integer
-from apportion.stream.stream import Stream
-from apportion.stream.values import Ticket, Update
+from apportion.scheduler.scheduler import Scheduler
+from apportion.scheduler.values import Ticket, Update
 from apportion.types import Rollout
 
 LONGEST_WAIT = 1.0
@@ -16,7 +16,7 @@ Sample = Callable[[Ticket], Awaitable[Rollout | None]]
 
 
 async def stream_groups(
-    stream: Stream, sample: Sample, *, slots: int, clock: Callable[[], float] = time.monotonic
+    stream: Scheduler, sample: Sample, *, slots: int, clock: Callable[[], float] = time.monotonic
 ) -> AsyncIterator[Update]:
     """Yield each update of ``stream``, with at most ``slots`` calls of ``sample`` at a time.
 
@@ -31,11 +31,11 @@ async def stream_groups(
 
     >>> import asyncio
     >>> from apportion import Prompt, Uniform
-    >>> from apportion.stream import Rows
+    >>> from apportion.scheduler import Rows
     >>> async def sample(ticket):
     ...     return Rollout(ticket.rollout == 0)
     >>> async def train(updates):
-    ...     stream = Stream(Uniform(4), [Prompt("a"), Prompt("b"), Prompt("c")], Rows(8))
+    ...     stream = Scheduler(Uniform(4), [Prompt("a"), Prompt("b"), Prompt("c")], Rows(8))
     ...     async for update in stream_groups(stream, sample, slots=2):
     ...         if update.version == updates:
     ...             return [group.rewards.tolist() for group in update.groups]

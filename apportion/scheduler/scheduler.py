@@ -1,8 +1,8 @@
 """Without a batch: who gets the next free slot of an engine that samples all the time, and what the trainer takes.
 
-``loop.collect`` waits for a batch. A ``Stream`` decides at each free slot: the next rollout of an open prompt, or else
-the first one of a new prompt. It is a state machine without a clock, threads or randomness of its own. The same events
-give the same decisions, also if it is saved and loaded between any two of them.
+``loop.collect`` waits for a batch. A ``Scheduler`` decides at each free slot: the next rollout of an open prompt, or
+else the first one of a new prompt. It is a state machine without a clock, threads or randomness of its own. The same
+events give the same decisions, also if it is saved and loaded between any two of them.
 
 The prompts that are planned together are a *unit*. How large it is depends on the rule:
 
@@ -34,11 +34,11 @@ from apportion.allocators.spending.budget import BudgetedAllocator
 from apportion.allocators.spending.price import Price
 from apportion.checks import check_integer, check_object
 from apportion.predictors.saved import SavedValues
-from apportion.stream.plain import plain, restored
-from apportion.stream.sources import Offered, Selected
-from apportion.stream.unit import Unit, restored_unit, saved_unit
-from apportion.stream.updates import Prompts, Rows
-from apportion.stream.values import SlotDecision, Ticket, Update
+from apportion.scheduler.plain import plain, restored
+from apportion.scheduler.sources import Offered, Selected
+from apportion.scheduler.unit import Unit, restored_unit, saved_unit
+from apportion.scheduler.updates import Prompts, Rows
+from apportion.scheduler.values import SlotDecision, Ticket, Update
 from apportion.types import Batch, Plan, Prompt, Rollout, prompt_list
 
 FAILED_IN_A_ROW = 256
@@ -52,7 +52,7 @@ UNREAD = ("chosen", "postponed", "selection", "lengths", "ended")
 """What states of 0.3.0 also have if the engine offers its prompts."""
 
 
-class Stream:
+class Scheduler:
     """Decides at each free slot what to sample, and when the trainer has an update, for ``rule``.
 
     Args:
@@ -69,7 +69,7 @@ class Stream:
     Raises ValueError for settings that do not fit the rule.
 
     >>> from apportion.allocators import Uniform
-    >>> stream = Stream(Uniform(2), [Prompt("a"), Prompt("b")], Rows(2))
+    >>> stream = Scheduler(Uniform(2), [Prompt("a"), Prompt("b")], Rows(2))
     >>> first, second = stream.decide(free=2, now=0.0).requests
     >>> first.prompt == second.prompt, first.rollout, second.rollout
     (True, 0, 1)

@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 
 from apportion.allocators import Allocator
-from apportion.stream.sources import Offered
-from apportion.stream.stream import Stream
-from apportion.stream.updates import Prompts
+from apportion.scheduler.scheduler import Scheduler
+from apportion.scheduler.sources import Offered
+from apportion.scheduler.updates import Prompts
 from apportion.types import Prompt
 
 NO_PATIENCE = 1e12
 """Seconds that no request lasts: the engine has deadlines of its own, and says ``gave_up``."""
 
 
-class OfferedStream(Stream):
-    """A ``Stream`` for an engine that brings its prompts by ``source.offer``, has deadlines, and counts prompts.
+class OfferedScheduler(Scheduler):
+    """A ``Scheduler`` for an engine that brings its prompts by ``source.offer``, has deadlines, and counts prompts.
 
     The engine brings as many prompts as an update has for each update, and ``wanted`` ones beside them.
 
@@ -21,12 +21,12 @@ class OfferedStream(Stream):
         rule: a rule that plans each prompt alone, or has a price.
         prompts: the data set, each prompt once. A price is that of all of them.
         due: when an update is due.
-        attempts: as in ``Stream``.
+        attempts: as in ``Scheduler``.
 
     Raises ValueError for a rule that compares prompts, and for one that draws prompts of its own.
 
     >>> from apportion.allocators import Uniform
-    >>> stream = OfferedStream(Uniform(2), [Prompt("a"), Prompt("b")], Prompts(1))
+    >>> stream = OfferedScheduler(Uniform(2), [Prompt("a"), Prompt("b")], Prompts(1))
     >>> stream.decide(free=4, now=0.0).requests
     ()
     >>> stream.source.offer(Prompt("b").id)
@@ -61,7 +61,7 @@ class OfferedStream(Stream):
         self.version += 1
 
     def restarted(self) -> None:
-        """As in ``Stream``."""
+        """As in ``Scheduler``."""
         if self._training:  # it will be taken, and counted, again
             self.counts["owed"] -= len(self._training) - self.due.size
         super().restarted()

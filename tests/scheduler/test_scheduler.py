@@ -14,8 +14,8 @@ import pytest
 from apportion import HORA, VIP, Knapsack, Neyman, Prompt, Rollout, Uniform, collect
 from apportion.allocators import ALLOCATORS
 from apportion.predictors import MeanLengths
+from apportion.scheduler import OfferedScheduler, Prompts, Rows, Scheduler, Selected, stream_groups
 from apportion.selection import Mixed, ShuffledEpochs
-from apportion.stream import OfferedStream, Prompts, Rows, Selected, Stream, stream_groups
 from tests.builders import make_prompts
 from tests.cases import assert_refused
 from tests.rules import MAKE, small
@@ -92,7 +92,7 @@ def test_a_full_barrier_gives_the_groups_of_a_batch(name):
     rule = MAKE[name]()
     whole = collect(rule, prompts[:batch], sampler(), source=lambda count: list(islice(rest, count)))
     kept = rule.groups(whole)
-    stream = Stream(MAKE[name](), prompts, Rows(1, 0), Selected(InOrder()), batch=batch, attempts=1)
+    stream = Scheduler(MAKE[name](), prompts, Rows(1, 0), Selected(InOrder()), batch=batch, attempts=1)
     asked = Counter()
     for now in range(2_000):
         decision = stream.decide(3, float(now))
@@ -108,7 +108,7 @@ def test_a_full_barrier_gives_the_groups_of_a_batch(name):
 @pytest.mark.parametrize("name", sorted(name for name, rule in ALLOCATORS.items() if rule.separable))
 def test_a_separable_rule_gives_the_groups_of_each_prompt_alone(name):
     prompts = make_prompts(12)
-    stream = Stream(MAKE[name](), prompts, Rows(8), attempts=1)
+    stream = Scheduler(MAKE[name](), prompts, Rows(8), attempts=1)
     groups = {group.prompt.id: group for update in in_one_go(stream, updates=3) for group in update}
     assert groups
     for group in groups.values():
@@ -126,7 +126,7 @@ BOTH = [case(name, own, suite=(name in MIXED) == own) for name in [*PRICED, "uni
 def test_the_budget_is_kept_within_its_slack_at_any_time(name, selection):
     rule = PRICED[name]()
     slack = 40.0 * (1 if rule.lengths is None else rule.lengths.initial)
-    stream = Stream(rule, make_prompts(90), Rows(96), Selected(Mixed() if selection else None), slack=slack)
+    stream = Scheduler(rule, make_prompts(90), Rows(96), Selected(Mixed() if selection else None), slack=slack)
     granted = Counter()
     spent = Counter()
     running = []
@@ -158,7 +158,7 @@ def test_the_budget_is_kept_within_its_slack_at_any_time(name, selection):
 
 
 def test_equal_gains_are_shared_by_the_carry():
-    stream = Stream(VIP(rollouts_per_prompt=4.25), make_prompts(80), Rows(340))
+    stream = Scheduler(VIP(rollouts_per_prompt=4.25), make_prompts(80), Rows(340))
     tickets = stream.decide(170, 0.0).requests
     counts = Counter(ticket.unit for ticket in tickets)
     assert [counts[n] for n in range(39)] == [4, 4, 5, 4] * 9 + [4, 4, 5]
@@ -166,7 +166,7 @@ def test_equal_gains_are_shared_by_the_carry():
 
 
 def test_an_old_prompt_gets_its_last_rollouts_before_a_new_one_opens():
-    stream = Stream(HORA(rollouts_per_prompt=4, pre_rollouts=2), make_prompts(9), Rows(64))
+    stream = Scheduler(HORA(rollouts_per_prompt=4, pre_rollouts=2), make_prompts(9), Rows(64))
     first = stream.decide(4, 0.0).requests
     for ticket in first[:2]:
         stream.arrived(ticket, Rollout(False))
@@ -175,7 +175,7 @@ def test_an_old_prompt_gets_its_last_rollouts_before_a_new_one_opens():
 
 @pytest.mark.parametrize("age_bound", [0, 1, 3])
 def test_no_group_is_older_than_the_bound_and_every_prompt_opened_is_trained(age_bound):
-    stream = Stream(small("hora"), make_prompts(40), Rows(36, age_bound), Selected(seed=1), attempts=1)
+    stream = Scheduler(small("hora"), make_prompts(40), Rows(36, age_bound), Selected(seed=1), attempts=1)
     found = in_one_go(stream, updates=20, slots=30)
     assert len(found) == 20
     opened = stream.counts["opened"]
@@ -192,7 +192,7 @@ def fault(seed):
     def make():
         rule = PRICED[name]() if name in PRICED else small(name)
         selection = Mixed() if seed % 3 == 0 else None
-        return Stream(rule, prompts, Rows(40, seed % 4), Selected(selection, seed=seed), patience=30.0)
+        return Scheduler(rule, prompts, Rows(40, seed % 4), Selected(selection, seed=seed), patience=30.0)
 
     prompts = make_prompts(30)
     stream = make()
@@ -255,7 +255,7 @@ def test_saved_and_loaded_at_any_event_the_same_decisions_follow(name, selection
     def make():
         rule = PRICED[name]() if name in PRICED else small(name, 4)
         own = Mixed() if selection else None
-        return Stream(rule, make_prompts(40), Rows(48), Selected(own))
+        return Scheduler(rule, make_prompts(40), Rows(48), Selected(own))
 
     whole, again = make(), make()
     running = []
@@ -284,7 +284,7 @@ def test_a_stream_of_offered_prompts_that_is_saved_and_loaded_asks_for_as_many(m
 
     def make():
         rule = HORA(rollouts_per_prompt=5, pre_rollouts=2, high=12)
-        return OfferedStream(rule, prompts, Prompts(2, most_rows=most_rows))
+        return OfferedScheduler(rule, prompts, Prompts(2, most_rows=most_rows))
 
     whole, again = make(), make()
     running, offered = [], 0
@@ -315,7 +315,7 @@ def test_a_stream_of_offered_prompts_that_is_saved_and_loaded_asks_for_as_many(m
 
 
 def test_a_request_without_an_answer_is_cancelled_and_made_again():
-    stream = Stream(Uniform(2), make_prompts(3), Rows(2), patience=10.0, attempts=2)
+    stream = Scheduler(Uniform(2), make_prompts(3), Rows(2), patience=10.0, attempts=2)
     first, other = stream.decide(2, 0.0).requests
     stream.arrived(other, Rollout(True))
     assert stream.decide(0, 9.9).cancelled == ()
@@ -332,7 +332,7 @@ def test_a_request_without_an_answer_is_cancelled_and_made_again():
 
 def test_a_dead_engine_ends_the_run_in_one_line_and_the_saved_state_goes_on():
     """Without an end its prompts would be opened, given up and trained on as empty updates for ever."""
-    stream, answered, error = Stream(Uniform(4), make_prompts(50), Rows(16)), 0, ""
+    stream, answered, error = Scheduler(Uniform(4), make_prompts(50), Rows(16)), 0, ""
     for now in range(2_000):
         try:
             decision = stream.decide(8, float(now))
@@ -345,7 +345,7 @@ def test_a_dead_engine_ends_the_run_in_one_line_and_the_saved_state_goes_on():
         if decision.update:
             stream.trained(decision.update.version)
     assert 256 * 3 <= answered < 256 * 3 + 30 and error.startswith("rollouts must arrive, got none of the latest 2")
-    again = Stream(Uniform(4), make_prompts(50), Rows(16))
+    again = Scheduler(Uniform(4), make_prompts(50), Rows(16))
     again.load_state_dict(saved)
     again.restarted()
     tickets = again.decide(8, 0.0).requests
@@ -353,14 +353,14 @@ def test_a_dead_engine_ends_the_run_in_one_line_and_the_saved_state_goes_on():
 
 
 def test_a_data_set_that_is_smaller_than_an_update_gives_short_updates():
-    stream = Stream(Uniform(2), make_prompts(3), Rows(100))
+    stream = Scheduler(Uniform(2), make_prompts(3), Rows(100))
     assert [len(update) for update in in_one_go(stream, updates=4, fails=False)] == [3, 3, 3, 3]
 
 
 def test_wrong_settings_are_refused():
     given = {"rule": Uniform(2), "prompts": make_prompts(3), "due": Rows(4)}
     assert_refused(
-        lambda settings: Stream(**given | settings),
+        lambda settings: Scheduler(**given | settings),
         [
             ("batch must say how many prompts dapo plans together", {"rule": ALLOCATORS["dapo"]()}),
             ("must be that of a prompt under a price", {"rule": VIP(budget=24)}),
@@ -375,13 +375,13 @@ def test_wrong_settings_are_refused():
 
 
 def test_a_damaged_state_and_a_wrong_version_are_refused():
-    stream = Stream(Uniform(2), make_prompts(3), Rows(4))
+    stream = Scheduler(Uniform(2), make_prompts(3), Rows(4))
     ticket = stream.decide(1, 0.0).requests[0]
     for damaged in ({}, stream.state_dict() | {"units": [{"number": 0}]}, stream.state_dict() | {"queue": 7}):
         with pytest.raises(ValueError, match="a stream"):
             stream.load_state_dict(damaged)
     with pytest.raises(ValueError, match="with its own 3 prompts"):
-        Stream(Uniform(2), make_prompts(2), Rows(4)).load_state_dict(stream.state_dict())
+        Scheduler(Uniform(2), make_prompts(2), Rows(4)).load_state_dict(stream.state_dict())
     with pytest.raises(ValueError, match="version must be that of the update"):
         stream.trained(1)
     with pytest.raises(ValueError, match="a result must be a Rollout"):
@@ -404,7 +404,7 @@ def test_asyncio_runs_a_stream_and_ends_hanging_calls():
             running["now"] -= 1
 
     async def train():
-        stream = Stream(VIP(rollouts_per_prompt=4), make_prompts(20), Rows(16, 2), patience=0.6)
+        stream = Scheduler(VIP(rollouts_per_prompt=4), make_prompts(20), Rows(16, 2), patience=0.6)
         versions = []
         async for update in stream_groups(stream, sample, slots=6):
             versions.append(update.version)
@@ -433,7 +433,7 @@ def test_asyncio_raises_what_a_call_raises_and_cancels_the_others():
             ended.append(ticket.number)
 
     async def train():
-        async for _ in stream_groups(Stream(Uniform(4), make_prompts(4), Rows(8)), sample, slots=4):
+        async for _ in stream_groups(Scheduler(Uniform(4), make_prompts(4), Rows(8)), sample, slots=4):
             pass
 
     with pytest.raises(OSError, match="the engine is gone"):
@@ -466,7 +466,7 @@ def loop_until(stream, updates, trained, saved=None):
 @pytest.mark.parametrize("form", ["json", "torch"])
 def test_a_loop_that_is_saved_in_its_body_and_resumed_trains_every_rollout_once(form):
     def make():
-        return Stream(HORA(rollouts_per_prompt=4, pre_rollouts=2), make_prompts(30), Rows(16, 2))
+        return Scheduler(HORA(rollouts_per_prompt=4, pre_rollouts=2), make_prompts(30), Rows(16, 2))
 
     stream, trained = make(), Counter()
     state = loop_until(stream, 4, trained, saved=True)
@@ -485,7 +485,7 @@ def test_a_loop_that_is_saved_in_its_body_and_resumed_trains_every_rollout_once(
 
 
 def test_a_loop_that_was_left_in_its_body_says_whether_it_has_trained():
-    stream = Stream(Uniform(2), make_prompts(9), Rows(4))
+    stream = Scheduler(Uniform(2), make_prompts(9), Rows(4))
 
     async def first():
         async for update in stream_groups(stream, lambda ticket: asyncio.sleep(0, Rollout(True)), slots=3):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from apportion import Allocator, Plan, Uniform
-from apportion.engines.saved_settings import check_same_settings, settings_of
+from apportion.scheduler.saved_settings import check_same_settings, settings_of
 
 
 class Client:
