@@ -53,7 +53,7 @@ from apportion.predictors.embeddings import Embedder, SentenceTransformerEmbedde
 from apportion.predictors.embeddings.embedders import Embeddings
 from apportion.predictors.embeddings.table import EmbeddingTable, Rows
 from apportion.predictors.saved import SavedValues
-from apportion.predictors.statistics.beta_binomial import LARGEST_LOGIT, expit, logit
+from apportion.predictors.statistics.beta_binomial import expit, logit
 from apportion.predictors.statistics.per_prompt import Range, observations, rewards, saved_range
 from apportion.types import Batch, Belief, Floats, Needs, Prompt
 
@@ -63,6 +63,8 @@ MEDIAN_SAMPLE = 2048
 SMALLEST_BANDWIDTH = float(np.finfo(np.float64).tiny)
 SMALLEST_NOISE = 1e-10
 SOFTPLUS_OF_0 = math.log(2)
+LARGEST_LOGIT = 36.0
+"""Latent values are clipped to it, so that no prediction is exactly 0 or 1."""
 
 
 def rbf_blocks(x: Floats | Embeddings, centres: Floats | Embeddings, bandwidth: float) -> Iterator[Floats]:
@@ -236,7 +238,8 @@ class GaussianProcess(LatentProcess):
         super().__post_init__()
 
     def predict(self, prompts: Sequence[Prompt]) -> Belief:
-        return Belief.from_mean(expit(self.prior_mean + self._latent(prompts)), self.strength)
+        latent = np.clip(self.prior_mean + self._latent(prompts), -LARGEST_LOGIT, LARGEST_LOGIT)
+        return Belief.from_mean(expit(latent), self.strength)
 
     def update(self, batch: Batch) -> None:
         """Run Algorithm 1 once."""

@@ -184,7 +184,7 @@ class Population:
         x, rho = logit(self.start), self.rate_correlation
         noise = self._generator("rates").standard_normal(self.prompts)
         mixed = rho * self._standard_log_odds + math.sqrt(1 - rho**2) * noise
-        return expit(x.mean() + self.rate_shift + x.std() * mixed)
+        return np.clip(expit(x.mean() + self.rate_shift + x.std() * mixed), EXTREME, 1 - EXTREME)
 
     @cached_property
     def embedding_correlation(self) -> float:
@@ -214,7 +214,7 @@ class Population:
         while True:
             moves = self.drift > 0 or self.trend != 0
             latent = start + self.trend * step + deviation
-            yield 0.5 * (1 + np.tanh(0.5 * latent)) if moves and step else self.start  # exactly 0 and 1 far out
+            yield expit(latent) if moves and step else self.start
             step += 1
             if self.drift:
                 deviation = kept * deviation + self.drift * generator.standard_normal(self.prompts)

@@ -70,6 +70,15 @@ def test_clip_and_strength_are_applied():
     np.testing.assert_allclose(belief.alpha + belief.beta, 5)
 
 
+def test_predictions_are_never_exactly_0_or_1():
+    prompts = make_prompts(2)
+    predictor = GaussianProcess(embedder_of(prompts, np.array([[0.0], [9.0]])))
+    predictor.prepare(prompts)
+    predictor.load_state_dict(predictor.state_dict() | {"mean": np.array([-800.0, 800.0])})
+    low, high = predictor.predict(prompts).mean
+    assert 0 < low < 1e-15 and 1 - 1e-15 < high < 1
+
+
 def test_a_late_prompt_has_that_mean_in_an_ill_conditioned_space_too():
     x, prompts, rng = np.linspace(0, 1, 400, dtype=np.float32)[:, None], make_prompts(400), np.random.default_rng(3)
     early, late = (GaussianProcess(embedder_of(prompts, x), bandwidth=0.3) for _ in range(2))

@@ -78,6 +78,8 @@ def test_known_rates_have_the_correlation_and_the_lead_that_were_asked_for(corre
     assert population.rates is not None
     lead = logit(population.rates).mean() - logit(population.start).mean()
     assert lead == pytest.approx(1.5, abs=0.06)
+    far = Population(prompts=10, rate_correlation=correlation, rate_shift=100.0)
+    assert far.rates is not None and far.rates.max() < 1 and np.isfinite(far.achieved_rate_correlation)
 
 
 def test_the_verifier_errs_as_often_as_it_should():

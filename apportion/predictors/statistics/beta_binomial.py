@@ -4,8 +4,6 @@ import numpy as np
 
 from apportion.types import Floats
 
-LARGEST_LOGIT = 36.0
-
 
 def log_likelihood(mean: Floats, strength: Floats, successes: Floats, trials: Floats) -> Floats:
     """Return log P(successes | trials) under Beta(strength mean, strength (1 - mean)), elementwise.
@@ -22,8 +20,12 @@ def log_likelihood(mean: Floats, strength: Floats, successes: Floats, trials: Fl
 
 
 def expit(latent: Floats) -> Floats:
-    """Return 1 / (1 + exp(-latent)), elementwise; ``latent`` is clipped to +-36, so never exactly 0 or 1."""
-    return 1 / (1 + np.exp(-np.clip(latent, -LARGEST_LOGIT, LARGEST_LOGIT)))
+    """Return 1 / (1 + exp(-latent)), elementwise, for any latent; exactly 0 and 1 beyond about +-37.
+
+    >>> expit(np.array([-800.0, 0.0, 800.0])).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    return 0.5 * (1 + np.tanh(0.5 * latent))
 
 
 def logit(p: Floats) -> Floats:
