@@ -95,18 +95,10 @@ def test_several_gold_answers_of_csv_and_parquet(tmp_path):
 def test_gold_and_golds_of_a_question():
     assert Question("", "a", "1").golds == ("1",) and Question("", "a").golds == ()
     assert Question("", "a", "1", None, ("2", "1")).golds == ("1", "2")
-    with pytest.raises(ValueError, match="golds must be a tuple of texts, got 'Paris'"):
-        Question("", "a", golds="Paris")
 
 
 def test_ids_and_gold_answers_that_a_journal_could_not_hold_are_refused():
-    cases = [
-        ({"id": 5}, "an id must be a text, got 5; write it with str"),
-        ({"id": "\ud800"}, "an id must be Unicode"),
-        ({"gold": 7}, "a gold answer must be a text, got 7"),
-        ({"golds": (["7"],)}, r"a gold answer must be a text, got \['7'\]"),
-        ({"gold": "\ud800"}, "a gold answer must be Unicode"),
-    ]
+    cases = [({"id": "\ud800"}, "an id must be Unicode"), ({"gold": "\ud800"}, "a gold answer must be Unicode")]
     check_refused(ValueError, lambda given: Question(**{"id": "a", "prompt": "a?"} | given), cases)
 
 

@@ -93,9 +93,3 @@ def test_without_any_norm_the_plain_mean_counts():
     np.testing.assert_array_equal(group_optimal(rewards, ids, score_norms=zero), rloo(rewards, ids))
     np.testing.assert_array_equal(opo(rewards, ids, tokens=zero), dr_grpo(rewards, ids))
     assert batch_optimal(rewards, ids, score_norms=zero) == pytest.approx([0, -1, -1, 2 / 3])
-
-
-@pytest.mark.parametrize(("estimator", "name"), [(group_optimal, "score_norms"), (opo, "tokens")])
-def test_weights_below_0_are_refused(estimator, name):
-    with pytest.raises(ValueError, match=rf"{name} must be at least 0, got -1\.0; they weigh rewards"):
-        estimator([1, 0], [0, 0], **{name: [1, -1]})

@@ -122,8 +122,3 @@ def test_a_text_of_thousands_of_characters_is_not_an_answer():
     assert extract(f"Answer: {'x ' * 3000}") is None
     assert extract(f"The answer is 42. {'x ' * 3000}") == "42"
     assert extract(f"Answer: 42\n{'x ' * 3000}") == "42"
-
-
-def test_an_unknown_extractor_is_refused():
-    with pytest.raises(ValueError, match=r"how must be one of auto, boxed, .*, got 'box'"):
-        extract("7", how="box")

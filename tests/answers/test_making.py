@@ -100,17 +100,6 @@ def test_what_cannot_be_used_is_refused_when_it_is_made(own):
     check_equivalence(own("wrong_factory"))  # it is not called yet
 
 
-def test_an_unknown_name_is_refused_with_the_known_ones():
-    with pytest.raises(
-        ValueError, match=r'extract must be one of auto, .*, or "module:function", got \'vote\'; choose'
-    ):
-        make_extractor("vote")
-    with pytest.raises(ValueError, match=r'equivalence must be one of exact, .*, judge, or "module:function", got'):
-        make_equivalence("maths")
-    with pytest.raises(ValueError, match="function must be in a module that can be imported, got 'no_such_module'"):
-        check_equivalence("no_such_module:function")
-
-
 FAILS = """
     no_text => must return a text or None, got 7 for 'Answer: 1'; correct it
     broken  => must return an answer or None for 'Answer: 1', raised KeyError: 'gone'; correct it
@@ -151,10 +140,6 @@ def test_settings_reach_the_equivalence(own):
     for name in ("within", "Own", "factory", "one_object"):
         with pytest.raises(ValueError, match=r"must have settings that it knows, got sise; it has \w+"):
             check_equivalence(own(name), sise=1)
-    with pytest.raises(ValueError, match="timeout_seconds must be positive and finite"):
-        check_equivalence("math", timeout_seconds=0)
-    with pytest.raises(ValueError, match="max_requests must be"):
-        check_equivalence("judge", max_requests=0)
 
 
 def test_a_function_that_takes_too_long_ends_the_run_and_blocks_nobody(own, monkeypatch):

@@ -18,6 +18,7 @@ def test_known_figures():
     assert f1_at_k([list("axybz")], relevant, 5) == pytest.approx(2 * 0.4 * 0.5 / 0.9)
     assert f1_at_k([list("ab"), list("cb")], relevant, 2) == pytest.approx(2 * 1.0 * 0.75 / 1.75)
     assert f1_at_k([list("xy")], relevant, 2) == f1_at_k([], relevant, 2) == precision_at_k([], relevant, 2) == 0.0
+    assert not exact_match(None, ["Seine"])
 
 
 @given(st.lists(passages, max_size=4), st.sets(st.sampled_from("abcdefghij"), min_size=1))
@@ -26,14 +27,3 @@ def test_they_are_the_measures_of_the_retrieval_study(searches, relevant):
     precision, f1 = retrieval(messages, sorted(relevant))
     assert precision_at_k(searches, relevant, FOUND) == pytest.approx(precision)
     assert f1_at_k(searches, relevant, FOUND) == pytest.approx(f1)
-
-
-def test_what_is_no_list_and_no_k_is_refused():
-    with pytest.raises(ValueError, match="golds must hold at least one text, got 'Seine'; put texts in a list"):
-        exact_match("Seine", "Seine")
-    for measure in (precision_at_k, f1_at_k):
-        with pytest.raises(ValueError, match=r"relevant must hold at least one text, got \[\]"):
-            measure([["a"]], [], 5)
-        with pytest.raises(ValueError, match="k must be"):
-            measure([["a"]], ["a"], 0)
-    assert not exact_match(None, ["Seine"])

@@ -14,20 +14,33 @@ from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
+from apportion.advantages import gae, group_optimal, maxrl, opo, rollout_weights, sft, whiten
 from apportion.allocators import ALLOCATORS, VIP, printed_counts
-from apportion.answers import make_equivalence
+from apportion.allocators.spending.knapsack import spend_costs
+from apportion.allocators.spending.solver import spend
+from apportion.answers import (
+    check_equivalence,
+    exact_match,
+    extract,
+    f1_at_k,
+    make_equivalence,
+    make_extractor,
+    precision_at_k,
+)
 from apportion.baselines import BASELINES
 from apportion.config import build as configured
 from apportion.config import dump, to_toml
 from apportion.evaluation import answer_scores, bootstrap_interval, evaluate, majority_at_k, pass_at_k
 from apportion.loop import collect, collect_async
 from apportion.predictors import EMBEDDERS, PREDICTORS, MeanLengths, UniformPrior
+from apportion.predictors.score_norms import sampled_score_norm
+from apportion.questions import Question
 from apportion.replay import replay
 from apportion.scheduler import Rows, Scheduler
 from apportion.selection import SELECTORS
 from apportion.simulation import Population, simulate
 from apportion.solve import solve
-from apportion.stopping import RULES, decide
+from apportion.stopping import RULES, audited_threshold, decide, make_rule, vote_gaps
 from apportion.types import Belief, Plan, Prompt, Rollout
 from tests.replay.runs import made_run
 
@@ -178,6 +191,14 @@ MADE: dict[str, Callable[..., Any]] = {
     "replay": partial(replay, made_run(), rules={"vip": VIP()}),
     "population": Population,
     "simulation": partial(simulate, Population(prompts=2_000_000), rules=["vip"]),
+}
+MADE |= {
+    each.__name__: each
+    for each in (
+        *(gae, rollout_weights, whiten, maxrl, sft, opo, group_optimal),
+        *(spend, spend_costs, make_rule, vote_gaps, audited_threshold, sampled_score_norm),
+        *(exact_match, precision_at_k, f1_at_k, make_extractor, check_equivalence, extract, Question),
+    )
 }
 
 

@@ -85,18 +85,3 @@ def test_a_stream_may_end_when_no_other_answer_can_win():
 def test_streams_without_any_answer_lose_nothing():
     assert audited_threshold([[None] * M] * 20, 0.05, M).rule.threshold == 1.0
     assert audited_threshold([["a"] * M] * 99, 0.01, M).bound == pytest.approx(0.01), "99 are enough for one in 100"
-
-
-@pytest.mark.parametrize(
-    ("streams", "settings", "message"),
-    [
-        ([["a"] * M] * 98, {"eps": 0.01}, r"eps = 0.01 needs at least 99 audited questions, got 98; audit more"),
-        ([["a"] * 3] * 20, {}, r"until no other answer can win, got 3 of 12 samples for question 0; sample it further"),
-        ([["a"] * 11] * 20, {"orders": 2}, r"sampled to max_samples, got 11 of 12 samples for question 0"),
-        ([["a"] * M] * 20, {"wave": 0}, r"wave must be .* at least 1"),
-        ([["a"] * M] * 20, {"eps": 1.5}, r"eps must be above 0 and below 1, got 1.5"),
-    ],
-)
-def test_too_little_to_calibrate_on_is_refused(streams, settings, message):
-    with pytest.raises(ValueError, match=message):
-        audited_threshold(streams, max_samples=M, **{"eps": 0.05, **settings})

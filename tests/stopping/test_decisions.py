@@ -129,19 +129,6 @@ def test_lists_tuples_and_arrays_are_streams_alike():
         assert decision == expected[0] and type(decision.answer) is str
 
 
-@pytest.mark.parametrize(
-    ("answers", "settings", "message"),
-    [
-        (np.zeros((0, 3), str), {}, "answers must hold at least one sample, got none"),
-        ([["a"], None], {}, "answers must be strings, or lists of strings, got both; give one list per question"),
-        ({"a": 3}, {}, r"answers must be a list of strings, or of such lists, got \{'a': 3\}"),
-    ],
-)
-def test_what_is_no_answer_of_a_stream_is_refused(answers, settings, message):
-    with pytest.raises(ValueError, match=message):
-        decide(answers, **settings)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "answers", "evenness", "distinct"),

@@ -33,9 +33,3 @@ def test_the_earliest_end_can_be_reached():
         repeated = past[-1] if inside and more < window else 1
         votes = count_votes(np.array(past + [repeated] * more), 2)
         assert rule.stops_now(votes, 20)
-
-
-@pytest.mark.parametrize(("window", "max_samples"), [(1, 8), (9, 8)])
-def test_impossible_windows_are_refused(window, max_samples):
-    with pytest.raises(ValueError, match=rf"window must be at .* got {window}"):
-        ESC(window).check(max_samples)

@@ -16,18 +16,5 @@ def test_settings_are_passed_on_and_a_built_rule_is_returned_unchanged():
     assert make_rule("optpo", min_samples=32) == BayesianSPRT(min_samples=32)
     rule = Curtailed(BayesianSPRT())
     assert make_rule(rule) is rule
-
-
-@pytest.mark.parametrize(
-    ("rule", "settings", "said"),
-    [
-        ("OptPO", {}, r"rule must be one of fixed, optpo, .*, got 'OptPO'"),
-        ("curtailed", {}, "got 'curtailed'"),
-        ("fixed", {"eps": 0.1}, "fixed has no setting 'eps'; it has samples"),
-        ("curtailment", {"eps": 0.1}, "curtailment has no setting 'eps'; it has none"),
-        (BayesianSPRT(), {"alpha": 0.1}, "settings belong to a rule given by name, got alpha; set them on the"),
-    ],
-)
-def test_unknown_names_and_settings_are_refused_with_the_known_ones(rule, settings, said):
-    with pytest.raises(ValueError, match=said):
-        make_rule(rule, **settings)
+    with pytest.raises(ValueError, match="settings belong to a rule given by name, got alpha; set them on the"):
+        make_rule(rule, alpha=0.1)

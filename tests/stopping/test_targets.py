@@ -2,7 +2,7 @@
 
 import pytest
 
-from apportion.stopping import RULES, TARGETS, Calibrated, decide, make_rule
+from apportion.stopping import RULES, TARGETS, decide, make_rule
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -12,11 +12,6 @@ def test_a_target_gives_a_registered_rule(target):
     assert found.make() == make_rule(found.name, **dict(found.settings))
     assert str(found).startswith(found.name)
     assert decide(["a"] * 8, found.make(), 8).answer == "a"
-
-
-def test_agreement_is_calibrated_at_one_in_a_hundred():
-    assert TARGETS["agreement"].make() == Calibrated(0.01)
-    assert str(TARGETS["agreement"]) == "calibrated, eps = 0.01"
 
 
 def test_accuracy_costs_less_than_agreement():

@@ -7,15 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion.allocators.spending.knapsack import spend_costs
 from apportion.allocators.spending.solver import even_split, most_extra, spend, spend_widening
 
 
 def test_a_prompt_that_may_not_have_more_gets_none():
     gains = np.array([[0.9, -np.inf], [0.1, 0.1]])
     assert spend(gains, 3, np.array([0, 0])).tolist() == [1, 2]
-    with pytest.raises(ValueError, match=r"between 0 and 3 .* got 4"):
-        spend(gains, 4, np.array([0, 0]))
 
 
 @pytest.mark.slow
@@ -55,26 +52,3 @@ def test_a_table_that_widens_gives_the_counts_of_the_whole_table(data):
 
     whole = spend(gains(most_extra(low, high, budget)), budget, low)
     assert spend_widening(gains, budget, low, high).tolist() == whole.tolist()
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_gains_that_are_not_finite_are_refused_and_not_underspent(bad):
-    gains = np.array([[0.5, 0.1], [bad, bad]])
-    with pytest.raises(ValueError, match=r"gains must be finite, .* for prompt 1; check the predictions"):
-        spend(gains, 4, np.array([1, 1]))
-    with pytest.raises(ValueError, match="gains must be finite"):
-        spend_costs(gains, 8, np.array([1, 1]), [1, 2])
-
-
-@pytest.mark.parametrize(
-    ("gains", "budget", "low", "message"),
-    [
-        (np.ones((2, 1)), 5, [3, 3], "between 6 and 8 for these 2 prompts, got 5"),
-        *((np.ones((2, 4)), budget, [1, 1], "budget must be an integer") for budget in ("4", 4.5, True, None, np.nan)),
-        (np.ones((2, 4)), 4, [1, 1, 1], r"gains must be \[P, W\] and low \[P\]"),
-        (np.ma.masked_equal(np.ones((2, 4)), 1), 4, [1, 1], "gains must not be masked"),
-    ],
-)
-def test_what_cannot_be_spent_is_refused(gains, budget, low, message):
-    with pytest.raises(ValueError, match=message):
-        spend(gains, budget, np.array(low))
