@@ -92,6 +92,8 @@ class CheckpointedTrainer(WholeCheckpoints):
 
     allocation: TRLAllocation
     _batches: int = 0
+    _step_begun: int = -1
+    """The finished optimizer steps before the latest micro-batch."""
     _log: str | None = None
     _sampler: Any = None
 
@@ -109,6 +111,17 @@ class CheckpointedTrainer(WholeCheckpoints):
         if not resume_from_checkpoint:
             self._log = self._ranks.run_on_main(self._start_log)
         return super().train(resume_from_checkpoint, *args, **settings)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Write a checkpoint; one within an optimizer step is written at the end of that step.
+
+        ``enable_jit_checkpoint`` of transformers asks for one there. The rows of the step are used up by then, but the
+        weights are those before it.
+        """
+        if self._step_begun == self.state.global_step:
+            self.control.should_save = True
+        else:
+            super()._save_checkpoint(model, trial)
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         """Return TRL's sampler, and keep it, because a resumed run restores its position."""
@@ -148,6 +161,11 @@ class CheckpointedTrainer(WholeCheckpoints):
             self._failures.load_state_dict(saved.failures)
         for _ in range(int(self.state.epoch or 0) if self._sampler is not None else 0):
             next(iter(self._sampler), None)  # skip the orders of finished epochs; transformers skips rows of this one
+        if not hasattr(self.train_dataset, "__len__"):
+            logger.warning(
+                "a resumed run reads its stream of prompts from the beginning and skips what this run has read, at most "
+                "to its end: if the stream had begun again, some prompts come twice; load the data as a Dataset"
+            )
         self._log = ranks.run_on_main(lambda: self._resume_log(saved.log))
 
     def _restored(self, folder: Path) -> SavedState:

@@ -4,6 +4,7 @@ TRL's parser reads its own arguments and ours, and its script loads the data, th
 place of the trainer it finds a function that adds the allocation, the prompt template and the sets of the evaluation.
 """
 
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -197,7 +198,9 @@ def _plan(allocation: TRLAllocation, given: dict[str, Any]) -> list[str]:
     allocation.check_distinct(len(allocation.read(rows).distinct), prompts)
     sizes = {"": sets} if sets is not None and not isinstance(sets, dict) else sets or {}
     held_out = ", ".join(f"{name} {len(each):,}".strip() for name, each in sizes.items())
-    steps = f"{args.max_steps:,} of the optimizer" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
+    batches = len(rows) * args.num_generations // args.generation_batch_size * args.num_iterations
+    an_epoch = math.ceil(batches * args.steps_per_generation / args.gradient_accumulation_steps)
+    steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * an_epoch)
     lines = {
         "model": given["model"],
         "rows": f"{len(rows):,} to train on" + (f"; to evaluate: {held_out}" if held_out else ""),
@@ -205,7 +208,7 @@ def _plan(allocation: TRLAllocation, given: dict[str, Any]) -> list[str]:
         **allocation.parts,
         "estimator": allocation.estimator or "TRL's",
         "batch": bill(allocation.allocator, prompts, args.generation_batch_size).partition(": ")[2],
-        "steps": f"{steps}, {args.world_size} processes, results in {args.output_dir}",
+        "steps": f"{steps:,} of the optimizer, {args.world_size} processes, results in {args.output_dir}",
     }
     return [f"{name:<10} {value}" for name, value in lines.items() if value is not None]
 

@@ -166,6 +166,7 @@ class AllocatedTrainer(CheckpointedTrainer):
         """
         started, gradients = time.perf_counter(), self.accelerator.gradient_state
         loss: Tensor | float = 0.0  # a tensor would have to be on the device of the model
+        self._step_begun = self.state.global_step
         model.train()
         if callable(train := getattr(self.optimizer, "train", None)):
             train()

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from apportion import DAPO, HORA, VIP, Uniform
@@ -124,6 +125,36 @@ def test_training_goes_on_from_the_last_whole_checkpoint(tmp_path, monkeypatch, 
         assert_equal_ends(trained(tmp_path / name, dapo(), resume=True), whole)
         said = "checkpoint-2 was not written to its end; training goes on from checkpoint-1"
         assert (said in caplog.text) == early
+
+
+class WithinAStep(TrainerCallback):
+    """Asks for a checkpoint within the second step and stops, as ``enable_jit_checkpoint`` does at a SIGTERM."""
+
+    def __init__(self, trainer):
+        self.trainer = trainer
+
+    def on_pre_optimizer_step(self, args, state, control, **rest):
+        if state.global_step == 1 and not control.should_training_stop:
+            control.should_training_stop = True
+            self.trainer._save_checkpoint(self.trainer.model, trial=None)
+
+
+def test_a_checkpoint_within_a_step_is_written_at_its_end(tmp_path):
+    whole = trained(tmp_path / "whole", hora(), steps=3)
+    config = {"max_steps": 3, "save_strategy": "no"}
+    stopped = make_trainer(AllocatedGRPOTrainer, tmp_path, None, hora(), config=config, questions=make_questions(8))
+    stopped.add_callback(WithinAStep(stopped))
+    stopped.train()
+    assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-2"]
+    assert_equal_ends(trained(tmp_path, hora(), steps=3, resume=True), whole)
+
+
+def test_a_resumed_stream_of_prompts_is_warned_of(tmp_path, caplog):
+    given = {"questions": make_questions(8).to_iterable_dataset()}
+    trained(tmp_path, hora(), given=given)
+    assert "stream" not in caplog.text
+    trained(tmp_path, hora(), resume=1, given=given)
+    assert "reads its stream of prompts from the beginning" in caplog.text
 
 
 RESUMED = {

@@ -132,6 +132,12 @@ def test_a_name_on_the_command_line_takes_the_place_of_the_file_s(folder, policy
     assert "allocator  Uniform(rollouts_per_prompt=4)" in said and "8 prompts samples 32 rollouts" in said
 
 
+def test_a_dry_run_counts_the_steps_of_its_epochs(folder, policy, capsys):
+    """48 questions are 6 batches of 8, each trained on twice in two steps."""
+    words = job(folder, policy, max_steps=-1, num_train_epochs=1.5, num_iterations=2, steps_per_generation=4)
+    assert "steps      36 of the optimizer" in dry_run("grpo", words, capsys)
+
+
 REFUSED = {
     "an argument must be TRL's or the allocation's, got '--lerning_rate'; did you mean 'learning_rate'?": {
         "lerning_rate": 1e-3
