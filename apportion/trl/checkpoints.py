@@ -163,8 +163,8 @@ class CheckpointedTrainer(WholeCheckpoints):
             next(iter(self._sampler), None)  # skip the orders of finished epochs; transformers skips rows of this one
         if not hasattr(self.train_dataset, "__len__"):
             logger.warning(
-                "a resumed run reads its stream of prompts from the beginning and skips what this run has read, at most "
-                "to its end: if the stream had begun again, some prompts come twice; load the data as a Dataset"
+                "a resumed run reads its stream of prompts from the beginning and skips what was read, at most to the "
+                "end: if it had begun again, some prompts come twice; load the data as a Dataset"
             )
         self._log = ranks.run_on_main(lambda: self._resume_log(saved.log))
 
