@@ -20,10 +20,9 @@ from numpy.typing import ArrayLike
 from apportion.advantages import ACROSS_GROUPS, check_agreement, check_compared, needs
 from apportion.engines.saved_state import load_state, restoring
 from apportion.predictors.saved import SavedValues
-from apportion.predictors.score_norms import sampled_score_norm
 from apportion.scheduler import Rows, Scheduler, Selected, Ticket
 from apportion.scheduler.decisions import TrainerAllocation
-from apportion.scheduler.outcomes import are_verdicts, read_reward
+from apportion.scheduler.outcomes import rollout_of
 from apportion.scheduler.saved_settings import check_same_settings
 from apportion.types import Floats, Group, Prompt, Rollout
 
@@ -100,21 +99,8 @@ class EngineGroups:
             decisions.baseline.prepare(prompts)
 
     def rollout(self, reward: object, tokens: int | None = None, logprobs: ArrayLike | None = None) -> Rollout | None:
-        """Return a rollout with ``reward``; None if it is no finite number. Rewards of 0, 1 and -1 are verdicts.
-
-        ``logprobs`` [T] are those of the tokens that the policy wrote, for what reads score norms.
-        Raises ValueError for another reward if the rule counts right rollouts.
-        """
-        if (found := read_reward(reward)).reward is None:
-            return None
-        verdict = found.reward == 1 if are_verdicts([found.reward]) else None
-        if verdict is None and self.decisions.needs.binary:
-            raise ValueError(
-                f"rewards must be 0 or 1 for a rule that counts right rollouts, got {found.reward}; use a predictor "
-                "of graded rewards, such as empirical_bayes"
-            )
-        norm = None if logprobs is None else sampled_score_norm(np.asarray(logprobs, np.float64))
-        return Rollout(verdict, reward=found.reward, tokens=tokens, score_norm=norm)
+        """Return the rollout with ``reward``, see ``rollout_of``; None if it failed."""
+        return rollout_of(reward, self.decisions.needs, tokens=tokens, logprobs=logprobs)
 
     @property
     def in_flight(self) -> list[Opened]:

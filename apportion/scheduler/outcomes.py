@@ -1,12 +1,20 @@
-"""What a reward function said of one completion: a reward, or why the rollout has failed."""
+"""What a reward function said of one completion: a reward, or why the rollout has failed; and the rollout with it."""
 
+import logging
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Real
+from typing import Any
 
+from numpy.typing import ArrayLike
+
+from apportion.predictors.score_norms import sampled_score_norm
+from apportion.types import Needs, Rollout
 from apportion.untrusted import shown
+
+logger = logging.getLogger(__name__)
 
 LARGEST = 3.4028234e38
 """The largest 32-bit number. Trainers hold rewards in 32 bits, in which a larger one is infinite."""
@@ -53,3 +61,42 @@ def read_reward(value: object) -> Outcome:
     if math.isnan(reward):
         return Outcome(None, "NaN")
     return Outcome(reward) if abs(reward) <= LARGEST else Outcome(None, f"an infinite number, {shown(value)}")
+
+
+def rollout_of(
+    reward: object,
+    needs: Needs,
+    *,
+    verdict: object = None,
+    tokens: int | None = None,
+    logprobs: ArrayLike | None = None,
+    completion: Any = None,
+    remedy: str = "use a predictor of graded rewards, such as empirical_bayes",
+) -> Rollout | None:
+    """Return the rollout with ``reward``, as ``needs`` says what is read of it; None, with a warning, if it failed.
+
+    It failed if its reward or its ``verdict`` is no finite number; without a reward, None, there is no warning. A
+    verdict above 0 is right. Without one a reward of 1 is right, 0 and -1 are wrong, and any other has no verdict.
+    ``logprobs`` [T] are those of the tokens that the policy wrote, for what reads score norms. Raises ValueError, with
+    the ``remedy``, if correct rollouts are counted and there is no verdict.
+
+    >>> rollout_of(1.0, Needs()), rollout_of(0.5, Needs()), rollout_of(0.5, Needs(), verdict=0.0)
+    (Rollout(correct=True, reward=1.0), Rollout(reward=0.5), Rollout(correct=False, reward=0.5))
+    """
+    read, judged = read_reward(reward), read_reward(reward if verdict is None else verdict)
+    if read.reward is None or judged.reward is None:
+        if reward is not None:
+            problem = read.problem or f"{judged.problem}, as its verdict"
+            logger.warning("A rollout has failed and is not trained on: it must have finite numbers, got %s", problem)
+        return None
+    correct = None
+    if verdict is not None:
+        correct = judged.reward > 0
+    elif are_verdicts([read.reward]):
+        correct = read.reward == 1
+    elif needs.binary:
+        raise ValueError(
+            f"rewards must be 0 or 1 where correct rollouts are counted, got {read.reward} without a verdict; {remedy}"
+        )
+    norm = sampled_score_norm(logprobs) if needs.score_norms and logprobs is not None else None
+    return Rollout(correct, reward=read.reward, completion=completion, tokens=tokens, score_norm=norm)

@@ -9,10 +9,8 @@ If the advantages of an estimator do not sum to 0 in a group, or if some rollout
 gets one more member. It has no tokens, so it gives the loss no datum. Its reward makes the mean that is subtracted.
 """
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import tinker
@@ -20,12 +18,9 @@ from tinker_cookbook.completers import TokensWithLogprobs
 from tinker_cookbook.rl.types import Metrics, Trajectory, TrajectoryGroup, Transition
 
 from apportion.advantages import advantages_of
-from apportion.predictors.score_norms import sampled_score_norm
-from apportion.scheduler.outcomes import are_verdicts, read_reward
+from apportion.scheduler.outcomes import rollout_of
 from apportion.tinker.settings import OWN_ESTIMATOR, TinkerAllocation
 from apportion.types import Floats, Group, Rollout
-
-logger = logging.getLogger(__name__)
 
 CENTRED = ("dr_grpo", "rloo", "grpo", "maxrl")
 """Estimators whose advantages sum to 0 in every group."""
@@ -64,10 +59,8 @@ def rollouts_of(group: TrajectoryGroup, allocation: TinkerAllocation) -> list[Ro
 
     Raises ValueError if one lacks a verdict that is needed.
     """
-    members = zip(group.trajectories_G, group.final_rewards_G, group.metrics_G, strict=True)
-    episodes = [Episode(trajectory, reward, metrics) for trajectory, reward, metrics in members]
-    totals = group.get_total_rewards()
-    found = [_rollout(episode, total, allocation) for episode, total in zip(episodes, totals, strict=True)]
+    members = zip(group.trajectories_G, group.final_rewards_G, group.metrics_G, group.get_total_rewards(), strict=True)
+    found = [_rollout(Episode(*member), total, allocation) for *member, total in members]
     return [rollout for rollout in found if rollout is not None]
 
 
@@ -121,44 +114,14 @@ def _without_tokens() -> Trajectory:
 
 
 def _rollout(episode: Episode, total: float, allocation: TinkerAllocation) -> Rollout | None:
-    read = [
-        ("reward", read_reward(total)),
-        *((allocation.verdict, read_reward(each)) for each in _metrics(episode, allocation.verdict)),
-    ]
-    problem = next(
-        (f"{name} must be a finite number, got {each.problem}" for name, each in read if each.reward is None), None
-    )
-    if problem is not None:
-        logger.warning("A rollout has failed and is not trained on: its %s", problem)
-        return None
-    actions = [transition.ac for transition in episode.trajectory.transitions]
-    norm = None
-    if allocation.needs.score_norms:
-        norm = sampled_score_norm(np.concatenate([np.zeros(0), *(action.logprobs for action in actions)]))
-    return Rollout(
-        _verdict(episode, total, allocation),
-        reward=float(total),
-        completion=episode,
+    steps, verdict = episode.trajectory.transitions, allocation.verdict
+    reports = [*(step.metrics for step in steps), episode.metrics]
+    return rollout_of(
+        total,
+        allocation.needs,
+        verdict=next((own[verdict] for own in reversed(reports) if own.get(verdict) is not None), None),
         tokens=len(episode.tokens),
-        score_norm=norm,
+        logprobs=np.concatenate([np.zeros(0), *(step.ac.logprobs for step in steps)]),
+        completion=episode,
+        remedy=f"name a metric of the environment that is above 0 for correct rollouts as verdict, now {verdict!r}",
     )
-
-
-def _metrics(episode: Episode, name: str) -> list[Any]:
-    """Return the values of the metric ``name`` in the order of the steps."""
-    reports = [*(transition.metrics for transition in episode.trajectory.transitions), episode.metrics]
-    return [metrics[name] for metrics in reports if metrics.get(name) is not None]
-
-
-def _verdict(episode: Episode, total: float, allocation: TinkerAllocation) -> bool | None:
-    """Return whether the rollout is correct by the named metric, or else by its reward; None if nobody needs it."""
-    if values := _metrics(episode, allocation.verdict):
-        return bool(values[-1] > 0)
-    if not allocation.needs.binary:
-        return None
-    if not are_verdicts([total]):
-        raise ValueError(
-            f"rewards must be 0 or 1 for an allocation that counts correct rollouts, got {total} without a metric "
-            f"{allocation.verdict!r}; name a metric of the environment that is above 0 for correct rollouts as verdict"
-        )
-    return total == 1.0

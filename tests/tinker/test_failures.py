@@ -95,7 +95,7 @@ def test_a_batch_in_which_all_fail_is_skipped(configured, run, service):
 def test_an_error_of_the_allocation_ends_a_tolerant_run(configured, run):
     """A tolerant strategy skips groups with errors. It must not skip a wrong configuration for a whole run."""
     config = configured({"graded": True}, rollout_error_tolerance=True)
-    with pytest.raises(ValueError, match=r"rewards must be 0 or 1 .* without a metric 'solved'"):
+    with pytest.raises(ValueError, match=r"rewards must be 0 or 1 .* without a verdict; .* as verdict, now 'solved'"):
         run(allocated(config, HORA(pre_rollouts=2, rollouts_per_prompt=4), verdict="solved"))
 
 
