@@ -3,8 +3,9 @@
 A file is in the safetensors format, followed by the SHA-256 of these bytes, so that a damaged file is never loaded as
 another state. The format is a table of tensors that covers its bytes exactly, so that no number in it can ask for more
 memory than the file has bytes. One of the tensors is UTF-8 JSON with the kind of the file, its version, the state by
-``plain_data``, and the type and shape of each tensor in it. Those of one type follow one another in one tensor, because
-the format has room for about a million names. Loading a file builds these values and nothing else. It never runs code.
+``scheduler.plain``, and the type and shape of each tensor in it. Those of one type follow one another in one tensor,
+because the format has room for about a million names. Loading a file builds these values and nothing else. It never
+runs code.
 """
 
 import json
@@ -16,13 +17,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from apportion.engines.plain_data import Records, decode, encode
 from apportion.runs.whole_files import is_file, write_whole
+from apportion.scheduler.plain import Records, decode, encode
 
 VERSION = 2
 """Version of all files."""
@@ -67,8 +69,9 @@ def restoring(path: Path, remedy: str) -> Iterator[None]:
 
 def packed(kind: str, state: Any) -> bytes:
     """Return the content of a file with a ``state`` of ``kind``."""
-    tensors: list[Tensor] = []
-    encoded, by_type = encode(state, tensors), dict[str, list[Tensor]]()
+    kept, by_type = list[Any](), dict[str, list[Tensor]]()
+    encoded = encode(state, kept)
+    tensors = [_tensor(value) for value in kept]
     shapes = [(str(tensor.dtype), list(tensor.shape)) for tensor in tensors]
     for (name, _), tensor in zip(shapes, tensors, strict=True):
         by_type.setdefault(name, []).append(tensor.flatten())
@@ -76,6 +79,11 @@ def packed(kind: str, state: Any) -> bytes:
     head = torch.frombuffer(bytearray(found.encode()), dtype=torch.uint8)
     content = save({HEAD: head, **{name: torch.cat(own) for name, own in by_type.items()}})
     return content + sha256(content).digest()
+
+
+def _tensor(value: Any) -> Tensor:
+    """Return a tensor, an array or a scalar as a tensor on the CPU. Raise TypeError for text and objects."""
+    return value.detach().cpu() if isinstance(value, Tensor) else torch.tensor(np.asarray(value))
 
 
 def _unpacked(content: bytes, kind: str, records: Records) -> Any:

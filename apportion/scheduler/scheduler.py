@@ -34,7 +34,7 @@ from apportion.allocators.spending.budget import BudgetedAllocator
 from apportion.allocators.spending.price import Price
 from apportion.checks import check_integer, check_object
 from apportion.predictors.saved import SavedValues
-from apportion.scheduler.plain import plain, restored
+from apportion.scheduler.plain import encode, restored
 from apportion.scheduler.sources import Offered, Selected
 from apportion.scheduler.unit import Unit, restored_unit, saved_unit
 from apportion.scheduler.updates import Prompts, Rows
@@ -310,7 +310,7 @@ class Scheduler:
                 for t, asked in self._outstanding.values()
             ],
             "ids": [prompt.id for prompt in self._prompts],
-            "rule": plain(self.rule.state_dict()),
+            "rule": encode(self.rule.state_dict()),
             "price": self._price.state_dict() if self._price else {},
             **self.source.state_dict(),
         }  # fmt: skip

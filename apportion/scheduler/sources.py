@@ -9,7 +9,7 @@ import numpy as np
 
 from apportion.allocators import Allocator
 from apportion.predictors import MeanLengths
-from apportion.scheduler.plain import plain, restored
+from apportion.scheduler.plain import encode, restored
 from apportion.selection import Selector, ShuffledEpochs, check_selector
 from apportion.types import Batch, Mask, Prompt
 
@@ -67,8 +67,8 @@ class Selected:
         """Return what is needed to go on, as values that JSON takes."""
         return {
             "chosen": list(self._chosen), "postponed": list(self._postponed),
-            "selection": plain(self._selection.state_dict()),
-            "lengths": plain(self.lengths.state_dict()) if self.lengths else {},
+            "selection": encode(self._selection.state_dict()),
+            "lengths": encode(self.lengths.state_dict()) if self.lengths else {},
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
