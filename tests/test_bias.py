@@ -17,12 +17,6 @@ OUTCOME_DEPENDENT = [
 ]
 
 
-def test_uniform_counts_are_unbiased_and_dr_grpo_is_short_by_one():
-    found = leaves(Uniform(5))
-    np.testing.assert_allclose(exact(found, "rloo").ratio, 1)
-    np.testing.assert_allclose(exact(found, "dr_grpo").ratio, 4 / 5)
-
-
 def test_ar3po_agrees_with_its_moments():
     """One stage gives p q; after four wrong ones, probability q^4, RLOO over eight: E[s (8 - s)] / 56, s in four."""
     p, q = SUCCESS, 1 - SUCCESS

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from apportion.advantages import batch_optimal, dr_grpo, group_optimal, opo, rloo
-from tests.advantages.bernoulli import until_correct
 from tests.test_baselines import Bandit
 
 SOLVED, MEDIUM, HARD = [18, 1, 1], [5, 3, 2], [1, 4, 5]
@@ -65,10 +64,13 @@ def test_the_variance_over_that_of_rloo_is_that_of_the_docstring(weights, count,
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("length", [1, 4])
 def test_opo_sees_its_own_rollout_and_its_bias_is_that_of_its_docstring(p, length):
-    fixed = until_correct(p, [2])
-    tokens = np.where(fixed.rewards == 1, 1, length)
-    expected = fixed.expect(opo(fixed.rewards, fixed.group_ids, tokens=tokens), "rollout")
-    assert expected / (2 * fixed.slope) == pytest.approx((length * (1 - p) + p) / (length + 1))
+    rewards, ids = np.array([1, 1, 1, 0, 0, 1, 0, 0]), np.repeat(range(4), 2)
+    sums = np.bincount(ids, opo(rewards, ids, tokens=np.where(rewards, 1, length)) * (rewards - p))
+    mixed = p * (1 - p)
+    found = sums @ [p**2, mixed, mixed, (1 - p) ** 2] / (2 * mixed)
+    assert found == pytest.approx(
+        (length * (1 - p) + p) / (length + 1)
+    )
 
 
 def test_every_baseline_is_the_weighted_mean_that_it_should_be():
