@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from apportion import Batch, Belief, Prompt, Rollout
-from apportion.baselines import BASELINES, SPO, Baseline, Optimal, Predicted, Zero
-from apportion.config import build
+from apportion.baselines import BASELINES, SPO, Optimal, Predicted, Zero
 from apportion.predictors import DiscountedCounts
 from tests.builders import finished, make_batch, make_prompts
 
@@ -97,15 +96,6 @@ def test_optimal_forgets_what_is_old():
     baseline.update(graded_batch(prompts, [[(1.0, 1.0)] * 9]))
     baseline.update(graded_batch(prompts, [[(1.0, 1.0), (0.0, 3.0)]]))
     assert baseline.predict(prompts).tolist() == [0.25]
-
-
-@pytest.mark.parametrize("norm", [None, float("nan"), -1.0])
-def test_optimal_refuses_a_rollout_without_a_usable_score_norm(norm):
-    prompts, baseline = make_prompts(1), Optimal()
-    batch = finished(prompts, [[Rollout(True, score_norm=norm)]])
-    with pytest.raises(ValueError, match=r"score_norm for optimal, got .* 'prompt 0'; have the sampler"):
-        baseline.update(batch)
-    assert baseline.predict(prompts).tolist() == [0.0]
 
 
 def test_predicted_is_the_mean_belief_and_zero_is_zero():
@@ -208,8 +198,3 @@ def test_spo_refuses_a_reward_that_is_no_success_and_learns_nothing(reward):
     with pytest.raises(ValueError, match=rf"within \[0, 1\] for spo, got {reward} for prompt 'prompt 1'; rescale"):
         tracker.update(graded_batch(prompts, [[(1.0, 1.0)], [(reward, 1.0)]]))
     assert tracker.predict(prompts).tolist() == [0.5, 0.5]
-
-
-def test_known_rates_can_be_configured():
-    tracker = build(Baseline, {"name": "spo", "rates": {"a": 1}})
-    assert tracker.predict([Prompt("one", id="a")]) == pytest.approx([8.5 / 9])

@@ -8,18 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion import TTRL, OptPO, Voting, stopping
+from apportion import OptPO, Voting
 from apportion.allocators import ALLOCATORS, HORA, VIP, Allocator, Uniform
 from apportion.config import ConfigError, build, dump, to_toml
 from apportion.predictors import (
     DiscountedCounts,
     Embedder,
     GaussianProcess,
-    MovingAverage,
     PrecomputedEmbeddings,
     Predictor,
     SentenceTransformerEmbedder,
-    UniformPrior,
 )
 from apportion.stopping import RULES, PosteriorPredictive, Rule
 from tests.cases import check_all, lines
@@ -210,53 +208,13 @@ def test_dump_writes_names_and_omits_learned_state():
 
 positive = st.floats(1e-9, 1e9)
 text = st.text(max_size=8)
-embedders = st.builds(
-    SentenceTransformerEmbedder,
-    model=st.text(min_size=1, max_size=8),
-    batch_size=st.integers(1, 64),
-    cache_dir=st.none() | text,
-)
-predictors = st.one_of(
-    st.builds(UniformPrior, alpha=positive, beta=positive),
-    st.builds(DiscountedCounts, discount=st.floats(0, 1)),
-    st.builds(MovingAverage, window=st.integers(1, 99), strength=positive),
-    st.builds(GaussianProcess, embedder=embedders, bandwidth=st.none() | positive, clip=st.floats(0.01, 0.49)),
-)
-rules = st.one_of(
-    st.builds(PosteriorPredictive, eps=st.floats(0.001, 0.5)),
-    st.builds(stopping.BayesianSPRT, min_samples=st.integers(1, 4), choices=st.none() | st.integers(2, 9)),
-    st.builds(stopping.Fixed, samples=st.none() | st.integers(1, 4)),
-)
-waves = st.integers(1, 99) | st.just("free")
-retained = st.sampled_from(["first", "all"])
-rewards = st.sampled_from(["agreement", "vote_share"])
-label_free = st.one_of(
-    st.builds(Voting, rules, st.integers(4, 99), st.integers(1, 4), waves, st.booleans(), retained, rewards),
-    st.builds(
-        OptPO,
-        min_samples=st.integers(1, 8),
-        max_samples=st.integers(8, 99),
-        choices=st.none() | st.integers(2, 9),
-        low_accuracy=st.sampled_from(["continue", "literal"]),
-        wave=waves,
-        retain=retained,
-        reward=rewards,
-    ),
-    st.builds(TTRL, st.integers(8, 99), st.integers(1, 8), retain=retained, reward=rewards),
-)
+embedders = st.builds(SentenceTransformerEmbedder, model=st.text(min_size=1, max_size=8), cache_dir=st.none() | text)
+predictors = st.builds(GaussianProcess, embedder=embedders, bandwidth=st.none() | positive)
+rules = st.builds(PosteriorPredictive, eps=st.floats(0.001, 0.5))
 allocators = st.one_of(
-    label_free,
-    st.builds(Uniform, rollouts_per_prompt=st.integers(1, 99)),
-    st.builds(
-        VIP,
-        estimator=st.sampled_from(["rloo", "dr_grpo"]),
-        rollouts_per_prompt=st.none() | st.floats(5, 30) | st.integers(5, 30),
-        low=st.integers(3, 5),
-        high=st.integers(30, 99),
-        predictor=predictors,
-    ),
-    st.builds(VIP, budget=st.integers(1, 10**6), predictor=predictors),
-    st.builds(HORA, pre_rollouts=st.integers(1, 16), high=st.integers(16, 99), predictor=predictors),
+    st.sampled_from([rule() for rule in ALLOCATORS.values()]),
+    st.builds(VIP, rollouts_per_prompt=st.floats(5, 30) | st.integers(5, 30), predictor=predictors),
+    st.builds(Voting, rules, wave=st.integers(1, 99) | st.just("free")),
 )
 optimisers = st.builds(
     Optimiser, learning_rate=positive, betas=st.lists(st.floats(allow_nan=False), max_size=3).map(tuple)

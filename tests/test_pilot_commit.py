@@ -50,12 +50,3 @@ def test_commits_and_the_pilots_of_fresh_prompts_share_a_round(PilotCommit):
     assert [group.prompt.text for group in groups] == ["prompt 0", "prompt 4"]
     assert [group.rollouts for group in groups] == [batch.rollouts[0], batch.rollouts[4]]
     assert [len(group.rollouts) for group in groups] == [24, 24]
-
-
-def test_the_last_round_has_commits_only(PilotCommit):
-    """Pilots of the last round could not be followed by commits."""
-    source, draws = source_of(make_prompts(20)[2:])
-    allocator = PilotCommit(pilots=16, commits=8, max_rounds=3)
-    batch = collect(allocator, make_prompts(2), bernoulli_sampler([0.0, 0.0, 0.5, *[0.0] * 17]), source=source)
-    assert draws == [2] and batch.asked.tolist() == [16, 16, 24, 16] and batch.round == 3
-    assert len(allocator.groups(batch)) == 1

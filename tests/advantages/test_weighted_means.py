@@ -68,9 +68,7 @@ def test_opo_sees_its_own_rollout_and_its_bias_is_that_of_its_docstring(p, lengt
     sums = np.bincount(ids, opo(rewards, ids, tokens=np.where(rewards, 1, length)) * (rewards - p))
     mixed = p * (1 - p)
     found = sums @ [p**2, mixed, mixed, (1 - p) ** 2] / (2 * mixed)
-    assert found == pytest.approx(
-        (length * (1 - p) + p) / (length + 1)
-    )
+    assert found == pytest.approx((length * (1 - p) + p) / (length + 1))
 
 
 def test_every_baseline_is_the_weighted_mean_that_it_should_be():

@@ -160,12 +160,3 @@ def test_a_state_of_other_settings_is_refused():
     for key, value in own.items():
         with pytest.raises(ValueError, match=f"^{key} must be {value!r} to load this state of 'ar3po', got .*; use"):
             AR3PO().load_state_dict(AR3PO(**{key: value}).state_dict())
-
-
-def test_the_store_holds_a_response_of_every_prompt_of_a_large_data_set():
-    """With 10,000 responses in all a prompt had lost its own when it came again, and reuse did nothing."""
-    allocator, prompts = AR3PO(), make_prompts(11_000)
-    for first in range(0, len(prompts), 1000):
-        allocator.observe(batch_of(*((prompt, [right("r"), right("s")]) for prompt in prompts[first : first + 1000])))
-    [group] = allocator.groups(batch_of((prompts[0], wrong("x", "y"))))
-    assert group.informative and allocator.metrics(batch_of())["store_entries"] == 22_000

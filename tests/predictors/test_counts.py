@@ -15,13 +15,10 @@ def test_counts_are_the_discounted_sum(outcomes, discount):
     predictor, prompts = DiscountedCounts(discount, 0.5, 2.0), make_prompts(1)
     for successes, trials in outcomes:
         predictor.update(make_batch(prompts, [successes], [trials]))
-    seen = [(s, n) for s, n in outcomes if n]
-    age = np.arange(len(seen))[::-1]
+    seen = np.array([(s, n) for s, n in outcomes if n]).reshape(-1, 2)
+    right, trials = discount ** np.arange(len(seen), dtype=float)[::-1] @ seen
     belief = predictor.predict(prompts)
-    assert belief.alpha[0] == pytest.approx(0.5 + sum(discount**a * s for a, (s, _) in zip(age, seen, strict=True)))
-    assert belief.beta[0] == pytest.approx(
-        2.0 + sum(discount**a * (n - s) for a, (s, n) in zip(age, seen, strict=True))
-    )
+    assert (belief.alpha[0], belief.beta[0]) == pytest.approx((0.5 + right, 2.0 + trials - right))
 
 
 def test_a_prompt_outside_the_batch_keeps_its_counts():

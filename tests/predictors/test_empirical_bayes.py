@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from apportion.baselines import Predicted
-from apportion.predictors import DiscountedCounts, EmpiricalBayes
+from apportion.predictors import EmpiricalBayes
 from apportion.types import Prompt, Rollout
 from tests.builders import finished
 from tests.predictors.builders import embedder_of, embeddings, graded_batch, make_batch, make_prompts
@@ -19,39 +19,8 @@ def draw(rng, p, some, prompts):
     return make_batch([prompts[q] for q in some], rng.binomial(ROLLOUTS, p[some]).tolist(), [ROLLOUTS] * len(some))
 
 
-def errors(predictor, success, seed, size=32):
-    """Return the mean squared error of predicted success in each epoch; ``success`` [epochs][Q] are the true ones."""
-    rng, prompts, found = np.random.default_rng(seed), make_prompts(len(success[0])), []
-    predictor.prepare(prompts)
-    for p in success:
-        order, squares = rng.permutation(len(p)), []
-        for first in range(0, len(p), size):
-            some = order[first : first + size]
-            squares.extend((predictor.predict([prompts[q] for q in some]).mean - p[some]) ** 2)
-            predictor.update(draw(rng, p, some, prompts))
-        found.append(np.mean(squares))
-    return np.array(found)
-
-
 def logistic(latent):
     return 1 / (1 + np.exp(-latent))
-
-
-@pytest.mark.parametrize(
-    ("population", "embedded"),
-    [(lambda rng: np.full(320, 0.4), True), (lambda rng: rng.beta(0.1, 2.0, 320), False)],
-    ids=["all equal", "nearly all hopeless"],
-)
-def test_it_is_never_worse_than_counts_though_embeddings_say_nothing(population, embedded):
-    """Where the mean is 1/2, counts know it from the start; they are at most 5% ahead there, in the first epoch."""
-    ratios = []
-    for seed in range(3):
-        rng = np.random.default_rng([7, seed])
-        p = population(rng)
-        embedder = embedder_of(make_prompts(len(p)), rng.normal(size=(len(p), 8))) if embedded else None
-        ours, counts = (errors(made, [p] * 3, seed, 80) for made in (EmpiricalBayes(embedder), DiscountedCounts()))
-        ratios.append(ours / counts)
-    assert (np.mean(ratios, axis=0) <= 1.05).all(), np.mean(ratios, axis=0)
 
 
 def test_known_rates_predict_before_the_first_update_and_are_mapped_to_the_policy_afterwards():

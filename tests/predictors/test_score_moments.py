@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from apportion.baselines import Optimal
 from apportion.predictors import ScoreMoments
 from apportion.predictors.score_moments import optimal_baseline, second_moment
 from apportion.types import Rollout
@@ -82,9 +83,9 @@ def test_the_variance_is_positive_whatever_was_seen(norm, baseline):
 
 
 @pytest.mark.parametrize("norm", [None, float("nan"), -1.0])
-def test_a_rollout_without_a_usable_score_norm_is_refused_before_learning(norm):
-    predictor, prompts = ScoreMoments(), make_prompts(1)
-    batch = finished(prompts, [[Rollout(True, score_norm=1.0), Rollout(False, score_norm=norm)]])
-    with pytest.raises(ValueError, match=r"score_norm for score_moments, got .*; have the sampler"):
-        predictor.update(batch)
-    assert predictor.predict(prompts) == ScoreMoments().predict(prompts)
+@pytest.mark.parametrize("make", [ScoreMoments, Optimal])
+def test_a_rollout_without_a_usable_score_norm_is_refused_before_learning(make, norm):
+    learner, rollouts = make(), [Rollout(True, score_norm=1.0), Rollout(False, score_norm=norm)]
+    with pytest.raises(ValueError, match=rf"score_norm for {learner.name}, got .* 'prompt 0'; have the sampler"):
+        learner.update(finished(make_prompts(1), [rollouts]))
+    np.testing.assert_equal(learner.state_dict(), make().state_dict())

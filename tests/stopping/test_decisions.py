@@ -21,7 +21,6 @@ from apportion.stopping import (
     make_rule,
 )
 from apportion.vote.setup import make_setup
-from tests.soak import case
 
 M = 24
 SETTINGS = [
@@ -130,19 +129,11 @@ def test_lists_tuples_and_arrays_are_streams_alike():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "answers", "evenness", "distinct"),
-    [
-        case(name, *answers, suite=answers[0] == (25 if name == "optpo" else 150))
-        for name in ("optpo", "posterior_predictive")
-        for answers in ((25, 0.2, 10), (150, 3.0, 50))
-    ],
-)
-def test_ten_thousand_questions_are_decided_in_the_time_of_some_dozens_of_counts(name, answers, evenness, distinct):
-    rng = np.random.default_rng(5)
-    names = np.array([f"answer {k}" for k in range(answers)], object)
-    streams = [rng.choice(names, 64, p=rng.dirichlet(np.full(answers, evenness))).tolist() for _ in range(10_000)]
-    assert np.mean([len(set(stream)) for stream in streams]) == pytest.approx(distinct, rel=0.15)
+@pytest.mark.parametrize("name", ["optpo", "posterior_predictive"])
+def test_ten_thousand_questions_are_decided_in_the_time_of_some_dozens_of_counts(name):
+    """Each has about 50 different answers."""
+    rng, names = np.random.default_rng(5), np.array([f"answer {k}" for k in range(150)], object)
+    streams = [rng.choice(names, 64, p=rng.dirichlet(np.full(150, 3.0))).tolist() for _ in range(10_000)]
     decided = timeit(lambda: decide(streams, name, curtail=True), timer=process_time, number=1)
     counted = timeit(lambda: [*map(Counter, streams)], timer=process_time, number=1)
     assert decided < 100 * counted  # 45 times on an idle machine

@@ -102,17 +102,6 @@ def test_free_waves_cost_no_sample(rule, codes):
     assert free.waves <= one.waves
 
 
-@each_inner_rule
-def test_curtailment_costs_no_sample_and_no_agreement(rule):
-    codes = np.random.default_rng(1).integers(-1, 3, (500, M))
-    streams = [[None if code < 0 else str(code) for code in row] for row in codes]
-    full = decide(streams, "fixed", M).answer
-    plain, curtailed = decide(streams, rule, M), decide(streams, rule, M, curtail=True)
-    assert (curtailed.samples <= plain.samples).all()
-    for before, after, vote in zip(plain.answer, curtailed.answer, full, strict=True):
-        assert after == vote or before != vote
-
-
 @pytest.mark.parametrize("rule", [rule for rule in INNER if rule.name != "optpo"], ids=repr)
 def test_the_answer_has_the_most_votes(rule):
     """OptPO may stop for the runner-up."""

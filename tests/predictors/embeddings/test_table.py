@@ -17,15 +17,6 @@ def test_rows_stay_where_they_are_however_many_come():
     assert len(set(table.rows(["zero", "-zero"]).tolist())) == 1
 
 
-def test_the_sample_does_not_depend_on_the_order_of_arrival():
-    x = np.random.default_rng(1).normal(size=(50, 2)).astype(np.float32)
-    forward, backward = EmbeddingTable(), EmbeddingTable()
-    forward.add([str(i) for i in range(50)], x)
-    backward.add([str(i) for i in range(50)][::-1], x[::-1])
-    np.testing.assert_array_equal(forward.embeddings[forward.sample(9)], backward.embeddings[backward.sample(9)])
-    assert len(forward.sample(100)) == 50
-
-
 def test_another_dimension_is_refused():
     table = EmbeddingTable()
     table.add(["a"], np.ones((1, 3), np.float32))
