@@ -22,7 +22,7 @@ from apportion.records import (
     write_steps,
 )
 from apportion.records.step_summary import summaries
-from tests.builders import make_batch
+from tests.builders import finished, make_batch, make_prompts
 from tests.commands import invoke, printed
 
 pytest.importorskip("pyarrow")
@@ -111,13 +111,8 @@ def test_a_step_is_summarised(tmp_path):
 
 
 def test_a_log_of_hashes_keeps_no_text_and_tells_answers_apart(tmp_path):
-    answers = ["42", "7", "42", None]
-    batch = make_batch([[1, 0, 1, 0]])
-    own = tuple(
-        Rollout(r.correct, answer=a, completion=f"so it is {a}")
-        for r, a in zip(batch.rollouts[0], answers, strict=True)
-    )
-    batch = Uniform(4).start(batch.prompts).add(Uniform(4).plan(Uniform(4).start(batch.prompts)), [own])
+    own = [Rollout(answer=answer, completion=f"so it is {answer}") for answer in ("42", "7", "42", None)]
+    batch = finished(make_prompts(1), [own])
     write_step(tmp_path, 1, batch, Uniform(4).groups(batch), log_text="hashes")
     table = read_log(tmp_path)
     assert table["prompt"].null_count == 4 and set(table["prompt_id"].to_pylist()) == {batch.prompts[0].id}

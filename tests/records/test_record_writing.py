@@ -31,15 +31,15 @@ def make_record(seed=0, groups=40, graded=False, **given):
     sizes = rng.integers(5, size=groups)
     rollouts = sizes.sum()
     some = lambda values: np.where(rng.random(len(values)) < 0.2, np.nan, values)  # noqa: E731
-    _, prompt = np.unique(rng.integers(9, size=groups), return_inverse=True)
-    order = {number: place for place, number in enumerate(dict.fromkeys(prompt.tolist()))}
+    _, first, prompt = np.unique(rng.integers(9, size=groups), return_index=True, return_inverse=True)
+    number = len(first)
     columns = {
         "name": "a run",
         "source": "somewhere",
-        "ids": [f"id {number}" for number in range(len(order))],
-        "texts": [None if number % 3 == 0 else f"\u00fc {number}" for number in range(len(order))],
+        "ids": [f"id {q}" for q in range(number)],
+        "texts": [None if q % 3 == 0 else f"\u00fc {q}" for q in range(number)],
         "step": np.sort(rng.integers(6, size=groups)) * 3,
-        "prompt": np.array([order[number] for number in prompt.tolist()]),
+        "prompt": first.argsort().argsort()[prompt],
         "asked": sizes + rng.integers(3, size=groups),
         "predicted": some(rng.random(groups)),
         "written": some(1.7e9 + np.arange(groups)),

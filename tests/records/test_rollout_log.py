@@ -10,7 +10,6 @@ import pytest
 
 from apportion import DAPO, Group, Plan, Prompt, Rollout, Uniform, collect
 from apportion.advantages import advantages_of, rollout_weights
-from apportion.diagnosis import health_of
 from apportion.records import (
     VERSION,
     RecordError,
@@ -230,21 +229,6 @@ def test_groups_that_are_not_those_of_the_batch_are_refused(tmp_path):
     with pytest.raises(ValueError, match="at least 0, got -1"):
         write_step(tmp_path, -1, batch, [first, second])
     assert not [*tmp_path.iterdir()]
-
-
-def test_a_log_says_which_completions_were_cut(tmp_path):
-    """All of two prompts are cut from step 4 on; of the others it is unknown."""
-    for step in range(12):
-        batch = make_batch([[1, 0, 1, 0]] * 3)
-        known = [(q != 1 and step >= 4) or None for q in range(3)]
-        pairs = zip(batch.rollouts, known, strict=True)
-        batch = replace(batch, rollouts=tuple(tuple(replace(one, truncated=cut) for one in own) for own, cut in pairs))
-        write_step(tmp_path, step, batch, [])
-    run = open_run(tmp_path)
-    assert np.isnan(run.truncated).sum() == 12 * 4 + 4 * 8 and np.nansum(run.truncated) == 8 * 8
-    (sign,) = [sign for sign in health_of(run).signs if sign.kind == "truncation"]
-    assert sign.onset == 4 and "100% of the completions are cut at the limit" in sign.evidence
-    assert {row["truncated"] for row in read_log(tmp_path).to_pylist()} == {None, True}
 
 
 def test_a_log_is_of_one_run(tmp_path):

@@ -5,13 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from apportion import Uniform
 from apportion.diagnosis.waste import waste_of
 from apportion.records import LoggedStep, RecordError, open_run, start_log, write_step, write_steps
 from apportion.records.importing import import_run
 from apportion.records.reading import record_of_log, record_of_visits
 from apportion.records.step_summary import summaries
-from apportion.types import Group, Prompt, Rollout
-from tests.builders import finished
+from tests.builders import make_batch
+from tests.cases import check_refused
 
 
 @pytest.fixture
@@ -54,11 +55,9 @@ def test_a_count_above_the_size_of_a_group_is_refused():
 
 @pytest.mark.parametrize("steps", [[1], [1, 2]])
 def test_a_log_is_opened_whatever_its_files_hold_and_by_the_folder_of_its_run(tmp_path, steps):
-    batch = finished([Prompt("a")], [[Rollout(True), Rollout(False)]])
-    groups = [Group(batch.prompts[0], batch.rollouts[0])]
-    log = tmp_path / "hard" / "rollouts"
+    batch, log = make_batch([[1, 0]]), tmp_path / "hard" / "rollouts"
     start_log(log)
-    write_steps(log, [LoggedStep(step, batch, groups) for step in steps])
+    write_steps(log, [LoggedStep(step, batch, Uniform(2).groups(batch)) for step in steps])
     for path in (log, log.parent):
         found = open_run(path)
         assert (found.name, found.source, found.doubts, found.step.tolist()) == ("hard", "rollout log", (), steps)
@@ -77,11 +76,8 @@ def test_a_log_is_opened_whatever_its_files_hold_and_by_the_folder_of_its_run(tm
     ],
 )
 def test_a_dead_group_that_trained_is_told(tmp_path, advantages, said):
-    prompts = [Prompt(name) for name in "abc"]
-    rollouts = [[Rollout(right) for right in own] for own in ((False, False), (True, True), (True, False))]
-    batch = finished(prompts, rollouts)
-    groups = [Group(prompt, own) for prompt, own in zip(prompts, batch.rollouts, strict=True)]
-    write_step(tmp_path, 0, batch, groups, advantages)
+    batch = make_batch([[0, 0], [1, 1], [1, 0]])
+    write_step(tmp_path, 0, batch, Uniform(2).groups(batch), advantages)
     found = record_of_log(tmp_path)
     assert [doubt.partition(",")[0] for doubt in found.doubts] == [said] * (said is not None)
     assert found.dead.tolist() == [True, True, False]
@@ -89,10 +85,9 @@ def test_a_dead_group_that_trained_is_told(tmp_path, advantages, said):
 
 
 def test_columns_that_do_not_fit_are_refused(record):
-    columns = {name: getattr(record, name) for name in record.__dataclass_fields__}
-    with pytest.raises(ValueError, match="step must never fall"):
-        type(record)(**columns | {"step": record.step[::-1]})
-    with pytest.raises(ValueError, match="tokens must have 48 values, got 2"):
-        type(record)(**columns | {"tokens": np.zeros(2)})
-    with pytest.raises(ValueError, match="first must rise from 0 to the 48 rollouts"):
-        type(record)(**columns | {"first": record.first + 1})
+    wrong = [
+        ("step", record.step[::-1], "step must never fall"),
+        ("tokens", np.zeros(2), "tokens must have 48 values, got 2"),
+        ("first", record.first + 1, "first must rise from 0 to the 48 rollouts"),
+    ]
+    check_refused(ValueError, lambda name, values: replace(record, **{name: values}), wrong)

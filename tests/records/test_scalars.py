@@ -41,13 +41,16 @@ def test_the_trainer_state_of_trl_is_read(tmp_path):
         open_run(tmp_path / "checkpoint-30" / "trainer_state.json")
 
 
-def test_events_of_tensorboard_are_read_as_it_writes_them(tmp_path):
-    tensorboard = pytest.importorskip("torch.utils.tensorboard")
-    writer = tensorboard.SummaryWriter(str(tmp_path / "runs"))
-    for step in range(1, STEPS + 1):
+def write_events(folder, first=1, end=STEPS + 1):
+    writer = pytest.importorskip("torch.utils.tensorboard").SummaryWriter(str(folder))
+    for step in range(first, end):
         for name, value in values(step).items():
             writer.add_scalar(f"train/{name}", value, step)
     writer.close()
+
+
+def test_events_of_tensorboard_are_read_as_it_writes_them(tmp_path):
+    write_events(tmp_path / "runs")
     check(scalars_at(tmp_path), "TensorBoard events")
     [path] = (tmp_path / "runs").iterdir()
     path.write_bytes(path.read_bytes()[:-5])  # a run that was killed while it wrote
@@ -58,13 +61,8 @@ def test_events_of_tensorboard_are_read_as_it_writes_them(tmp_path):
 
 
 def test_events_of_a_resumed_run_are_joined_and_those_of_another_run_are_not(tmp_path):
-    tensorboard = pytest.importorskip("torch.utils.tensorboard")
-    for folder, steps in (("a", range(1, 12)), ("a", range(10, STEPS + 1)), ("b", range(1, 9))):
-        writer = tensorboard.SummaryWriter(str(tmp_path / folder))
-        for step in steps:
-            for name, value in values(step).items():
-                writer.add_scalar(f"train/{name}", value, step)
-        writer.close()
+    for folder, *steps in (("a", 1, 12), ("a", 10), ("b", 1, 9)):
+        write_events(tmp_path / folder, *steps)
     check(scalars_at(tmp_path / "a"), "TensorBoard events")
     for path in (tmp_path / "b").iterdir():
         os.utime(path, (0, 0))
@@ -101,19 +99,10 @@ def test_an_exported_history_and_metrics_as_json_lines_are_read(tmp_path):
     assert found.series("reward")[0].tolist() == list(range(1, 9)) and found.series("entropy") is not None
 
 
-@pytest.mark.parametrize("row", [{"step": 1, "reward": 1.0}, {"step": 1, "prompt": "a", "reward": 1.0, "kl": 0.1}])
-def test_rollouts_are_no_means_of_steps(tmp_path, row):
-    assert scalars_at(jsonl(tmp_path / "run.jsonl", [row] * 3)) is None
-
-
-def test_the_components_of_a_reward_are_known(tmp_path):
-    rows = [
-        {"step": s, "reward": 1.0, "rewards/a/mean": s / 10, "rewards/b/mean": 1.0, "rewards/a/std": 0.1}
-        for s in range(9)
-    ]
-    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": rows}))
-    found = scalars_at(tmp_path)
-    assert list(found.components) == ["a", "b"] and np.allclose(found.components["a"][1], np.arange(9) / 10)
+@pytest.mark.parametrize("more", [{}, {"prompt": "a", "kl": 0.1}, {"response_length": 9}])
+def test_rollouts_are_no_means_of_steps(tmp_path, more):
+    rows = [{"step": n // 8, "reward": 1.0} | more for n in range(80)]
+    assert scalars_at(jsonl(tmp_path / "run.jsonl", rows)) is None
 
 
 def metrics(tmp_path, **series):
@@ -126,10 +115,12 @@ def test_parts_of_a_reward_and_verdicts_are_known_under_the_names_of_other_tools
     found = metrics(
         tmp_path,
         **{"reward": float, "rewards__format": float, "reward_std": float, "train__accuracy": float},
+        **{"rewards__a__mean": lambda s: s / 10, "rewards__a__std": float},
         **{"val-core__gsm8k__acc__mean@1": float, "rewards__format__std": float, "eval__accuracy": float},
         **{"completion_length": float, "critic__score__max": float},
     )
-    assert list(found.components) == ["format", "accuracy", "val-core/gsm8k/acc/mean@1", "eval/accuracy"]
+    assert list(found.components) == ["format", "accuracy", "a", "val-core/gsm8k/acc/mean@1", "eval/accuracy"]
+    assert np.allclose(found.components["a"][1], np.arange(10) / 10)
     assert found.series("length")[1].max() == 9 and found.series("spread") is not None
 
 
@@ -161,11 +152,6 @@ def test_values_that_are_not_finite_stay_in_what_was_logged(tmp_path):
     found = metrics(tmp_path, reward=float, kl=lambda s: float("nan") if s > 6 else 0.1, entropy=lambda s: "Infinity")
     assert np.isnan(found.logged("kl")[1]).sum() == 3 and len(found.series("kl")[0]) == 7
     assert np.isinf(found.logged("entropy")[1]).all() and found.series("entropy") is None
-
-
-def test_rollouts_without_prompts_are_no_means_of_steps(tmp_path):
-    rows = [{"step": s // 8, "reward": 1.0, "response_length": 9} for s in range(80)]
-    assert scalars_at(jsonl(tmp_path / "run.jsonl", rows)) is None
 
 
 def test_numbers_and_steps_of_any_size_are_left_out(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 from apportion import AR3PO, DAPO
 from apportion.engines.metrics import DIFFICULTIES
+from apportion.records import open_run
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
 from apportion.trl.metrics import combined
 from tests.trl.tiny import EOS, PAD, Judge, group_advantages, hora, ids_of, make_questions
@@ -59,6 +60,11 @@ def test_metrics_and_tables_cover_all_rounds(run, tmp_path, name, trainer):
         assert shown["completion"].tolist() == [call.text for call in step.calls]
         assert shown["judge"].tolist() == [call.score for call in step.calls]
         assert shown["advantage"].tolist() == pytest.approx(shown_advantages(built, step, name), abs=1e-5)
+    if trainer is AllocatedGRPOTrainer:
+        read = open_run(tmp_path)
+        assert read.source == "TRL completions" and read.reward.sum() == sum(
+            c.score for s in watch.steps for c in s.calls
+        )
 
 
 def shares(step):

@@ -19,6 +19,17 @@ def rollouts(steps=3, prompts=3, size=4, **more):
     ]
 
 
+def saved(path, rows):
+    """Write ``rows`` in the form that the name of the file says, and return the file."""
+    form = path.name.split(".")[1]
+    return {"jsonl": jsonl, "csv": comma_separated, "parquet": parquet}[form](path, rows)
+
+
+def said(run, *words):
+    """Return whether one doubt of ``run`` has all the ``words``."""
+    return any(all(word in doubt for word in words) for doubt in run.doubts)
+
+
 def renamed(rows, **names):
     return [{names.get(key, key): value for key, value in row.items()} for row in rows]
 

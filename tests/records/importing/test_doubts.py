@@ -3,15 +3,10 @@
 import numpy as np
 import pytest
 
-from apportion.records import RecordError, open_run
+from apportion.records import open_run
 from apportion.records.importing import import_run
 from tests.cases import lines
-from tests.records.importing.tables import jsonl, parquet, rollouts, without
-
-
-def said(run, *words):
-    """Return whether one doubt has all the ``words``."""
-    return any(all(word in doubt for word in words) for doubt in run.doubts)
+from tests.records.importing.tables import jsonl, rollouts, said, without
 
 
 def dead(run):
@@ -123,12 +118,10 @@ def test_a_column_that_is_named_is_read(opened, column):
     assert said(opened(rows), "columns not read: speed")
 
 
-def test_a_column_that_is_named_in_vain_is_refused(opened):
-    rows = [row | {"many": 4} for row in rollouts()]
-    with pytest.raises(RecordError, match="trials is not read from table of rollouts, got --column trials=many; leave"):
-        opened(rows, columns={"trials": "many"})
-    with pytest.raises(RecordError, match="the reward must be named once"):
-        opened(rows, rewards=["reward"], columns={"correct": "reward"})
+def test_a_column_that_is_named_in_vain_is_refused(refuse):
+    rows, vain = [row | {"many": 4} for row in rollouts()], {"trials": "many"}
+    refuse("trials is not read from table of rollouts, got --column trials=many; leave", rows, columns=vain)
+    refuse("the reward must be named once", rows, rewards=["reward"], columns={"correct": "reward"})
 
 
 @pytest.mark.parametrize("late", [1, 150])
@@ -220,11 +213,10 @@ def test_a_few_groups_of_several_times_the_usual_size_are_said(opened):
     assert said(opened(twice), "3 groups have up to 8 rollouts where most have 4")
 
 
-@pytest.mark.parametrize("make", [jsonl, parquet])
-def test_the_order_of_keys_in_a_message_makes_no_other_prompt(tmp_path, make):
+@pytest.mark.parametrize("name", ["run.jsonl", "run.parquet"])
+def test_the_order_of_keys_in_a_message_makes_no_other_prompt(opened, name):
     forms = ({"role": "user", "content": "2 + 2?"}, {"content": "2 + 2?", "role": "user"})
-    rows = [{"step": 0, "reward": place % 2, "prompt": [forms[place % 2]]} for place in range(4)]
-    run = open_run(make(tmp_path / ("run.jsonl" if make is jsonl else "run.parquet"), rows))
+    run = opened([{"step": 0, "reward": place % 2, "prompt": [forms[place % 2]]} for place in range(4)], name)
     assert run.trials.tolist() == [4] and run.texts == ['[{"role": "user", "content": "2 + 2?"}]']
 
 
@@ -234,15 +226,3 @@ def test_rewards_of_two_values_are_verdicts_unless_they_are_named(opened):
     assert run.binary and said(run, "reward has the values -1 and 1", "--reward reward")
     kept = opened(rows, rewards=["reward"])
     assert set(kept.reward) == {-1.0, 1.0}
-
-
-def test_a_table_without_a_step_is_one_step(opened):
-    run = opened(without("step", rollouts(steps=1)))
-    assert run.step.tolist() == [0] * 3 and said(run, "no column is a step: all rows are one step")
-
-
-def test_what_is_missing_is_named_at_once_with_the_nearest_column(opened):
-    with pytest.raises(
-        RecordError, match=r"a column prompt or id and a column reward or correct, .* as in prompt=promt"
-    ):
-        opened([{"step": 1, "promt": "a", "points": 1.0}])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from apportion.records import RecordError, open_run
-from tests.records.importing.tables import comma_separated, jsonl, parquet, renamed, rollouts, without
+from tests.records.importing.tables import jsonl, renamed, rollouts, said, without
 from tests.records.importing.test_doubts import DOUBTED
 
 ROWS = rollouts()
@@ -31,9 +31,15 @@ def figures(run):
     return len(run.step), int(run.trials.sum()), int(run.dead.sum()), float(np.nansum(run.reward))
 
 
-def each(made, rows=ROWS):
+def each(made):
     """Return what ``made`` makes of a rollout, its place in its group, and its own place in its file."""
-    return [made(row, place % 4, place) for place, row in enumerate(rows)]
+    return [made(row, place % 4, place) for place, row in enumerate(ROWS)]
+
+
+def scored(made):
+    """Return rollouts without a reward, each with what ``made`` makes of its reward and its place in its group."""
+    rows = without("reward", ROWS)
+    return [row | made(whole["reward"], n % 4) for n, (row, whole) in enumerate(zip(rows, ROWS, strict=True))]
 
 
 def of_groups(made):
@@ -43,21 +49,33 @@ def of_groups(made):
     ]
 
 
-FLAGS = """validate true false => is_val 1 0 => is_validation "True" "False" => is_eval "yes" "no" => eval true false =>
-split "held_out" "train" => subset "test" "train" => is_train false true => training 0 1 => source "eval" "train" =>
-data_source "aime_test" "dapo_train" => eval_only true false =>
-heldout true false => stage "evaluation" "rollout" => prefix "val-core" "train" => test true false"""
+FLAGS = """["validate", true, false]
+["is_val", 1, 0]
+["is_validation", "True", "False"]
+["is_eval", "yes", "no"]
+["eval", true, false]
+["split", "held_out", "train"]
+["subset", "test", "train"]
+["is_train", false, true]
+["training", 0, 1]
+["source", "eval", "train"]
+["data_source", "aime_test", "dapo_train"]
+["eval_only", true, false]
+["heldout", true, false]
+["stage", "evaluation", "rollout"]
+["prefix", "val-core", "train"]
+["test", true, false]"""
 
 
-@pytest.mark.parametrize("flag", [flag.strip() for flag in FLAGS.split("=>")])
+@pytest.mark.parametrize("flag", FLAGS.splitlines())
 @pytest.mark.parametrize("late", [False, True])
 def test_rows_of_a_validation_are_left_out_under_any_flag(opened, flag, late):
-    name, yes, no = (part if place == 0 else json.loads(part) for place, part in enumerate(flag.split()))
+    name, yes, no = json.loads(flag)
     rows, other = rollouts(steps=40, **{name: no}), rollouts(steps=40, **{name: yes})
     if late and name in ("validate", "is_val", "is_eval", "eval"):  # a flag of those rows alone
         rows = without(name, rows)
     run = opened(rows + [row | {"prompt": "v"} for row in other])
-    assert figures(run) == counted(rows) and any("480 of 960 rows are of evaluations" in doubt for doubt in run.doubts)
+    assert figures(run) == counted(rows) and said(run, "480 of 960 rows are of evaluations")
     assert len(opened(rows + other, columns={"split": "", "group": ""}).reward) == 960
 
 
@@ -67,41 +85,19 @@ def test_a_column_that_may_be_a_flag_but_is_none_leaves_no_row_out(opened):
 
 
 FORMATS = {
-    "example_id and global_step": each(
-        lambda row, k, _: {
-            "global_step": row["step"],
-            "example_id": row["prompt"],
-            "reward": row["reward"],
-            "task": "a",
-        }
-    ),
+    "example_id and global_step": renamed(rollouts(task="a"), step="global_step", prompt="example_id"),
     "rewards of a task in a text": each(
-        lambda row, k, _: (
-            row | {"task": "sums", "rewards": {"format": k, "total": row["reward"]}, "reward": row["reward"]}
-        )
+        lambda row, k, _: row | {"task": "sums", "rewards": {"format": k, "total": row["reward"]}}
     ),
     "traces in a text": [row | {"traces": "so"} for row in ROWS],
-    "a verdict in an evaluation": each(
-        lambda row, k, _: (
-            without("reward", [row])[0]
-            | {
-                "sample_score": {
-                    "score": {"value": {"acc": row["reward"]}, "extracted_prediction": str(k), "explanation": None}
-                }
-            }
-        )
+    "a verdict in an evaluation": scored(
+        lambda reward, k: {"sample_score": {"score": {"value": {"acc": reward}, "extracted_prediction": str(k)}}}
     ),
-    "a score and an answer": each(
-        lambda row, k, _: without("reward", [row])[0] | {"score": {"answer": 3 * k, "value": row["reward"]}}
-    ),
-    "a verdict in words within": each(
-        lambda row, k, _: without("reward", [row])[0] | {"grading": {"verdict": "pass" if row["reward"] else "fail"}}
-    ),
+    "a score and an answer": scored(lambda reward, k: {"score": {"answer": 3 * k, "value": reward}}),
+    "a verdict in words within": scored(lambda reward, _: {"grading": {"verdict": "pass" if reward else "fail"}}),
     "a status that is no verdict": [row | {"status": "completed", "result": "so"} for row in ROWS],
     "tests of a rollout": each(lambda row, k, _: row | {"passed": k, "total": 3}),
-    "a number beside verdicts": each(
-        lambda row, k, _: {"step": row["step"], "prompt": row["prompt"], "correct": int(row["reward"]), "n": 4}
-    ),
+    "a number beside verdicts": scored(lambda reward, _: {"correct": int(reward), "n": 4}),
     "a share of one rollout": renamed(ROWS, reward="accuracy"),
 }
 
@@ -114,12 +110,7 @@ def test_a_table_is_known_by_its_whole_content(opened, name):
 
 SHARES = {key: sum(row["reward"] for row in own) / 4 for key, own in GROUPS.items()}
 COUNTS = {
-    "correct and total": of_groups(lambda own: {"correct": int(sum(own)), "total": 4}),
     "and their share": of_groups(lambda own: {"correct": int(sum(own)), "total": 4, "accuracy": sum(own) / 4}),
-    "passes and attempts": of_groups(lambda own: {"passes": int(sum(own)), "attempts": 4}),
-    "successes": of_groups(lambda own: {"success": int(sum(own)), "tries": 4}),
-    "a share of a group": of_groups(lambda own: {"accuracy": sum(own) / 4, "group_size": 4}),
-    "pass@1": of_groups(lambda own: {"pass@1": sum(own) / 4, "n": 4}),
     "shares of visits": [{"id": q, "pass_rates": [SHARES[s, q] for s in range(3)], "n": 4} for q in range(3)],
     "counts of visits": [{"id": q, "correct": [int(4 * SHARES[s, q]) for s in range(3)], "total": 4} for q in range(3)],
     "shares of prompts": [
@@ -130,12 +121,23 @@ COUNTS = {
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_counts_and_shares_are_groups(opened, tmp_path, name):
+def test_counts_and_shares_are_groups(opened, name):
     run = opened(COUNTS[name])
     assert figures(run) == counted(ROWS) and run.source == f"group counts per {'visit' if run.visits else 'step'}"
     assert run.visits == ("visits" in name)
-    if not any(isinstance(cell, list) for cell in COUNTS[name][0].values()):
-        assert figures(open_run(comma_separated(tmp_path / "run.csv", COUNTS[name]))) == counted(ROWS)
+
+
+NAMES = """n c, trials num_correct, num_samples n_correct, n k, k c, total correct, attempts passes, tries success,
+n pass_rate, n pass@1, group_size accuracy"""
+
+
+@pytest.mark.parametrize("names", NAMES.split(","))
+def test_counts_and_shares_are_read_by_their_usual_names(opened, names):
+    trials, counted_as = names.split()
+    share = 4 if counted_as in ("pass_rate", "pass@1", "accuracy") else 1
+    rows = of_groups(lambda own: {trials: 4, counted_as: sum(own) / share})
+    for run in (opened(rows), opened(rows, "run.csv")):
+        assert figures(run) == counted(ROWS) and not run.ordered
 
 
 WORDS = """outcome success failure => status success fail => result pass fail => verdict correct incorrect =>
@@ -146,10 +148,10 @@ outcome solved unsolved"""
 
 
 @pytest.mark.parametrize("words", [words.strip() for words in WORDS.split("=>")])
-def test_verdicts_are_words(opened, tmp_path, words):
+def test_verdicts_are_words(opened, words):
     column, right, wrong = words.split()
-    rows = [without("reward", [row])[0] | {column: right if row["reward"] else wrong} for row in ROWS]
-    for run in (opened(rows), open_run(parquet(tmp_path / "run.parquet", rows))):
+    rows = scored(lambda reward, _: {column: right if reward else wrong})
+    for run in (opened(rows), opened(rows, "run.parquet")):
         assert figures(run) == counted(ROWS)
 
 
@@ -186,7 +188,7 @@ def test_a_step_that_begins_again_with_each_rollout_is_a_turn(opened, name, rewa
     run = opened(rows)
     assert figures(run) == counted(ROWS, by) and run.tokens.tolist().count(10) == 18
     how = "that of each turn" if reward == "all" else "the sum of those of its turns"
-    assert any("is the turn of a rollout" in doubt and how in doubt for doubt in run.doubts)
+    assert said(run, "is the turn of a rollout", how)
     assert len(opened(rows, columns={"turn": ""}).reward) == len(rows)
 
 
@@ -199,7 +201,7 @@ def test_steps_of_training_are_no_turns(opened):
         each(lambda row, k, n: row | {"sample_id": row["prompt"]}),
     ):
         run = opened(rows)
-        assert len(run.reward) == len(rows) and len(run.step) == 9 and not any("turn of" in said for said in run.doubts)
+        assert len(run.reward) == len(rows) and len(run.step) == 9 and not said(run, "turn of")
 
 
 def lm_eval(responses, kept, name="exact_match", filters=("maj",), verdict=1.0):
@@ -218,18 +220,15 @@ def lm_eval(responses, kept, name="exact_match", filters=("maj",), verdict=1.0):
     ]
 
 
-def test_one_verdict_of_several_responses_is_one(opened, tmp_path):
+def test_one_verdict_of_several_responses_is_one(opened):
     one = {"doc": {"id": "a", "query": "q"}, "metric": {"em": 1.0}, "model_response": {"text": ["a", "b"]}}
     for run, number in (
         (opened(lm_eval([["7"] * 6], ["7"])), 6),
         (opened(lm_eval([["7"]] * 4, ["7"] * 4)), 4),
-        (open_run(parquet(tmp_path / "run.parquet", [one])), 2),
+        (opened([one], "run.parquet"), 2),
+        (opened([{"prompt": f"q{q}", "responses": ["a"] * 3, "correct": q % 2} for q in range(8)]), 3),
     ):
-        assert run.trials.max() == 1 and any(f"responses holds {number} values" in said for said in run.doubts)
-    run = opened([{"prompt": f"q{q}", "responses": ["a"] * 4, "correct": q % 2} for q in range(8)])
-    assert run.trials.max() == 1 and any(
-        "responses holds 4 values where groups have 1 rows" in said for said in run.doubts
-    )
+        assert run.trials.max() == 1 and said(run, f"responses holds {number} values where groups have 1 rows")
 
 
 def test_a_share_of_all_responses_is_that_of_their_verdicts(opened):
@@ -247,7 +246,7 @@ def test_two_filters_of_one_response_are_one_rollout(opened):
     for each_row in (rows, flat):
         run = opened(each_row)
         assert run.trials.tolist() == [1] * 3
-        assert any("rows of the filter flexible are left out" in said for said in run.doubts)
+        assert said(run, "rows of the filter flexible are left out")
 
 
 @pytest.mark.parametrize(
@@ -277,7 +276,7 @@ def test_files_that_differ_in_a_number_are_parts_of_one_run(tmp_path, names):
 def test_files_of_other_prompts_are_one_run_and_that_is_said(tmp_path):
     for name in ("sums", "products"):
         jsonl(tmp_path / f"{name}.jsonl", [row | {"prompt": f"{name} {row['prompt']}"} for row in ROWS])
-    assert any("files of one step are one run" in said for said in open_run(tmp_path).doubts)
+    assert said(open_run(tmp_path), "files of one step are one run")
 
 
 def test_runs_of_a_column_are_told_apart(opened):
@@ -306,7 +305,7 @@ def test_a_last_row_that_is_not_whole_is_said_and_the_rest_is_read(tmp_path, nam
     path = tmp_path / name
     path.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     run = open_run(path)
-    assert figures(run) == counted(ROWS) and sum("the last row is not whole" in said for said in run.doubts) == 1
+    assert figures(run) == counted(ROWS) and sum("the last row is not whole" in doubt for doubt in run.doubts) == 1
 
 
 def test_a_damaged_row_before_the_last_is_refused(tmp_path):
@@ -326,7 +325,7 @@ def test_a_file_of_half_a_row_is_left_out_beside_others(tmp_path):
         jsonl(tmp_path / f"{step}.jsonl", [row for row in ROWS if row["step"] == step])
     (tmp_path / "3.jsonl").write_text('{"step": 3, "pro')
     run = open_run(tmp_path)
-    assert figures(run) == counted(ROWS) and any("the last row is not whole" in said for said in run.doubts)
+    assert figures(run) == counted(ROWS) and said(run, "the last row is not whole")
 
 
 def twice(order):
@@ -344,7 +343,7 @@ def test_a_prompt_that_was_drawn_again_in_a_step_is_another_group(opened):
         rows = twice(order)
         run = opened(rows)
         assert figures(run) == counted(rows, ("step", "draw"))
-        assert any("8 prompts were drawn several times in a step" in said for said in run.doubts)
+        assert said(run, "8 prompts were drawn several times in a step")
         assert len(opened(rows, columns={"group": ""}).step) == 32
 
 
@@ -352,11 +351,8 @@ def test_a_group_of_rows_that_follow_each_other_stays_one_with_the_other_figure(
     rows = twice(lambda groups: sorted(groups, key=lambda own: int(own[0]["prompt"][8]) % 8))
     run, other = opened(rows), opened(rows, columns={"group": "4"})
     assert figures(run) == counted(rows) and figures(other) == counted(rows, ("step", "draw"))
-    share = [f"{each.dead.mean():.0%}" for each in (other, run)]
-    assert any(
-        f"--column group=4 makes groups of 4, and {share[0]} would be dead in place of {share[1]}" in said
-        for said in run.doubts
-    )
+    dead, found = (f"{each.dead.mean():.0%}" for each in (other, run))
+    assert said(run, f"--column group=4 makes groups of 4, and {dead} would be dead in place of {found}")
 
 
 def test_steps_and_flags_in_an_object_of_a_row_are_found(opened):
@@ -370,13 +366,13 @@ def test_steps_and_flags_in_an_object_of_a_row_are_found(opened):
         for row in ROWS
     ]
     run = opened(rows)
-    assert figures(run) == counted(ROWS) and any("36 of 72 rows are of evaluations" in said for said in run.doubts)
+    assert figures(run) == counted(ROWS) and said(run, "36 of 72 rows are of evaluations")
 
 
 def test_runs_of_a_document_and_of_folders_are_told_apart_or_refused(tmp_path):
     (tmp_path / "runs.json").write_text(json.dumps({"grpo": ROWS, "dapo": ROWS}))
     run = open_run(tmp_path / "runs.json")
-    assert len(run.step) == 18 and any("rows of 2 runs or models" in said for said in run.doubts)
+    assert len(run.step) == 18 and said(run, "rows of 2 runs or models")
     for name in ("grpo", "dapo"):
         jsonl(tmp_path / "logs" / name / "rollouts.jsonl", ROWS)
     with pytest.raises(RecordError, match="but folders: dapo, grpo; name one"):
@@ -401,10 +397,10 @@ REMEDIES = {
 def test_every_remedy_that_is_printed_is_accepted(opened, name):
     rows = REMEDIES[name]
     try:
-        said = opened(rows).doubts
+        printed = opened(rows).doubts
     except RecordError as error:
-        said = [str(error)]
-    for text in said:
+        printed = [str(error)]
+    for text in printed:
         for role, column in re.findall(r"(?:--column |as in )(\w+)=([^\s;,)]*)", text):
             if not column.isupper():
                 opened(rows, columns={role: column})

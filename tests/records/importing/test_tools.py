@@ -1,34 +1,22 @@
 """Runs of TRL, verl and prime-rl, and group counts per visit."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from apportion.records import RecordError, open_run
 from apportion.records.importing import import_run
-from tests.records.importing.tables import jsonl, parquet, renamed, rollouts
+from tests.records.importing.tables import jsonl, parquet, renamed, rollouts, said, without
 
 ROOT = Path(__file__).parents[3]
 
 
 def trl_tables(folder, steps=2, **more):
     for step in range(1, steps + 1):
-        rows = renamed([row | {"step": step} for row in rollouts(steps=1)], reward="accuracy_reward")
-        rows = [
-            {
-                "step": step,
-                "prompt": row["prompt"],
-                "completion": f"so {step}",
-                "accuracy_reward": row["accuracy_reward"],
-            }
-            | more
-            | {"advantage": 0.5}
-            for row in rows
-        ]
+        rows = rollouts(steps=1, completion=f"so {step}", step=step, advantage=0.5, **more)
+        rows = renamed(without("tokens", rows), reward="accuracy_reward")
         parquet(folder / "completions" / f"completions_{step:05d}.parquet", rows)
-    return folder
 
 
 def test_trl_tables_are_read_from_the_output_folder_or_their_own(tmp_path):
@@ -51,6 +39,7 @@ def test_several_rewards_of_trl_are_named_or_weighed(tmp_path):
         open_run(tmp_path, rewards=["speed"])
 
 
+TABLE = "completions_00001.parquet"
 WEIGHTS = {
     "a + b": ([1, 1], True),
     "a": ([1, 0], True),
@@ -63,33 +52,32 @@ WEIGHTS = {
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
-def test_the_advantages_of_trl_say_which_rewards_trained(tmp_path, name):
+def test_the_advantages_of_trl_say_which_rewards_trained(opened, refuse, name):
     weights, scaled = WEIGHTS[name]
     parts = np.random.default_rng(0).random((12, 8, len(weights))).round(3)
     parts[:6, :, 0] = np.round(parts[:6, :1, 0])  # equal within half of the groups
     rows, total = rows_of_trl(parts, weights, scaled)
-    run = open_run(parquet(tmp_path / "completions_00001.parquet", rows))
+    run = opened(rows, TABLE)
     np.testing.assert_allclose(run.reward, total.reshape(-1), atol=1e-6)
     assert run.doubts[0].startswith(f"the reward is {name}, whose advantages were recorded")
     other = [row | {"advantage": float(k % 2)} for k, row in enumerate(rows)]
-    with pytest.raises(RecordError, match=r"several columns may be the reward, .* got a, b.*; name one by"):
-        open_run(parquet(tmp_path / "other" / "completions_00001.parquet", other))
+    refuse(r"several columns may be the reward, .* got a, b.*; name one by", other, TABLE)
 
 
-def test_a_reward_of_some_tasks_alone_is_not_taken_for_the_whole(tmp_path):
+def test_a_reward_of_some_tasks_alone_is_not_taken_for_the_whole(opened):
     parts = np.random.default_rng(0).integers(2, size=(12, 8, 2)).astype(float)
     parts[::2, :, 0] = parts[1::2, :, 1] = np.nan
     some = np.where(np.arange(8) % 3, 1.0, np.nan)[None, :, None]  # b has one value, and TRL adds 0 where it has none
     for values in (parts, np.where([True, False], np.nan_to_num(parts), some)):
         rows, total = rows_of_trl(values, [1, 1])
-        run = open_run(parquet(tmp_path / "completions_00001.parquet", rows))
+        run = opened(rows, TABLE)
         assert run.reward.tolist() == total.reshape(-1).tolist() and run.doubts[0].startswith("the reward is a + b")
 
 
-def test_what_differs_where_no_advantage_does_is_no_reward(tmp_path):
+def test_what_differs_where_no_advantage_does_is_no_reward(opened):
     rows = [row | {"tools": place % 3} for place, row in enumerate(rows_of_trl(np.ones((6, 4, 1)), [1])[0])]
-    run = open_run(parquet(tmp_path / "completions_00001.parquet", rows))
-    assert run.dead.all() and any("the reward is a (100%" in doubt and "by tools 0%" in doubt for doubt in run.doubts)
+    run = opened(rows, TABLE)
+    assert run.dead.all() and said(run, "the reward is a (100%", "by tools 0%")
 
 
 def rows_of_trl(parts, weights, scaled=True):
@@ -110,7 +98,7 @@ def test_rewards_that_trl_leaves_out_are_missing(tmp_path):
     assert np.isnan(open_run(tmp_path, rewards=["format_reward", "accuracy_reward=0"]).reward).sum() == 0
     rows = rollouts(steps=1, completion="a", advantage=0.0)
     rows[0]["reward"] = float("nan")
-    found, summary = import_run([parquet(tmp_path / "nan" / "completions_00001.parquet", rows)])
+    found, summary = import_run([parquet(tmp_path / "nan" / TABLE, rows)])
     assert summary.without_reward == 1 and found.trials.tolist() == [3, 4, 4]
 
 
@@ -137,10 +125,10 @@ def test_a_dump_of_verl_is_read_as_verl_writes_it(tmp_path):
     assert found.reward.tolist() == [row["reward"] for row in rows] and found.trials.tolist() == [4] * 6
 
 
-def test_keys_of_verl_tell_groups_of_a_repeated_prompt_apart(tmp_path):
+def test_keys_of_verl_tell_groups_of_a_repeated_prompt_apart(opened):
     rows = renamed(rollouts(steps=1, prompts=1, output="so", gts="1"), prompt="input", reward="score")
     rows = [row | {"uid": f"sample_{place // 2}_{place % 2}_0"} for place, row in enumerate(rows)]
-    assert open_run(jsonl(tmp_path / "1.jsonl", rows)).trials.tolist() == [2, 2]
+    assert opened(rows, "1.jsonl").trials.tolist() == [2, 2]
 
 
 def trace(reward, key="t", **more):
@@ -219,55 +207,6 @@ def test_lists_of_counts_are_visits_in_any_table_and_an_index_is_an_id(opened):
         assert found.ids == ["0", "1", "2"] and found.step.tolist() == [0, 0, 0, 1, 1, 2]
         assert found.totals.tolist() == [0, 0, 0, 1, 1, 2] and set(found.trials.tolist()) == {8}
         assert all(doubt.startswith("read as") for doubt in found.doubts)
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"id": "b", "correct_of_8": [9]}, "a whole number of rollouts, at most trials, got 9 of 8 in .* line 2"),
-        ({"id": "b", "correct_of_8": [0.5]}, r"counted must be a whole number from 0 .*, got 0\.5 in .* line 2"),
-        ({"correct_of_8": [3]}, "id must be given in every row, got nothing in .* line 2"),
-    ],
-)
-def test_wrong_counts_of_visits_are_refused(opened, row, message):
-    with pytest.raises(RecordError, match=message):
-        opened([{"id": "a", "correct_of_8": [3, 8]}, row])
-
-
-@pytest.mark.slow  # it imports TRL
-def test_trl_itself_writes_what_is_read(tmp_path):
-    """The table of TRL's own ``log``, called with what a trainer remembers."""
-    grpo = pytest.importorskip("trl.trainer.grpo_trainer")
-    trainer_of = pytest.importorskip("transformers").Trainer
-    rows = rollouts(steps=1)
-    logs = {
-        "prompt": [row["prompt"] for row in rows],
-        "completion": ["so"] * 12,
-        "rewards": {"accuracy_reward": [row["reward"] for row in rows]},
-        "extra": {},
-        "advantages": [0.0] * 12,
-        "images": [],
-    }
-    (tmp_path / "completions").mkdir()
-    trainer = SimpleNamespace(
-        model=SimpleNamespace(training=True),
-        _metrics={"train": {}},
-        accelerator=SimpleNamespace(is_main_process=True),
-        log_completions=True,
-        _logs=logs,
-        state=SimpleNamespace(global_step=3),
-        num_completions_to_print=0,
-        args=SimpleNamespace(report_to=[], output_dir=str(tmp_path)),
-    )
-    grpo_log = grpo.GRPOTrainer.log
-    bound = type("Logged", (grpo.GRPOTrainer,), {"__init__": lambda self: None})()
-    bound.__dict__ |= vars(trainer)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer_of, "log", lambda self, *_: None)
-        patch.setattr(grpo, "is_rich_available", lambda: False)
-        grpo_log(bound, {})
-    found = open_run(tmp_path)
-    assert found.step.tolist() == [3] * 3 and found.reward.tolist() == [row["reward"] for row in rows]
 
 
 def test_a_training_folder_without_a_log_is_told_how_to_get_one(tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from apportion.records import RecordError, open_run
-from tests.records.importing.tables import comma_separated, jsonl, parquet
+from tests.records.importing.tables import said, saved
 
 RIGHT = [[True, False, True, True], [False] * 4, [True] * 4]
 """Verdicts of three prompts."""
@@ -23,11 +23,7 @@ def check(run, answers=None):
     assert set(run.step) == {0} and run.dead.tolist() == [False, True, True]
     assert (run.answer >= 0).all() == (answers is not None)
     if answers is not None:
-        same = np.unique(run.answer, return_inverse=True)[1].reshape(3, 4)
-        expected = [np.unique(row, return_inverse=True)[1] for row in answers]
-        assert all(
-            (len(set(a)) == len(set(b))) for a, b in zip(same.tolist(), [e.tolist() for e in expected], strict=True)
-        )
+        assert [len(set(own)) for own in run.answer.reshape(3, 4).tolist()] == [len(set(own)) for own in answers]
 
 
 ANSWERS = [["4", "5", "4", "4"], ["1", "2", "3", "4"], ["9"] * 4]
@@ -85,8 +81,8 @@ def test_every_form_of_rollouts_is_read(tmp_path, opened, name):
 
 @pytest.mark.parametrize("name", ["lists.jsonl", "lists.parquet", "lists.json", "lists.csv", "deep.json"])
 def test_answers_beside_verdicts_are_those_of_the_rollouts(tmp_path, name):
-    make = {"jsonl": jsonl, "parquet": parquet, "json": document, "csv": comma_separated}[name.partition(".")[2]]
     deep = {"model": "m", "categories": [{"name": "sums", "datasets": [{"name": "easy", "results": DEEP}]}]}
+    make = document if name.endswith("json") else saved
     run = open_run(make(tmp_path / name, deep if name == "deep.json" else LISTS))
     check(run, ANSWERS)
     assert run.texts == ["q0", "q1", "q2"]
@@ -106,37 +102,23 @@ def test_steps_and_splits_around_rollouts_tell_them_apart(tmp_path, opened):
         assert run.step.tolist() == [3] * 3 + [12] * 3 and run.totals.tolist() == [3, 0, 4] * 2
     splits = open_run(document(tmp_path / "splits.json", {"train": FLAT, "validation": FLAT[:4]}))
     check(splits)
-    assert any("4 of 16 rows are of evaluations" in doubt for doubt in splits.doubts)
+    assert said(splits, "4 of 16 rows are of evaluations")
 
 
-def test_parts_of_which_none_is_the_whole_must_be_named(opened):
+def test_parts_of_which_none_is_the_whole_must_be_named(opened, refuse):
     rows = [{"prompt": f"q{k // 4}", "rewards": {"right": k % 2, "short": k % 3}} for k in range(12)]
-    with pytest.raises(
-        RecordError, match=r"may be the reward, .* got rewards.right, rewards.short; name one by --reward"
-    ):
-        opened(rows)
+    refuse(r"may be the reward, .* got rewards.right, rewards.short; name one by --reward", rows)
     both = opened(rows, rewards=["rewards.right", "rewards.short=0.5"]).reward
     assert both.tolist() == [k % 2 + k % 3 / 2 for k in range(12)]
 
 
 @pytest.mark.parametrize("completion", [{"output_response": "so"}, {"messages": [{"role": "assistant"}]}])
-def test_rewards_of_tokens_or_turns_are_no_rollouts(tmp_path, completion):
-    rows = [{"prompt": f"q{q}"} | completion for q in range(3) for _ in range(4)]
-    right = [float(each) for own in RIGHT for each in own]
-    last = [row | {"rewards": [0.0] * 9 + [each]} for row, each in zip(rows, right, strict=True)]
-    run = open_run(jsonl(tmp_path / "last.jsonl", last))
+def test_rewards_of_tokens_or_turns_are_no_rollouts(opened, refuse, completion):
+    run = opened(rolled(lambda right: completion | {"rewards": [0.0] * 9 + [right]}))
     check(run)
     assert run.doubts[1].startswith("the reward is rewards.9; equal in every group: rewards.0")
-    longer = [row | {"rewards": [0.0] * (2 + place)} for place, row in enumerate(rows)]
-    with pytest.raises(RecordError, match=r"same parts in every rollout, got lists of 2 and 3 values in .* line 2"):
-        open_run(jsonl(tmp_path / "longer.jsonl", longer))
-
-
-def test_words_are_verdicts_and_no_numbers(opened):
-    with pytest.raises(RecordError, match="trials must be a whole number"):
-        opened([{"id": 1, "correct": 2, "trials": "correct"}])
-    with pytest.raises(RecordError, match="tokens must be a whole number"):
-        opened([{"id": 1, "correct": "pass", "tokens": "fail"}])
+    longer = [{"prompt": "q", "rewards": [0.0] * (2 + place)} | completion for place in range(12)]
+    refuse(r"same parts in every rollout, got lists of 2 and 3 values in .* line 2", longer)
 
 
 def samples():
@@ -166,14 +148,14 @@ def test_epochs_of_inspect_are_groups(tmp_path):
 
 
 @pytest.mark.parametrize("repeats", [False, True])
-def test_samples_of_lm_evaluation_harness_are_read(tmp_path, repeats):
+def test_samples_of_lm_evaluation_harness_are_read(opened, repeats):
     rows = []
     for q, own in enumerate(RIGHT):
         for each in [own] if repeats else [[right] for right in own]:
             made = {"doc_id": q, "doc": {}, "target": "4", "arguments": {"gen_args_0": {"arg_0": f"q{q}"}}}
             made |= {"resps": [["a"] * len(each)], "filtered_resps": [["a"] * len(each)], "metrics": ["exact_match"]}
             rows += [made | {"filter": name, "exact_match": np.mean(each)} for name in ("strict", "flexible")]
-    run = open_run(jsonl(tmp_path / "samples_gsm8k.jsonl", rows))
+    run = opened(rows, "samples_gsm8k.jsonl")
     assert run.totals.tolist() == [3, 0, 4] and run.texts == ["q0", "q1", "q2"]
 
 
@@ -186,41 +168,19 @@ def test_results_of_evalplus_are_read(tmp_path, form):
     check(open_run(path))
 
 
-@pytest.mark.parametrize(
-    "names",
-    [("n", "c"), ("trials", "num_correct"), ("num_samples", "n_correct"), ("n", "k"), ("k", "c"), ("n", "pass_rate")],
-)
-def test_counts_and_shares_are_read_by_their_usual_names(tmp_path, opened, names):
-    trials, correct = names
-    share = 0.25 if correct == "pass_rate" else 1
-    rows = [{"task_id": f"t{q}", trials: 4, correct: share * sum(own)} for q, own in enumerate(RIGHT)]
-    for run in (opened(rows), open_run(comma_separated(tmp_path / "b.csv", rows))):
-        assert run.totals.tolist() == [3, 0, 4] and run.trials.tolist() == [4] * 3 and not run.ordered
-
-
 @pytest.mark.parametrize("count", [lambda place: place % 4 + 1, lambda _: 4])
-def test_a_share_of_one_rollout_beside_a_number_is_no_group(tmp_path, count):
-    rows = [{"task_id": f"t{q}", "accuracy": int(each)} for q, own in enumerate(RIGHT) for each in own]
-    path = jsonl(tmp_path / "a.jsonl", [row | {"n": count(place)} for place, row in enumerate(rows)])
-    with pytest.raises(RecordError, match=r"a column reward or correct, .* as in reward=accuracy"):
-        open_run(path)
-    check(open_run(path, columns={"reward": "accuracy"}))
-
-
-def test_a_share_that_is_no_number_of_rollouts_is_refused(opened):
-    with pytest.raises(
-        RecordError, match=r"a whole number of rollouts, at most trials, got 0.3 of 4 in .* line 1; correct it"
-    ):
-        opened([{"id": "a", "n": 4, "pass_rate": 0.3}])
+def test_a_share_of_one_rollout_beside_a_number_is_no_group(opened, refuse, count):
+    rows = [row | {"n": count(place)} for place, row in enumerate(rolled(lambda right: {"accuracy": right}))]
+    refuse(r"a column reward or correct, .* as in reward=accuracy", rows)
+    check(opened(rows, columns={"reward": "accuracy"}))
 
 
 @pytest.mark.parametrize("name", ["is_correct", "success", "passed", "pass", "acc", "resolved", "score"])
 @pytest.mark.parametrize("words", [(True, False), ("yes", "no"), ("PASS", "FAIL"), (1, 0), (1, -1)])
-def test_verdicts_have_many_names_and_forms(opened, name, words):
-    rows = [{"id": q, name: words[0] if each else words[1]} for q, own in enumerate(RIGHT) for each in own]
+def test_verdicts_have_many_names_and_forms(opened, refuse, name, words):
+    rows = rolled(lambda right: {name: words[0] if right else words[1]})
     if words == (1, -1) and name != "score":
-        with pytest.raises(RecordError, match=f"{name} must be a whole number from 0 to 1, got -1"):
-            opened(rows)
+        refuse(f"{name} must be a whole number from 0 to 1, got -1", rows)
     else:
         check(opened(rows))
 
