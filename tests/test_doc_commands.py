@@ -26,7 +26,7 @@ from tests.verl.composed import stock
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(?:sh|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-INLINE = re.compile(r"(?<![`\w])`(apportion [a-z][^`]*)`")
+INLINE = re.compile(r"(?<![`\w])`((?:apportion|make) [a-z][^`]*)`")
 RECORDED = "examples/data/grpo_run.jsonl.gz"
 OTHERS = {
     ("curl",): "a client of the gateway, which tests/gateway asks in the same way",

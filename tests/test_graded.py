@@ -6,10 +6,9 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from apportion import VIP, Batch, Belief, Prompt, Rollout, collect
+from apportion import Prompt, Rollout, collect
 from apportion.advantages import rloo
 from apportion.allocators import Allocator
-from apportion.allocators.vip import minimise_noise
 from apportion.predictors import (
     RunningVariance,
 )
@@ -81,10 +80,3 @@ def test_one_that_takes_graded_rewards_trains_on_them(allocator):
         advantages = rloo(rewards, [q for q, group in enumerate(groups) for _ in group.rollouts])
         assert len(rewards) > 6 and np.abs(advantages).max() > 0
         allocator.observe(batch)
-
-
-def test_vip_minimises_the_noise_of_the_predicted_variances():
-    variance = np.array([0.01, 0.2, 0.05])
-    batch = Batch.start(make_prompts(3), Belief(np.ones(3), np.ones(3), variance))
-    planned = VIP(rollouts_per_prompt=8, low=3, high=32, predictor=RunningVariance()).plan(batch).counts
-    assert planned.tolist() == minimise_noise(variance, 24, "rloo", 3, 32).tolist() and planned.argmax() == 1

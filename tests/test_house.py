@@ -1,7 +1,6 @@
 """Rules of the house, over the source itself: which way imports run, what stays out, what must be documented."""
 
 import ast
-import re
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -296,15 +295,6 @@ def test_every_toml_file_can_be_loaded():
         folders = path.relative_to(ROOT).parts[:-1]
         if path != ROOT / "pyproject.toml" and not any(name.startswith(".") or name in skipped for name in folders):
             assert load(path, []), f"{path} is empty"
-
-
-def test_every_make_command_in_the_readme_exists():
-    readme = ROOT / "README.md"
-    named = set(re.findall(r"(?:^\s*(?:\$ )?|`)make ([a-z][\w-]*)", readme.read_text(), re.MULTILINE))
-    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert named <= targets, (
-        f"the README names make {', '.join(sorted(named - targets))}; add to the Makefile or remove"
-    )
 
 
 def test_the_readme_is_short():

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from apportion import DAPO, HORA, VIP, Batch, Belief, Prompt, Uniform, presets
+from apportion import HORA, VIP, Batch, Belief, Prompt, Uniform, presets
 from apportion.baselines import Optimal
 from apportion.config import ConfigError, build, dump, to_toml
 from apportion.predictors import GaussianProcess, MovingAverage, PrecomputedEmbeddings
 from apportion.scheduler.decisions import TrainerAllocation
 from apportion.scheduler.saved_settings import check_same_settings
-from apportion.selection import MoPPS
 from apportion.types import Plan, Rollout
 from tests.builders import finished
 from tests.cases import check_all, check_refused, lines
@@ -150,12 +149,6 @@ def test_vip_as_printed_has_the_papers_process_and_formula():
     assert found.estimator == found.allocator.needs.estimator == "dr_grpo"
     with pytest.raises(ValueError, match="estimator must be one of rloo, dr_grpo, got 'grpo'; the paper of vip"):
         presets.vip_as_printed("grpo")
-
-
-def test_mopps_chooses_prompts_and_dapo_refills_the_batch():
-    preset = presets.mopps_with_refill()
-    assert preset.arguments().keys() == {"allocator", "selection"}
-    assert isinstance(preset.allocator, DAPO) and isinstance(preset.selection, MoPPS)
 
 
 def test_spo_draws_prompts_by_the_baseline_that_it_subtracts():

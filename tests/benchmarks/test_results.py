@@ -82,19 +82,13 @@ def tables_and_evidence():
     return " ".join([*(cell for name in WANTED for cell in cells(RESULTS / f"{name}.md")), *details().values()])
 
 
-def test_figures_in_the_readme_are_of_a_table_or_evidence():
-    section = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## Results\n")[1].split("\n## ")[0]
-    quoted = set(FIGURE.findall(section))
-    assert len(quoted) > 40 and quoted <= set(FIGURE.findall(tables_and_evidence())), "quote the cells of the tables"
-
-
-def test_figures_in_the_recommendations_are_of_a_table_or_evidence():
+def test_figures_in_the_readme_and_the_recommendations_are_of_a_table_or_evidence():
     """Figures with an interval must be whole cells, so that none is cut short or joined from two tables."""
-    page = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    known = tables_and_evidence()
-    quoted = set(INTERVAL.findall(page))
-    assert quoted and quoted <= set(INTERVAL.findall(known)), "quote the cells of the tables"
-    assert set(FIGURE.findall(page)) <= set(FIGURE.findall(known)), "quote the cells of the tables"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## Results\n")[1].split("\n## ")[0]
+    page, known = (ROOT / "docs" / "index.md").read_text(encoding="utf-8"), tables_and_evidence()
+    for kind, text in ((FIGURE, readme), (FIGURE, page), (INTERVAL, page)):
+        quoted = set(kind.findall(text))
+        assert quoted and quoted <= set(kind.findall(known)), "quote the cells of the tables"
 
 
 def test_rows_and_columns_that_nobody_quotes_leave_the_page():

@@ -40,14 +40,6 @@ def test_fisher_is_scipys():
     assert fisher(np.array([0.0, 0.5]))[1] < 1e-200
 
 
-@pytest.mark.parametrize("total", [0.2, 0.9, 1.0, 1.4])
-def test_edgington_of_two_and_three_is_the_area_and_the_volume(total):
-    two = total**2 / 2 if total <= 1 else 1 - (2 - total) ** 2 / 2
-    assert edgington(np.full(2, total / 2)) == pytest.approx((total, two))
-    three = (total**3 - 3 * max(0.0, total - 1) ** 3) / 6
-    assert edgington(np.full(3, total / 3)) == pytest.approx((total, three))
-
-
 def test_edgington_agrees_with_simulation_and_with_its_approximation():
     sums = np.random.default_rng(2).random((200_000, 20)).sum(axis=1)
     for total in (6.0, 8.5, 10.0, 12.5):

@@ -18,6 +18,7 @@ from apportion.advantages import gae, group_optimal, maxrl, opo, rollout_weights
 from apportion.allocators import ALLOCATORS, VIP, printed_counts
 from apportion.allocators.spending.knapsack import spend_costs
 from apportion.allocators.spending.solver import spend
+from apportion.allocators.votes.rewards import pseudo_rewards
 from apportion.answers import (
     check_equivalence,
     exact_match,
@@ -191,6 +192,7 @@ MADE: dict[str, Callable[..., Any]] = {
     "replay": partial(replay, made_run(), rules={"vip": VIP()}),
     "population": Population,
     "simulation": partial(simulate, Population(prompts=2_000_000), rules=["vip"]),
+    "pseudo rewards": lambda returned: pseudo_rewards(lambda rollouts, label: returned, [Rollout()] * 3, "a"),
 }
 MADE |= {
     each.__name__: each

@@ -15,6 +15,7 @@ from apportion.types import Prompt
 
 PROBLEMS = problem_pool(40, seed=11)
 PROMPTS = [encode(problem.text) for problem in PROBLEMS]
+REWARDS = (*Reward.__args__, None)
 
 
 def seeded(seed=0):
@@ -116,18 +117,6 @@ def test_the_ledger_sampler_verifies_and_counts(small_base):
     assert draw.tokens == sum(len(rollout.completion.tokens) for group in groups for rollout in group)
 
 
-def test_without_a_reward_nothing_is_verified_and_all_else_is_the_same(small_base):
-    prompts = [problem.prompt() for problem in PROBLEMS]
-    verified, unverified = (LedgerSampler(small_base, seed=1, reward=reward) for reward in ("exact", None))
-    judged = False
-    for one, other in zip(verified(prompts, [4] * 40), unverified(prompts, [4] * 40), strict=True):
-        for right, plain in zip(one, other, strict=True):
-            judged |= right.correct
-            assert plain == replace(right, correct=None, reward=None) and plain.reward is None
-            assert plain.completion.tokens == right.completion.tokens
-    assert judged and unverified.tokens == verified.tokens and unverified.rollouts == 160
-
-
 def test_a_prompt_without_a_problem_is_parsed(small_base):
     problem = Problem(7, ("+3",))
     [[plain]] = LedgerSampler(small_base, seed=2)([Prompt(problem.text)], [1])
@@ -158,18 +147,18 @@ def test_a_certain_completion_has_no_score_norm_below_0():
     assert min(norms) >= 0 and np.median(norms) < 1e-5
 
 
-def test_the_graded_reward_is_the_share_of_leading_digits_without_a_verdict(small_base):
-    prompts = [problem.prompt() for problem in PROBLEMS]
-    exact, graded = (LedgerSampler(small_base, seed=4, reward=reward)(prompts, [6] * 40) for reward in Reward.__args__)
-    rewards = set()
-    for problem, verified, group in zip(PROBLEMS, exact, graded, strict=True):
-        for judged, rollout in zip(verified, group, strict=True):
-            assert rollout.completion.tokens == judged.completion.tokens and rollout.answer == judged.answer
-            assert rollout.correct is None and 0 <= rollout.reward <= 1
-            assert (rollout.reward == 1) == judged.correct
-            assert rollout.reward == leading_share(problem, rollout.answer)
-            rewards.add(rollout.reward)
-    assert len(rewards) > 4
+def test_a_graded_reward_is_the_share_of_leading_digits_and_without_one_nothing_is_verified(small_base):
+    prompts, shares = [problem.prompt() for problem in PROBLEMS], set()
+    exact, graded, none = (LedgerSampler(small_base, seed=4, reward=reward)(prompts, [6] * 40) for reward in REWARDS)
+    for problem, *groups in zip(PROBLEMS, exact, graded, none, strict=True):
+        for verified, shared, plain in zip(*groups, strict=True):
+            share = leading_share(problem, verified.answer)
+            assert (share == 1) == verified.correct and 0 <= share <= 1
+            assert shared == replace(verified, correct=None, reward=share)
+            assert plain == replace(verified, correct=None, reward=None)
+            assert verified.completion.tokens == shared.completion.tokens == plain.completion.tokens
+            shares.add(share)
+    assert len(shares) > 4
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from apportion.predictors import DiscountedCounts, RunningVariance
 from apportion.records import read_log, record_of_log
 from apportion.selection import Mixed, SPOWeights
 from apportion.types import Group
-from tests.cases import assert_refused, refuse_lines, settings_of
+from tests.cases import assert_refused, lines, refuse_lines, settings_of
 from tests.hostile import FILES, MARKER
 from tests.lab.states import Killed, curve, equal
 from tests.soak import case
@@ -191,31 +191,38 @@ def _set(*keys, value):
     return change
 
 
-WEIGHT = ("learner", "policy", "model.embed_tokens.weight")
-FORGED = [
-    ("steps must be a number of at least 0", _set("steps", value=-1)),
-    ("steps must be a number of at least 0", _set("steps", value=2.5)),
-    ("metrics_bytes must be a number of at least 0", _set("metrics_bytes", value=-1)),
-    ("log must be text or None", _set("log", value=3)),
-    ("tokens must be", _set("sampler", "tokens", value=float("nan"))),
-    ("generator must be the state", _set("sampler", "generator", value=torch.zeros(3))),
-    ("sampler must be values by name", _set("sampler", value=[])),
-    ("must come from the allocator 'ar3po', got None", _set("allocator", value={})),
-    ("step must be", _set("allocator", "store", "step", value=-3)),
-    ("baseline must be None", _set("baseline", value={"baseline": "zero"})),
-    ("policy must be the state of a model", _set(*WEIGHT, value=lambda saved: saved[:-1])),
-    ("policy must be the state of a model", _set("learner", "policy", value={})),
-    ("optimizer must be the state of", _set("learner", "optimizer", "param_groups", value=[])),
-    ("critic_optimizer must be", _set("learner", "critic_optimizer", value={"state": {}})),
-    ("got that of a 'TRL run'", lambda path: save_state(path, "TRL run", {})),
-]
+FORGED = """
+    steps = -1                    => steps must be a number of at least 0
+    steps = 2.5                   => steps must be a number of at least 0
+    metrics_bytes = -1            => metrics_bytes must be a number of at least 0
+    log = 3                       => log must be text or None
+    sampler.tokens = nan          => tokens must be
+    sampler = []                  => sampler must be values by name
+    allocator = {}                => must come from the allocator 'ar3po', got None
+    allocator.store.step = -3     => step must be
+    baseline = {baseline = "zero"} => baseline must be None
+    learner.policy = {}           => policy must be the state of a model
+    learner.optimizer.param_groups = [] => optimizer must be the state of
+    learner.critic_optimizer = {state = {}} => critic_optimizer must be
+"""
+"""An entry of a saved state with another value, and what is said."""
+
+
+def forged():
+    for text, problem in lines(FORGED):
+        keys, _, value = text.partition(" = ")
+        yield problem, _set(*keys.split("."), value=settings_of(f"a = {value}")["a"])
+    yield "generator must be the state", _set("sampler", "generator", value=torch.zeros(3))
+    weight = ("learner", "policy", "model.embed_tokens.weight")
+    yield "policy must be the state of a model", _set(*weight, value=lambda saved: saved[:-1])
+    yield "got that of a 'TRL run'", lambda path: save_state(path, "TRL run", {})
 
 
 def test_a_foreign_or_forged_checkpoint_is_refused_in_one_line_and_runs_no_code(tmp_path, resume):
     folder, marker = tmp_path / "vip-seed0", tmp_path / MARKER
     remedy = f"; delete {folder}, and the same command trains this run again from its start$"
     foreign = [("", lambda path, make=make: path.write_bytes(make(marker))) for make in FILES.values()]
-    cases = [(f"^{folder}/checkpoint.pt: .*{problem}.*{remedy}", change) for problem, change in (*foreign, *FORGED)]
+    cases = [(f"^{folder}/checkpoint.pt: .*{problem}.*{remedy}", change) for problem, change in (*foreign, *forged())]
     assert_refused(resume, cases)
     assert not marker.exists()
 

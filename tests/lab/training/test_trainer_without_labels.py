@@ -156,11 +156,3 @@ def test_the_update_after_a_reset_is_that_of_a_new_learner(tmp_path, small_base_
     fresh.selector.load_state_dict(before.selector.state_dict())
     fresh._step()
     assert equal(fresh.learner.state_dict(), trainer.learner.state_dict())
-
-
-def test_a_step_without_any_consensus_changes_nothing(tmp_path, small_base_folder):
-    """The temperature is so high that no two answers agree."""
-    trainer = trained(tmp_path / "run", small_base_folder, steps=2, temperature=50.0)
-    steps = curve(tmp_path / "run")[1:]
-    assert [record["labels"] for record in steps] == [record["rows"] for record in steps] == [0, 0]
-    assert not changed(trainer)

@@ -24,7 +24,7 @@ from apportion.lab.world.task import (
     verify,
 )
 from apportion.types import prompt_id
-from tests.cases import assert_refused
+from tests.cases import assert_refused, refuse_lines, settings_of
 
 problems = st.builds(
     Problem, st.integers(0, 9), st.lists(st.sampled_from(OPERATIONS), min_size=1, max_size=8).map(tuple)
@@ -92,21 +92,22 @@ NO_FORKS = ["7 a+3 a+4 a+5 =", "7 a+3 b+1 a+4 =", "7 b+3 b+1 =", "7 a+3 +4 =", "
 NO_PROBLEMS = ["", "7 =", "7 b+3 =", "7 a+3", "7 a+0 =", "7 a*1 =", "7 a+3 c+3 =", "7  a+3 =", "12 a+3 =", *NO_FORKS]
 
 
+WRONG = """
+    start = 10, operations = ["+1"] => start must be a digit, got 10
+    start = 1, operations = []      => 1 to 8 operations, got 0
+    start = 1, operations = ["*1"]  => got '\\*1'
+    start = 1, operations = ["="]   => got '='
+    start = 1, operations = ["+1"], alternatives = ["+0"] => got '\\+0'
+    start = 1, operations = ["+1", "+2"], alternatives = [""]     => must be one an operation and not all empty
+    start = 1, operations = ["+1", "+2"], alternatives = ["", "", ""] => must be one an operation
+    start = 1, operations = ["+1", "+2"], alternatives = ["+2"]   => must be one an operation
+    start = 1, operations = ["+1", "+2"], alternatives = ["", "+2"] => a fork must have two operations
+"""
+
+
 def test_what_is_no_problem_or_demonstrator_is_refused():
-    two, forks = ("+1", "+2"), "alternatives must be one an operation and not all empty"
     assert_refused(Problem.parse, [("a problem reads like", text) for text in NO_PROBLEMS])
-    assert_refused(
-        lambda given: Problem(*given),
-        [
-            ("start must be a digit, got 10", (10, ("+1",))),
-            ("1 to 8 operations, got 0", (1, ())),
-            (r"got '\*1'", (1, ("*1",))),
-            ("got '='", (1, ("=",))),
-            (r"got '\+0'", (1, ("+1",), ("+0",))),
-            *((forks, (1, two, alternatives)) for alternatives in [("",), ("", "", ""), ("+2",)]),
-            ("a fork must have two operations", (1, two, ("", "+2"))),
-        ],
-    )
+    refuse_lines(lambda text: Problem(**settings_of(text)), WRONG)
     assert_refused(encode, [("ledger tokens", "7 a/3 =")])
     wrong = [("alpha must be finite and above 0", (0, 1, 0, 0)), ("both are probabilities", (1, 1, 0, 1.5))]
     assert_refused(lambda given: Demonstrator(*given), wrong)
