@@ -8,7 +8,8 @@ from datasets import Dataset, IterableDataset
 
 from apportion.selection.shuffled import order_of_epoch
 
-Row = dict[str, Any]
+Row = Any
+"""What a data set has at a place: a dictionary in those of ``datasets``."""
 
 FEWEST_ROWS, ROWS_A_PROMPT = 1000, 100
 """Rows of a stream that are read for the prompts of a batch, at most: 1,000, and 100 for each of its prompts. A stream

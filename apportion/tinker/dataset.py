@@ -1,38 +1,49 @@
-"""The user's data set under an allocator: its batches, and what is learned from each of them."""
+"""The user's data set under an allocator: its batches, and what is learned from each of them.
 
+The training loop runs all groups of a batch at once. The first one starts a task that samples for all of them by
+``apportion.loop.collect_async``, and every group waits for that task. So there is nothing to agree on between groups:
+they end together, with a result or with the same error.
+"""
+
+import asyncio
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
+from tinker_cookbook.checkpoint_utils import get_last_checkpoint
+from tinker_cookbook.completers import TinkerTokenCompleter
 from tinker_cookbook.rl.dataset_utils import EpochCycledRLDataset
-from tinker_cookbook.rl.types import EnvGroupBuilder, RLDataset
+from tinker_cookbook.rl.rollouts import do_group_rollout_and_filter_constant_reward
+from tinker_cookbook.rl.train import Config
+from tinker_cookbook.rl.types import EnvGroupBuilder, RLDataset, TrajectoryGroup
 
 from apportion.engines.fresh_rows import FreshRows, draw_distinct
 from apportion.engines.metrics import allocation_metrics, prefixed
+from apportion.engines.saved_state import load_state, restoring
+from apportion.loop import collect_async
 from apportion.predictors.saved import SavedValues
 from apportion.scheduler.decisions import check_draws
-from apportion.tinker.batch import AllocatedBatch, RoundSettings
-from apportion.tinker.checkpoints import StateFiles
+from apportion.tinker.checkpoints import KIND, REMEDY, save, state_file
 from apportion.tinker.groups import AllocatedGroup
-from apportion.tinker.rewards import RewardedTrajectory, rewarded
+from apportion.tinker.rewards import EarlierEpisode, rewarded, rollouts_of
 from apportion.tinker.settings import TinkerAllocation
-from apportion.types import Batch, Group, Prompt
+from apportion.types import Batch, Group, Prompt, Rollout
 
 
 class AllocatedDataset(RLDataset):  # type: ignore[misc]
-    """The batches of ``inner`` for ``epochs`` epochs. Their groups are sized by the allocator.
+    """The batches of ``inner`` for the user's ``config``. Their groups are sized by the allocator.
 
     Batches are asked for in order, one at a time. ``inner`` must return the same problems for the same index.
     """
 
-    def __init__(
-        self, inner: RLDataset, epochs: int, allocation: TinkerAllocation, settings: RoundSettings, states: StateFiles
-    ) -> None:
-        self.inner, self.allocation, self.settings, self.states = inner, allocation, settings, states
-        self.batches = EpochCycledRLDataset(inner, epochs)
-        self.step = states.resumed()
+    def __init__(self, inner: RLDataset, config: Config, allocation: TinkerAllocation) -> None:
+        self.inner, self.config, self.allocation = inner, config, allocation
+        self.batches = EpochCycledRLDataset(inner, config.num_epochs)
+        steps = len(self.batches)
+        self.last = steps if config.max_steps is None else min(steps, config.max_steps)
+        self.step = self._drawn = 0
         predictor = getattr(allocation.allocator, "predictor", None)
         if predictor is not None and predictor.reads_texts:
             allocation.allocator.prepare(self._catalogue)
@@ -41,92 +52,157 @@ class AllocatedDataset(RLDataset):  # type: ignore[misc]
 
     def resume(self) -> None:
         """Restore the state beside the checkpoint that the loop resumes from, if there is one."""
+        record = get_last_checkpoint(self.config.log_path)
+        self.step = 0 if record is None else int(record.batch or 0)
         if self.step:
-            self.states.restore(self.step, list(self._state()), self._load)
+            path = state_file(self.config, self.step)
+            state = load_state(path, KIND, remedy=REMEDY, records=(EarlierEpisode,))
+            with restoring(path, REMEDY):
+                self._load(SavedValues(state, KIND, list(self._state())))
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def get_batch(self, index: int) -> Sequence[EnvGroupBuilder]:
-        """Return a group builder for each place of the next batch. Raises ValueError for any other batch."""
+        """Return a group for each place of the next batch. Raises ValueError for any other batch."""
         if index != self.step:
             raise ValueError(
                 f"batches must be asked for in order, each after the one before it is sampled, got {index} for "
                 f"{self.step}; train by tinker_cookbook.rl.train.main"
             )
-        builders, selection = self.batches.get_batch(index), self.allocation.selection
-        prompts = (
-            [self._prompt(builder) for builder in builders]
-            if selection is None
-            else [self._catalogue[row] for row in selection.choose(len(builders))]
-        )
-        check_draws(self.allocation.allocator, len(prompts), lambda _: self._distinct)
-        places = max(len(prompts), getattr(self.allocation.allocator, "target", None) or 0)
-        batch = AllocatedBatch(self.allocation, self.settings, prompts, places, self._draw, self._finish)
-        return [AllocatedGroup(partial(batch.group, place)) for place in range(places)]
+        builders, allocation = self.batches.get_batch(index), self.allocation
+        if allocation.selection is not None:
+            builders = [self._catalogue[row].data for row in allocation.selection.choose(len(builders))]
+        check_draws(allocation.allocator, len(builders), lambda _: self._distinct)
+        shared = Shared(lambda policy: self._collect(prompts, places, policy))
+        places = [AllocatedGroup(builder, shared.sample) for builder in builders]
+        prompts = [self._prompt(place.builder, place) for place in places]
+        more = (getattr(allocation.allocator, "target", None) or 0) - len(places)
+        places += [AllocatedGroup(builders[0], shared.sample) for _ in range(more)]
+        return places
 
-    def _prompt(self, builder: EnvGroupBuilder) -> Prompt:
-        return replace(self.allocation.prompt_of(builder), data=builder)
+    def _prompt(self, builder: EnvGroupBuilder, data: Any) -> Prompt:
+        return replace(self.allocation.prompt_of(builder), data=data)
 
     @cached_property
     def _catalogue(self) -> list[Prompt]:
-        """The prompts of an epoch."""
-        return [self._prompt(builder) for index in range(len(self.inner)) for builder in self.inner.get_batch(index)]
+        """The prompts of an epoch, with their builders."""
+        batches = map(self.inner.get_batch, range(len(self.inner)))
+        return [self._prompt(builder, builder) for batch in batches for builder in batch]
 
     @cached_property
     def _distinct(self) -> int:
         return len({prompt.id for prompt in self._catalogue})
 
-    @cached_property
-    def _fresh(self) -> FreshRows:
-        return FreshRows([{"row": row} for row in range(len(self._catalogue))], self.allocation.seed)
-
-    def _draw(self, count: int, held: set[str]) -> list[Prompt]:
-        """Return ``count`` prompts for the middle of a batch, with ids that are not in ``held``."""
+    def _draw(self, held: set[str], count: int) -> list[Prompt]:
+        """Return ``count`` prompts for the middle of a batch, with ids that are not in ``held``, and put them there."""
+        rows = self._catalogue
         if self.allocation.selection is not None:
-            rows = self.allocation.selection.choose(count, held)
+            found = [rows[row] for row in self.allocation.selection.choose(count, held)]
         else:
-            found = draw_distinct(self._fresh, count, held, lambda row: self._catalogue[row["row"]].id)
-            rows = [row["row"] for row in found]
-        return [replace(self._catalogue[row]) for row in rows]
+            fresh = FreshRows(rows, self.allocation.seed)
+            fresh.restore(self._drawn)
+            found = draw_distinct(fresh, count, held, lambda prompt: prompt.id)
+            self._drawn = fresh.drawn
+        held.update(prompt.id for prompt in found)
+        return [replace(prompt, data=AllocatedGroup(prompt.data, None)) for prompt in found]
 
-    def _finish(self, batch: Batch) -> list[tuple[Prompt, list[RewardedTrajectory]]]:
-        """Learn from a finished batch, save what is known, and return the groups for the loss."""
-        allocator = self.allocation.allocator
+    async def _collect(
+        self, prompts: Sequence[Prompt], places: Sequence[AllocatedGroup], policy: TinkerTokenCompleter
+    ) -> None:
+        """Sample a batch, learn from it, and leave what is trained on in ``places``, of which the first are its own."""
+        allocator, failure = self.allocation.allocator, None
+        sample, source = partial(self._sampled, policy), partial(self._draw, {prompt.id for prompt in prompts})
+        try:
+            batch = await collect_async(allocator, prompts, sample, source=source)
+        except ExceptionGroup as errors:
+            failure, *others = errors.exceptions
+            if others:
+                failure.add_note(
+                    f"{len(others)} more failed in the same round of the batch, the first with {others[0]!r:.200}"
+                )
+        if failure is not None:  # raised here, so that it keeps its own cause
+            raise failure
         if not batch.asked.any():
             raise ValueError(
-                f"{allocator.name} must plan rollouts for a batch of {len(batch.prompts)} prompts, got none; raise its "
+                f"{allocator.name} must plan rollouts for a batch of {len(prompts)} prompts, got none; raise its "
                 "budget, or its minimum per prompt"
             )
-        groups = [group for group in allocator.groups(batch) if group.keep.any()]
-        trained, metrics = rewarded(groups, self.allocation), self._metrics(batch, groups)
+        if len(groups := self._trained(batch)) > len(places):
+            raise ValueError(
+                f"{allocator.name} must train on at most {len(places)} prompts, one for each group of the batch, got "
+                f"{len(groups)}; keep fewer in groups(), or name their number as its target"
+            )
+        members, metrics = rewarded(groups, self.allocation), self._learn(batch, groups)
+        owners = [group.prompt.data for group in groups]
+        free = iter([place for place in places if place not in set(owners)])
+        for owner, own in zip(owners, members, strict=True):
+            place = owner if owner.sample else next(free)  # a prompt that was drawn has no place of its own
+            place.builder, place.errors, place.members = owner.builder, owner.errors, own
+            place.log(metrics)
+
+    async def _sampled(self, policy: TinkerTokenCompleter, prompt: Prompt, count: int) -> list[Rollout]:
+        """Return the rollouts of ``count`` environments of ``prompt``. Those that failed, if tolerated, are missing."""
+        owner: AllocatedGroup = prompt.data
+        running = do_group_rollout_and_filter_constant_reward(
+            policy.sampling_client,
+            self.allocation.resize(owner.builder, count),
+            max_tokens=policy.max_tokens,
+            temperature=policy.temperature,
+            do_remove_constant_reward_groups=False,
+            strategy=self.config.effective_rollout_strategy(),
+            termination=self.config.effective_termination(),
+        )
+        group: TrajectoryGroup | None = await asyncio.create_task(running, context=owner.context.copy())
+        if group is None:
+            return []
+        received, failed = len(group.trajectories_G), len(group.rollout_errors)
+        if not received <= count <= received + failed:
+            raise ValueError(
+                f"a group builder that is resized to {count} must make {count} environments, got {received} rollouts "
+                f"and {failed} errors from {type(owner.builder).__name__}; pass a resize that sets their number"
+            )
+        owner.errors += group.rollout_errors
+        return rollouts_of(group, self.allocation)
+
+    def _trained(self, batch: Batch) -> list[Group]:
+        """Return the groups of which some rollout enters the loss."""
+        return [group for group in self.allocation.allocator.groups(batch) if group.keep.any()]
+
+    def _learn(self, batch: Batch, groups: Sequence[Group]) -> dict[str, float]:
+        """Learn from a finished batch, save what is known, and return the metrics of the batch."""
+        rule, estimator = self.allocation.allocator, self.allocation.trained_estimator
+        found = allocation_metrics(batch, groups, estimator) | rule.metrics(batch)
+        logged = prefixed(found, self.allocation.selection)
         self.allocation.observe(batch)
         self.step += 1
-        self.states.save(self.step, self._state())
-        return [(group.prompt, with_metrics(members, metrics)) for group, members in zip(groups, trained, strict=True)]
-
-    def _metrics(self, batch: Batch, groups: Sequence[Group]) -> dict[str, float]:
-        found = allocation_metrics(
-            batch, groups, self.allocation.trained_estimator
-        ) | self.allocation.allocator.metrics(batch)
-        logged = prefixed(found, self.allocation.selection)
+        save(self.config, self.step, self.last, self._state())
         return {name: value for name, value in logged.items() if not math.isnan(value)}
 
     def _state(self) -> dict[str, Any]:
+        own = self.allocation
         return {
-            "name": self.allocation.allocator.name,
-            **self.allocation.state_dicts(),
-            "settings": self.allocation.settings,
-            "drawn": self._fresh.drawn if "_fresh" in vars(self) else 0,
-        }
+            "name": own.allocator.name, **own.state_dicts(), "settings": own.settings, "drawn": self._drawn
+        }  # fmt: skip
 
     def _load(self, saved: SavedValues) -> None:
         self.allocation.load_state_dicts(saved.values, saved.state("settings"))
-        if drawn := saved.count("drawn"):
-            self._fresh.restore(drawn)
+        self._drawn = saved.count("drawn")
 
 
-def with_metrics(members: list[RewardedTrajectory], metrics: dict[str, float]) -> list[RewardedTrajectory]:
-    """Return the members with ``metrics`` of the batch on the first, because the log has means over all that exist."""
-    (trajectory, reward, own), *rest = members
-    return [(trajectory, reward, own | metrics), *rest]
+@dataclass
+class Shared:
+    """A ``task`` that the groups of a batch share."""
+
+    work: Callable[[TinkerTokenCompleter], Coroutine[Any, Any, None]]
+    task: asyncio.Task[None] | None = None
+
+    async def sample(self, group: AllocatedGroup, policy: TinkerTokenCompleter) -> None:
+        """Begin the task, and wait for it. Cancelling this ends it."""
+        self.task = self.task or asyncio.create_task(self.work(policy))
+        try:
+            await asyncio.shield(self.task)
+        except asyncio.CancelledError:
+            self.task.cancel()
+            await asyncio.wait([self.task])
+            raise

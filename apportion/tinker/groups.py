@@ -1,26 +1,37 @@
-"""The two objects that the training loop handles: a group builder for each place, and the strategy that runs it."""
+"""The two objects that the training loop handles: a group for each place of a batch, and the strategy that runs it."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
+from typing import Self
 
 from tinker_cookbook.completers import TinkerTokenCompleter
 from tinker_cookbook.exceptions import AllTrajectoriesFailedError
 from tinker_cookbook.rl.rollout_strategy import RolloutResult, RolloutStrategy
-from tinker_cookbook.rl.types import Env, EnvGroupBuilder, Metrics, Trajectory
+from tinker_cookbook.rl.types import Env, EnvGroupBuilder, Metrics, RolloutError, Trajectory
 
-from apportion.tinker.batch import PlacedGroup
+from apportion.tinker.rewards import RewardedTrajectory
 
 
+@dataclass(eq=False)
 class AllocatedGroup(EnvGroupBuilder):  # type: ignore[misc]
-    """A group that ``sample`` returns, or None. Its environments are made and cleaned up by the user's builders."""
+    """What the loop trains on as one group: the ``members`` that ``sample`` leaves in it, none if it is left out.
 
-    def __init__(self, sample: Callable[[TinkerTokenCompleter], Awaitable[PlacedGroup | None]]) -> None:
-        self._sample = sample
-        self._placed: PlacedGroup | None = None
+    Their environments are made and cleaned up by the user's ``builder``. ``errors`` are those of its rounds, which are
+    logged in ``context``: the cookbook logs by context, one for each group. One without ``sample`` is of a prompt that
+    was drawn in the middle of a batch.
+    """
 
-    async def finish(self, policy: TinkerTokenCompleter) -> PlacedGroup | None:
-        """Sample the group."""
-        self._placed = await self._sample(policy)
-        return self._placed
+    builder: EnvGroupBuilder
+    sample: Callable[[Self, TinkerTokenCompleter], Awaitable[None]] | None
+    members: list[RewardedTrajectory] = field(default_factory=list)
+    errors: list[RolloutError] = field(default_factory=list)
+    context: Context = field(default_factory=copy_context)
+
+    def log(self, metrics: Metrics) -> None:
+        """Log ``metrics`` of the batch with the first member, because the log has means over all that have them."""
+        for trajectory, reward, own in self.members[:1]:
+            self.members[0] = trajectory, reward, own | metrics
 
     async def make_envs(self) -> Sequence[Env]:
         """Raise ValueError: only ``AllocatedRollouts`` knows how many environments there are."""
@@ -33,11 +44,11 @@ class AllocatedGroup(EnvGroupBuilder):  # type: ignore[misc]
         self, trajectory_group: list[Trajectory], env_group: Sequence[Env]
     ) -> list[tuple[float, Metrics]]:
         """Return the rewards with which the members enter the loss, and the metrics of their rounds."""
-        return [(reward, metrics) for _, reward, metrics in self._placed.members] if self._placed else []
+        return [(reward, metrics) for _, reward, metrics in self.members]
 
     def logging_tags(self) -> list[str]:
         """Return the tags of the user's builder."""
-        return [] if self._placed is None else self._placed.prompt.data.logging_tags()
+        return list(self.builder.logging_tags())
 
 
 class AllocatedRollouts(RolloutStrategy):  # type: ignore[misc]
@@ -56,14 +67,16 @@ class AllocatedRollouts(RolloutStrategy):  # type: ignore[misc]
         return self.inner.catches_group_errors and not self.failed
 
     async def execute(self, env_group_builder: EnvGroupBuilder, policy: TinkerTokenCompleter) -> RolloutResult:
-        """Return the finished group. Raises AllTrajectoriesFailedError, so that it is left out, if there is none."""
-        if not isinstance(env_group_builder, AllocatedGroup):
-            return await self.inner.execute(env_group_builder, policy)
+        """Return the finished group. Raises AllTrajectoriesFailedError if it has no members, so that it is left out."""
+        group = env_group_builder
+        if not (isinstance(group, AllocatedGroup) and group.sample):
+            return await self.inner.execute(group, policy)
+        group.context = copy_context()
         try:
-            placed = await env_group_builder.finish(policy)
+            await group.sample(group, policy)
         except Exception:
             self.failed = True
             raise
-        if placed is None:
+        if not group.members:
             raise AllTrajectoriesFailedError("A group is left out: no rollout of its prompt enters the loss")
-        return RolloutResult([trajectory for trajectory, *_ in placed.members], (), list(placed.errors))
+        return RolloutResult([trajectory for trajectory, *_ in group.members], (), group.errors)

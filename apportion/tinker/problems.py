@@ -33,15 +33,15 @@ def resized(builder: EnvGroupBuilder, count: int) -> EnvGroupBuilder:
 
     Raises ValueError if it has neither.
     """
-    name = next((name for name in SIZES if hasattr(builder, name)), None)
-    if name is None:
-        raise ValueError(
-            f"resize must be given for a group builder without {' and '.join(SIZES)}, got {type(builder).__name__}; "
-            "pass a function from such a builder and a number to a copy with so many environments"
-        )
-    sized: Any = builder
-    if is_dataclass(builder):
-        return replace(sized, **{name: count})
-    sized = copy.copy(builder)
-    setattr(sized, name, count)
-    return sized
+    for name in SIZES:
+        if hasattr(builder, name):
+            sized: Any = builder
+            if is_dataclass(builder):
+                return replace(sized, **{name: count})
+            sized = copy.copy(builder)
+            setattr(sized, name, count)
+            return sized
+    raise ValueError(
+        f"resize must be given for a group builder without {' and '.join(SIZES)}, got {type(builder).__name__}; "
+        "pass a function from such a builder and a number to a copy with so many environments"
+    )

@@ -5,8 +5,9 @@ as much as its number of rollouts. Its public hook for rewards that depend on a 
 reward r is replaced by m + w (r - m), where m is the mean of its group, the advantage is w (r - m), and every mean of
 rewards in the log stays the same. With equal groups w is 1, and the rewards stay the same to the last bit.
 
-If the advantages of an estimator do not sum to 0 in a group, or if some rollouts of it stay out of the loss, the group
-gets one more member. It has no tokens, so it gives the loss no datum. Its reward makes the mean that is subtracted.
+If the advantages that enter the loss do not sum to 0 in a group, because of the estimator, or because some rollouts
+stay out, the group gets one more member. It has no tokens, so it gives the loss no datum. Its reward makes the mean
+that is subtracted.
 """
 
 from collections.abc import Sequence
@@ -17,13 +18,10 @@ import tinker
 from tinker_cookbook.completers import TokensWithLogprobs
 from tinker_cookbook.rl.types import Metrics, Trajectory, TrajectoryGroup, Transition
 
-from apportion.advantages import advantages_of
+from apportion.advantages import ESTIMATORS
 from apportion.scheduler.outcomes import rollout_of
 from apportion.tinker.settings import OWN_ESTIMATOR, TinkerAllocation
 from apportion.types import Floats, Group, Rollout
-
-CENTRED = ("dr_grpo", "rloo", "grpo", "maxrl")
-"""Estimators whose advantages sum to 0 in every group."""
 
 RewardedTrajectory = tuple[Trajectory, float, Metrics]
 """A trajectory, the reward of its group beyond those of its steps, and the metrics that came with it."""
@@ -73,38 +71,24 @@ def rewarded(
     """
     if not groups:
         return []
-    sizes = np.array([len(group.rollouts) for group in groups], np.int64)
-    estimator, weights = allocation.trained_estimator, allocation.weights(groups)
+    weights = allocation.weights(groups)
     if average is not None and allocation.loss_weighting == "prompt":
         weights = weights * average * len(groups) / sum(int(group.keep.sum()) for group in groups)
-    advantages = np.split(weights * allocation.advantages(groups), np.cumsum(sizes)[:-1])
-    own = np.split(advantages_of(groups, OWN_ESTIMATOR), np.cumsum(sizes)[:-1])
-    return [
-        _shifted(group, each - plain) if estimator in CENTRED and group.keep.all() else _balanced(group, each)
-        for group, each, plain in zip(groups, advantages, own, strict=True)
-    ]
+    ends = np.cumsum([len(group.rollouts) for group in groups])[:-1]
+    advantages = np.split(weights * allocation.advantages(groups), ends)
+    return [_members(group, own) for group, own in zip(groups, advantages, strict=True)]
 
 
-def _shifted(group: Group, shifts: Floats) -> list[RewardedTrajectory]:
-    """Return all members of ``group`` with their rewards moved by ``shifts`` [G], of sum 0."""
-    return [
-        (episode.trajectory, episode.reward + float(shift), episode.metrics)
-        for episode, shift in zip((rollout.completion for rollout in group.rollouts), shifts, strict=True)
-    ]
-
-
-def _balanced(group: Group, advantages: Floats) -> list[RewardedTrajectory]:
-    """Return the kept members with ``advantages`` [G] around their mean reward, and a member without tokens."""
-    keep, rewards = group.keep, group.rewards
-    if not keep.any():
-        return []
-    mean = float(rewards[keep].mean())
-    found: list[RewardedTrajectory] = []
-    for i in np.flatnonzero(keep):
-        episode = group.rollouts[i].completion
-        shift = float(mean + advantages[i] - rewards[i])
-        found.append((episode.trajectory, episode.reward + shift, episode.metrics))
-    return [*found, (_without_tokens(), mean - float(advantages[keep].sum()), {})]
+def _members(group: Group, advantages: Floats) -> list[RewardedTrajectory]:
+    """Return the kept members with ``advantages`` [G] around their mean reward, and one more if these have a sum."""
+    kept, rewards = np.flatnonzero(group.keep), group.rewards[group.keep]
+    shifts = advantages[kept] - ESTIMATORS[OWN_ESTIMATOR](rewards, np.zeros(len(kept)))
+    episodes = [group.rollouts[i].completion for i in kept]
+    members = zip(episodes, shifts.tolist(), strict=True)
+    found = [(own.trajectory, own.reward + shift, own.metrics) for own, shift in members]
+    if not np.isclose(total := advantages[kept].sum(), 0.0):
+        found.append((_without_tokens(), float(rewards.mean() - total), {}))
+    return found
 
 
 def _without_tokens() -> Trajectory:

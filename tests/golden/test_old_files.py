@@ -3,6 +3,7 @@
 import json
 import shutil
 from random import Random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -158,15 +159,14 @@ def test_a_run_of_the_lab_goes_on_to_its_end(old):
 
 def test_a_state_of_tinker_is_loaded():
     pytest.importorskip("tinker_cookbook")
-    from apportion.predictors.saved import SavedValues  # noqa: PLC0415
-    from apportion.tinker.checkpoints import StateFiles  # noqa: PLC0415
+    from apportion.engines.saved_state import load_state  # noqa: PLC0415
+    from apportion.tinker.checkpoints import KIND, state_file  # noqa: PLC0415
+    from apportion.tinker.rewards import EarlierEpisode  # noqa: PLC0415
 
-    allocator, files, taken = HORA(pre_rollouts=2, rollouts_per_prompt=4), StateFiles(str(HERE / "tinker"), 2, 0, 6), []
-    names = ["name", "allocator", "baseline", "selection", "settings", "drawn"]
-    files.restore(4, names, taken.append)
-    [saved] = taken
-    assert isinstance(saved, SavedValues) and saved.values["name"] == allocator.name
-    allocator.load_state_dict(saved.state("allocator"))
+    path = state_file(SimpleNamespace(log_path=HERE / "tinker"), 4)
+    state = load_state(path, KIND, remedy=REMEDY, records=(EarlierEpisode,))
+    assert state.keys() == {"name", "allocator", "baseline", "selection", "settings", "drawn"}
+    HORA(pre_rollouts=2, rollouts_per_prompt=4).load_state_dict(state["allocator"])
 
 
 @pytest.mark.parametrize("place", [0.1, 0.5, 0.99])
