@@ -159,21 +159,6 @@ def malformed():
     return raw(200, b'{"id": "reply", "choices": [{"mess')
 
 
-def no_choices():
-    """Status 200 and an object without choices."""
-    return raw(200, b'{"id": "reply"}')
-
-
-def null_choices():
-    """Status 200 and null for the choices."""
-    return raw(200, b'{"id": "reply", "choices": null}')
-
-
-def null_content():
-    """A choice emptied by a content filter."""
-    return ok(lambda *_: None, finish_reason="content_filter")
-
-
 def html_page():
     """A page for browsers, as a login or a wrong path gives."""
     page = b"<!DOCTYPE html>\n<html><head><title>Sign in</title></head><body>Please sign in</body></html>"

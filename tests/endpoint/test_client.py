@@ -141,10 +141,9 @@ def test_with_random_faults_every_sample_is_answered_once_and_no_reply_is_lost()
             return found
 
     found = run(scenario())
-    assert all(len(each) == 16 for each in found)
-    assert all(f"prompt {key}:" in (text or "") for key, each in enumerate(found) for text in texts(each))
-    numbers = [int((text or "").split()[-1]) for each in found for text in texts(each)]
-    assert sorted(numbers) == list(range(next(given_out))) and len(numbers) == 160
+    said = [text.rpartition(" ") for each in found for text in texts(each)]
+    assert [prompt for prompt, *_ in said] == [f"prompt {key}:" for key in range(10) for _ in range(16)]
+    assert sorted(int(number) for *_, number in said) == list(range(next(given_out))) == list(range(160))
 
 
 def first_only(request):
@@ -240,19 +239,10 @@ async def test_a_refused_setting_ends_the_run_and_is_not_mistaken_for_a_refused_
     assert [(request.prompt, request.n) for request in server.requests] == [("a", 4), ("a", 1), *plain]
 
 
-@pytest.mark.parametrize("status", [400, 413, 422])
-def test_a_refused_prompt_is_a_failed_sample_whether_it_comes_first_or_later(status):
-    async def scenario():
-        def script(request):
-            return refused(status, "the prompt is too long") if "long" in request.prompt else ok()
-
-        async with FaultServer(script) as server, endpoint(server).connect() as client:
-            for _ in range(2):
-                failed = await take(client, "a long prompt", 4)
-                assert texts(failed) == [None] * 4
-                assert {each.error for each in failed} == {f"the server answered {status}: the prompt is too long"}
-                assert None not in texts(await take(client, "a prompt", 4))
-            assert client.honours_n is True
-            assert [request.prompt for request in server.requests].count("1 + 1 =") == 2
-
-    run(scenario())
+@asked(lambda request: refused(int(request.prompt[5:]), "too long") if "long" in request.prompt else ok())
+async def test_a_refused_prompt_is_a_failed_sample_whether_it_comes_first_or_later(server, client):
+    for status in (400, 413, 422):
+        failed = await take(client, f"long {status}", 4)
+        assert {(each.text, each.error) for each in failed} == {(None, f"the server answered {status}: too long")}
+        assert len(failed) == 4 and None not in texts(await take(client, "a prompt", 4))
+    assert client.honours_n is True and [request.prompt for request in server.requests].count("1 + 1 =") == 3

@@ -4,7 +4,6 @@ The faults are those of public reports: one refused sample of many, a crash over
 Retry-After, a model that loads, an error in a reply with status 200, and one page for browsers.
 """
 
-import json
 import random
 import time
 
@@ -12,6 +11,7 @@ import pytest
 
 from apportion.endpoint import retries
 from apportion.endpoint import server as server_module
+from tests.cases import lines
 from tests.endpoint.builders import sample, texts
 from tests.endpoint.fault_server import ok, raw, refused
 
@@ -56,47 +56,42 @@ def test_waiting_for_a_busy_server_costs_no_sample(monkeypatch, status, said):
     assert [each.error for each in found] == [None] * 2 and len(server.requests) > 5
 
 
-LIMIT = {"code": 429, "message": "Rate limit exceeded"}
-CHOICE = {"index": 0, "message": {"content": ""}, "finish_reason": None}
-BUSY = {
-    "a body": {"error": LIMIT},
-    "no choices": {"choices": [], "error": LIMIT},
-    "beside an empty choice": {"choices": [CHOICE], "error": LIMIT},
-    "in an empty choice": {"choices": [CHOICE | {"error": LIMIT, "finish_reason": "error"}]},
-    "digits": {"error": {"code": "429", "message": "slow down"}},
-    "a name": {"error": {"type": "rate_limit_error", "message": "slow down"}},
-    "Google's name": {"error": {"status": "RESOURCE_EXHAUSTED", "message": "slow down"}},
-    "a text": {"error": "429 Too Many Requests"},
-    "without a field": {"code": 429, "message": "slow down"},
-    "a list": [{"error": LIMIT}],
-    "overloaded": {"type": "error", "error": {"type": "overloaded_error", "message": "Busy"}},
-}
+BUSY = """
+    {"error": {"code": 429, "message": "Rate limit exceeded"}}
+    {"choices": [], "error": {"code": 429, "message": "Rate limit exceeded"}}
+    {"choices": [{"index": 0, "message": {"content": ""}}], "error": {"code": 429, "message": "Rate limit exceeded"}}
+    {"choices": [{"index": 0, "message": {"content": ""}, "error": {"code": 429}, "finish_reason": "error"}]}
+    {"error": {"code": "429", "message": "slow down"}}
+    {"error": {"type": "rate_limit_error", "message": "slow down"}}
+    {"error": {"status": "RESOURCE_EXHAUSTED", "message": "slow down"}}
+    {"error": "429 Too Many Requests"}
+    {"code": 429, "message": "slow down"}
+    [{"error": {"code": 429, "message": "Rate limit exceeded"}}]
+    {"type": "error", "error": {"type": "overloaded_error", "message": "Busy"}}
+"""
 """Bodies of replies with status 200 that say that the server is busy."""
 
 
-@pytest.mark.parametrize("body", BUSY.values(), ids=BUSY)
+@pytest.mark.parametrize("body", [body for (body,) in lines(BUSY)])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_rate_limit_in_a_reply_of_status_200_is_waited_for_as_any_other(monkeypatch, body, stream):
     monkeypatch.setattr(retries, "LONGEST_BUSY_WAIT", 0.02)
-    sent = json.dumps(body).encode()
-    if stream and isinstance(body, dict):
-        sent = b"data: " + sent + b"\n\ndata: [DONE]\n\n"
-    found, server, _ = sample([raw(200, sent)] * 5, 1, max_retries=1)
+    sent = f"data: {body}\n\ndata: [DONE]\n\n" if stream and body.startswith("{") else body
+    found, server, _ = sample([raw(200, sent.encode())] * 5, 1, max_retries=1)
     assert found[0].error is None and len(server.requests) == 6
 
 
 def test_another_error_in_a_reply_of_status_200_costs_one_sample():
-    body = json.dumps({"error": {"code": 500, "message": "no memory"}}).encode()
-    found, server, _ = sample([raw(200, body)] * 2, 1, max_retries=1)
+    broken = raw(200, b'{"error": {"code": 500, "message": "no memory"}}')
+    found, server, _ = sample([broken] * 2, 1, max_retries=1)
     assert found[0].error == "the server sent a reply without choices: no memory" and len(server.requests) == 2
-    unpaid = json.dumps({"error": {"code": "insufficient_quota", "message": "pay first"}}).encode()
-    found, server, _ = sample([raw(200, unpaid)], 1, max_retries=1)
+    unpaid = raw(200, b'{"error": {"code": "insufficient_quota", "message": "pay first"}}')
+    found, server, _ = sample([unpaid], 1, max_retries=1)
     assert "pay first" in found[0].error and len(server.requests) == 1
 
 
 def test_an_error_whose_fields_are_empty_is_none():
-    choice = {"index": 0, "message": {"content": "4"}, "finish_reason": "stop"}
-    body = json.dumps({"choices": [choice], "error": {"code": None, "message": None}}).encode()
+    body = b'{"choices": [{"message": {"content": "4"}}], "error": {"code": null, "message": null}}'
     assert texts(sample([raw(200, body)], 1)[0]) == ["4"]
 
 

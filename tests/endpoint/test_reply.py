@@ -9,34 +9,24 @@ from hypothesis import strategies as st
 from apportion.endpoint.completion import Fault
 from apportion.endpoint.reply import error_text, read_reply
 from apportion.endpoint.stream import read_body
-from tests.endpoint.builders import endpoint, run, sample, take, texts
-from tests.endpoint.fault_server import (
-    FaultServer,
-    null_content,
-    ok,
-    raw,
-)
+from tests.cases import check_refused, lines
+from tests.endpoint.builders import asked, sample, take, texts
+from tests.endpoint.fault_server import ok, raw
 
 
-def test_lone_surrogates_become_question_marks():
-    async def scenario():
-        script = [ok("half \ud83d", finish_reason="\ud83d")]
-        async with FaultServer(script) as server, endpoint(server).connect() as client:
-            found = await take(client, "half \ud83d", 1, key="\ud83d")
-            assert server.requests[0].prompt == "half ?" and found[0].finish_reason == "?"
-            return found
-
-    assert texts(run(scenario())) == ["half ?"]
+@asked([ok("half \ud83d", finish_reason="\ud83d")])
+async def test_lone_surrogates_become_question_marks(server, client):
+    (found,) = await take(client, "half \ud83d", 1, key="\ud83d")
+    assert (server.requests[0].prompt, found.text, found.finish_reason) == ("half ?", "half ?", "?")
 
 
 def test_choices_are_taken_by_their_index_and_a_reply_that_is_too_long_is_cut():
-    three = {"choices": [{"index": place, "text": str(place)} for place in (2, 0, 1)]}
-    found, _, _ = sample([raw(200, json.dumps(three).encode())], 2)
-    assert texts(found) == ["0", "1"]
+    three = b'{"choices": [{"index": 2, "text": "2"}, {"index": 0, "text": "0"}, {"index": 1, "text": "1"}]}'
+    assert texts(sample([raw(200, three)], 2)[0]) == ["0", "1"]
 
 
 def test_a_filtered_choice_is_a_sample_without_text():
-    found, _, client = sample([null_content()])
+    found, _, client = sample([ok(lambda *_: None, finish_reason="content_filter")])
     assert (found[0].text, found[0].finish_reason, found[0].error) == ("", "content_filter", None)
     assert client.usage.retries == 0
 
@@ -68,98 +58,118 @@ def test_reasoning_that_two_fields_repeat_is_read_once():
 
 
 def test_the_texts_of_parts_are_joined_and_thoughts_are_kept_apart():
-    parts = [
+    parts = """[
         {"type": "thinking", "thinking": [{"type": "text", "text": "two "}]},
         {"type": "thinking", "thinking": "and two"},
         {"type": "text", "text": "It is "},
         {"type": "image_url", "image_url": {"url": "http://x"}},
         {"type": "output_text", "text": "4"},
-        ".",
-    ]
-    (found,) = reply(message(parts))
+        "."
+    ]"""
+    (found,) = reply(message(json.loads(parts)))
     assert (found.text, found.reasoning) == ("It is 4.", "two and two")
     assert reply(message("4"))[0].reasoning is None
 
 
 def test_a_refusal_by_the_model_is_the_text_of_a_choice_without_another():
-    said = [
-        message(None, refusal="I cannot"),
-        message([{"type": "refusal", "refusal": "I cannot"}]),
-        message("4", refusal="no"),
-    ]
-    assert texts(reply(*said)) == ["I cannot", "I cannot", "4"]
+    alone, part = message(None, refusal="I cannot"), message([{"type": "refusal", "refusal": "I cannot"}])
+    assert texts(reply(alone, part, message("4", refusal="no"))) == ["I cannot", "I cannot", "4"]
 
 
-def events(*chunks, done=True, end="\n\n"):
-    lines = [f"data: {json.dumps(chunk)}" for chunk in chunks] + (["data: [DONE]"] if done else [])
-    return "".join(line + end for line in lines).encode()
+def events(*chunks):
+    """Return a stream of these chunks, which are JSON."""
+    return "".join(f"data: {chunk}\n\n" for chunk in chunks).encode()
 
 
-def delta(index, finish_reason=None, **fields):
-    return {"choices": [{"index": index, "delta": fields, "finish_reason": finish_reason}]}
+DONE = b"data: [DONE]\n\n"
+OPEN = b'data: {"choices": [{"index": 0, "delta": {"content": "It is"}, "finish_reason": null}]}\n\n'
+CUT = b"""\
+data: {"choices": [{"index": 1, "delta": {"role": "assistant", "content": ""}}]}
 
+data: {"choices": [{"index": 0, "delta": {"role": "assistant", "reasoning_content": "two "}}]}
 
-TWO = (
-    delta(1, role="assistant", content=""),
-    delta(0, role="assistant", reasoning_content="two "),
-    delta(0, reasoning_content="and two"),
-    delta(1, content="5"),
-    delta(0, content="It is"),
-    delta(0, content=[{"type": "text", "text": " 4"}]),
-    delta(1, "length"),
-    delta(0, "stop"),
-    {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 30}},
+data: {"choices": [{"index": 0, "delta": {"reasoning_content": "and two"}}]}
+
+data: {"choices": [{"index": 1, "delta": {"content": "5"}}]}
+
+data: {"choices": [{"index": 0, "delta": {"content": "It is"}}]}
+
+data: {"choices": [{"index": 0, "delta": {"content": [{"type": "text", "text": " 4"}]}}]}
+
+data: {"choices": [{"index": 1, "delta": {}, "finish_reason": "length"}]}
+
+"""
+"""A stream of two choices, of which one has not ended."""
+WHOLE = (
+    CUT
+    + b"""\
+data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+
+data: {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 30}}
+
+"""
 )
 
 
 def test_a_stray_line_does_not_break_a_stream_that_has_ended():
-    ended = events(delta(0, content="4"), delta(0, "stop"), done=False)
-    assert texts(read(b": hello\n\nping\n\n" + ended + b"error: late\n\n")) == ["4"]
+    assert texts(read(b": hello\n\nping\n\n" + WHOLE + b"error: late\n\n")) == ["It is 4", "5"]
 
 
-@pytest.mark.parametrize("end", ["\n\n", "\r\n\r\n", "\r\r"])
-@pytest.mark.parametrize("done", [True, False])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("done", [DONE, b""])
 def test_a_stream_is_read_as_the_reply_that_it_adds_up_to(end, done):
     whole = reply(
         {**message("It is 4", reasoning_content="two and two"), "finish_reason": "stop"},
         {**message("5"), "finish_reason": "length"},
         usage={"prompt_tokens": 9, "completion_tokens": 30},
     )
-    assert read(b": a comment\n\n" + events(*TWO, done=done, end=end)) == whole
+    assert read(b": a comment\n\n" + (WHOLE + done).replace(b"\n", end)) == whole
     assert whole[0].reasoning == "two and two" and sum(each.tokens or 0 for each in whole) == 30
 
 
 def test_a_stream_of_plain_completions_is_read():
-    chunks = [{"choices": [{"index": 0, "text": text, "finish_reason": None}]} for text in ("1", "/", "2")]
-    assert texts(read(events(*chunks))) == ["1/2"]
+    chunks = (f'{{"choices": [{{"index": 0, "text": "{text}", "finish_reason": null}}]}}' for text in ("1", "/", "2"))
+    assert texts(read(events(*chunks) + DONE)) == ["1/2"]
 
 
-@pytest.mark.parametrize(
-    ("body", "problem"),
-    [
-        (events(*TWO[:-2], done=False), "a stream that was cut off before its end"),
-        (events(done=True), "a reply without choices"),
-        (events(TWO[0], {"error": {"message": "no memory"}}), "an error in a stream: no memory"),
-        (b'event: error\ndata: {"message": "no memory"}\n\n', "an error in a stream: no memory"),
-        (events(TWO[0], done=False) + b'error: {"message": "no memory"}\n\n', "an error in a stream: no memory"),
-        (b'error: {"message": "no memory"}\n\ndata: [DONE]\n\n', "an error in a stream: no memory"),
-        (events(TWO[0], done=False) + b'{"error": {"message": "no memory"}}', "an error in a stream: no memory"),
-        (events(TWO[0], done=False) + b"Internal Server Error\n\n", "an error in a stream: Internal Server Error"),
-        (b"data: {half\n\n", "a stream with an event that is not JSON"),
-        (events([]), "a stream with an event that is not a chunk"),
-        (events({"choices": [{"index": "a"}]}), "a chunk whose choices are not objects with an index and a delta"),
-        (events(delta(0, content=5)), "a choice whose content is not a text"),
-        (b'{"choices": ' + b"[" * 100 + b"]" * 100 + b"}", "a reply with more than 64 levels.*"),
-    ],
-)
-def test_what_is_no_reply_is_a_bad_reply(body, problem):
-    with pytest.raises(Fault, match=f"^sent {problem}$"):
-        read(body)
+BAD = r"""
+    not JSON at all => a reply that is not JSON
+    []              => a reply without choices
+    {"id": "reply"} => a reply without choices
+    {"id": "reply", "choices": null}    => a reply without choices
+    {"error": {"message": "no memory"}} => a reply without choices: no memory
+    {"choices": [{}]}                   => a choice without message or text
+    {"choices": ["4"]}                  => a reply whose choices are not objects
+    data: [DONE]&                       => a reply without choices
+    OPEN                                => a stream that was cut off before its end
+    OPENdata: {"error": {"message": "no memory"}}&data: [DONE]& => an error in a stream: no memory
+    event: error%data: {"message": "no memory"}& => an error in a stream: no memory
+    OPENerror: {"message": "no memory"}&         => an error in a stream: no memory
+    error: {"message": "no memory"}&data: [DONE]& => an error in a stream: no memory
+    OPEN{"error": {"message": "no memory"}}      => an error in a stream: no memory
+    OPENInternal Server Error&                   => an error in a stream: Internal Server Error
+    data: {half&                                 => a stream with an event that is not JSON
+    data: []&data: [DONE]&                       => a stream with an event that is not a chunk
+    data: {"choices": [{"index": "a"}]}&    => a chunk whose choices are not objects with an index and a delta
+    data: {"choices": [{"index": 0, "delta": {"content": 5}}]}&data: [DONE]& => a choice whose content is not a text
+"""
+"""Bodies, and what they are: & ends an event and % a line; OPEN is a choice that has begun."""
+
+
+def test_what_is_no_reply_is_a_bad_reply():
+    def sent(body):
+        read(body.replace("&", "\n\n").replace("%", "\n").encode().replace(b"OPEN", OPEN))
+
+    deep = '{"choices": ' + "[" * 100 + "]" * 100 + "}"
+    cases = [
+        *lines(BAD),
+        (deep, "a reply with more than 64 levels.*"),
+    ]
+    check_refused(Fault, sent, [(body, f"^sent {problem}$") for body, problem in cases])
 
 
 def test_a_streamed_reply_is_sampled_and_one_that_was_cut_is_sent_again():
-    cut = raw(200, events(*TWO[:-2], done=False))
-    found, server, client = sample([cut, raw(200, events(*TWO))], count=2, max_retries=1)
+    found, server, client = sample([raw(200, CUT), raw(200, WHOLE)], count=2, max_retries=1)
     assert texts(found) == ["It is 4", "5"] and [request.n for request in server.requests] == [2, 2]
     assert client.usage.retries == 1 and client.usage.completion_tokens == 30
 
@@ -188,16 +198,14 @@ def test_shares_of_tokens_add_up(total, contents):
     assert all(abs(share - total * (len(text) + 1) / whole) <= 1 for share, text in zip(shares, contents, strict=True))
 
 
-NAMES = [
-    *("message", "delta", "text", "content", "index", "type", "choices", "usage", "error", "finish_reason"),
-    *("thinking", "reasoning", "refusal", "completion_tokens"),
-]
+NAMES = """message delta text content index type choices usage error finish_reason thinking reasoning refusal
+completion_tokens"""
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(NAMES),
-    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(NAMES), inner),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(NAMES.split()),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(NAMES.split()), inner),
 )
 replies = st.fixed_dictionaries({"choices": json_values | st.lists(json_values), "usage": json_values})
-streams = st.lists(json_values | replies).map(lambda chunks: events(*chunks))
+streams = st.lists(json_values | replies).map(lambda chunks: events(*map(json.dumps, chunks)) + DONE)
 
 
 @settings(max_examples=100)

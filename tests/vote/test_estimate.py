@@ -47,15 +47,17 @@ def test_a_system_prompt_is_a_part_of_each_prompt_and_a_judge_costs_more():
     assert result.most_prompt_tokens == 4 * 20 and "0.00, and that of the judge" in estimate_text(result)
 
 
+TEXT = """\
+questions          3, 1 of them finished
+samples            32 to 128
+prompt tokens      496 to 1,984, at 4 characters each
+completion tokens  at most 12,800, if every completion is as long as it may be
+cost               at most 0.13"""
+
+
 def test_text_for_people():
     result = estimate(QUESTIONS, make(rule="optpo", curtail=False, max_tokens=100), ["c"], Prices(2.0, 10.0))
-    assert estimate_text(result).splitlines() == [
-        "questions          3, 1 of them finished",
-        "samples            32 to 128",
-        "prompt tokens      496 to 1,984, at 4 characters each",
-        "completion tokens  at most 12,800, if every completion is as long as it may be",
-        "cost               at most 0.13",
-    ]
+    assert estimate_text(result) == TEXT
 
 
 def test_samples_that_are_kept_are_not_paid_for_again():

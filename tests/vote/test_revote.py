@@ -8,6 +8,7 @@ from apportion.vote import Question, read_recorded, revote
 from apportion.vote.journal import samples_path, settings_path
 from apportion.vote.lines import JournalError
 from apportion.vote.revote import kept_rollouts
+from tests.cases import check_refused, refuse_lines, settings_of
 from tests.endpoint.fault_server import ok, silent
 from tests.vote.builders import answering, expect_replay, make_questions, make_sample, report_of, voted
 
@@ -93,27 +94,33 @@ def test_an_unfinished_question_is_counted_too_and_has_gold_if_questions_are_giv
 
 
 def test_what_cannot_be_counted_is_refused(full):
-    for given, changes, problem in (
-        ([Question("q0", "Another?", "0")], {}, "got another text for 'q0'"),
-        ((), {"rule": "opt"}, "rule must be known, got 'opt'; did you mean 'optpo'"),
-        ((), {"rule_settings": {"eps": 1}}, "has no key 'eps'; use one of samples"),
-        ((), {"max_samples": 0}, "max_samples must be an integer of at least 1"),
-    ):
-        with pytest.raises((JournalError, ValueError), match=problem):
-            revote(full, given, **changes)
+    wrong = """
+        rule = "opt"             => rule must be known, got 'opt'; did you mean 'optpo'
+        rule_settings = {eps = 1} => has no key 'eps'; use one of samples
+        max_samples = 0          => max_samples must be an integer of at least 1
+    """
+    refuse_lines(lambda settings: revote(full, **settings_of(settings)), wrong)
+    new, unknown = full.with_name("new.jsonl"), {"z": Question("z", "z", "1")}
     with pytest.raises(ValueError, match="labels must be of questions that are finished"):
-        revote(full, out=full.with_name("new.jsonl"), labels={"z": Question("z", "z", "1")})
-    assert not full.with_name("new.jsonl").exists()
-    settings = settings_path(full)
-    started = json.loads(settings.read_text())
-    for name, value in (("base_url", None), ("model", 7), ("extract", None), ("extract", 7)):
-        settings.write_text(json.dumps(started | {name: value}))
-        with pytest.raises((JournalError, ValueError), match=rf"{name} must be"):
-            revote(full)
-    settings.write_text(json.dumps(started))
+        revote(full, out=new, labels=unknown)
+    assert not new.exists()
+    with pytest.raises(JournalError, match="got another text for 'q0'"):
+        revote(full, [Question("q0", "Another?", "0")])
     samples_path(full).unlink()
     with pytest.raises(JournalError, match="must have its samples beside it to count them again, got none"):
         revote(full)
+
+
+def test_settings_that_cannot_be_are_refused(full):
+    settings = settings_path(full)
+    started = json.loads(settings.read_text())
+
+    def counted(name, value):
+        settings.write_text(json.dumps(started | {name: value}))
+        revote(full)
+
+    wrong = [("base_url", None), ("model", 7), ("extract", None), ("extract", 7)]
+    check_refused(ValueError, counted, [(name, value, f"{name} must be") for name, value in wrong])
 
 
 def test_answers_whose_samples_were_lost_are_counted_as_wanting_and_not_left_out(full):

@@ -33,10 +33,10 @@ def test_a_vote_from_the_command_line(served_model, tmp_path):
     rows = [{"id": text, "prompt": text, "answer": answer} for text, answer in gold.items()]
     write_jsonl(tmp_path / "questions.jsonl", rows)
     before = served_model.answered
-    command = ["-m", "apportion", "vote", "--base-url", served_model.base_url, "--model", served_model.model]
-    command += ["--questions", tmp_path / "questions.jsonl", "--out", out, "--max-samples", str(most)]
-    command += ["--template", "{question}", "--extract", "last_number", "--max-tokens", "16", "--json"]
-    ended = cold(*command)
+    server = f"--base-url {served_model.base_url} --model {served_model.model}"
+    given = f"--questions {tmp_path}/questions.jsonl --out {out} --max-samples {most} --max-tokens 16"
+    more = "--template {question} --extract last_number --json"
+    ended = cold(*f"-m apportion vote {server} {given} {more}".split())
     assert ended.returncode == 0, ended.stderr
     summary, kept = json.loads(ended.stdout), read_recorded(out)
     ballots, streams = list(kept.ballots.values()), [kept.stream(id) for id in kept.ballots]
@@ -55,11 +55,6 @@ GATEWAY = {"extract": "last_number", "max_samples": 16, "request_seconds": 60.0,
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 16}
 
 
-def messages_of(text):
-    """Return the messages that ask for this."""
-    return [{"role": "user", "content": text}]
-
-
 def test_the_gateway_votes_on_a_served_model(served_model):
     """Every sample is one request of the server, all tokens are counted, and most answers are right."""
     questions = problems(6)
@@ -68,7 +63,8 @@ def test_the_gateway_votes_on_a_served_model(served_model):
         async with gateway(url=served_model.base_url, **GATEWAY) as place:
 
             async def vote(text):
-                completion = await place.ask(model=served_model.model, messages=messages_of(text), **SAMPLING)
+                messages = [{"role": "user", "content": text}]
+                completion = await place.ask(model=served_model.model, messages=messages, **SAMPLING)
                 found = ballot(completion)
                 assert found["answer"] == completion.choices[0].message.content.split()[-1]
                 assert found["uncounted"] == found["failed"] == 0

@@ -1,4 +1,5 @@
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -6,6 +7,7 @@ import pytest
 from apportion.vote import count
 from apportion.vote.right import RightWinners
 from apportion.vote.summary import Prices, make_prices, summarise, summary_json, summary_text
+from tests.cases import check_refused
 from tests.vote.builders import make_ballot, make_sample
 
 LOW = pytest.approx(0.0125791, abs=1e-6)
@@ -60,23 +62,25 @@ def test_json_is_the_summary_with_costs_if_prices_are_known():
     assert priced["full_cost"] == pytest.approx((480 + 72000) / 1e6)
 
 
+TEXT = """\
+questions                 3 of 5; 2 not finished
+samples                   30 of 48 for the full vote: 37.5% saved
+prompt tokens             240 of about 480 for the full vote: 50.0% saved
+completion tokens         3,900 of about 7,200 for the full vote: 45.8% saved
+waves a question          3.00
+votes for the winner      87.5%
+other than the full vote  expected in at most 1.00% of the questions; 2.00% for the least certain
+accuracy                  50.0% of 2 with a gold answer (95% interval 1.3% to 98.7%)
+samples lost              6 failed, 13 without an answer, 3 cancelled
+questions lost            1 without an answer
+tokens not counted        1,200 of samples that are kept and in no vote
+seconds                   2.5"""
+
+
 def test_text_for_people():
     """By question: 400 / 4, 3000 / 10 and 500 / 10 tokens a sample that arrived, 16 times each; 16 x 30 of prompts."""
     summary = summarise(three(), 5, 16, 2.5, uncounted_tokens=1200)
-    assert summary_text(summary).splitlines() == [
-        "questions                 3 of 5; 2 not finished",
-        "samples                   30 of 48 for the full vote: 37.5% saved",
-        "prompt tokens             240 of about 480 for the full vote: 50.0% saved",
-        "completion tokens         3,900 of about 7,200 for the full vote: 45.8% saved",
-        "waves a question          3.00",
-        "votes for the winner      87.5%",
-        "other than the full vote  expected in at most 1.00% of the questions; 2.00% for the least certain",
-        "accuracy                  50.0% of 2 with a gold answer (95% interval 1.3% to 98.7%)",
-        "samples lost              6 failed, 13 without an answer, 3 cancelled",
-        "questions lost            1 without an answer",
-        "tokens not counted        1,200 of samples that are kept and in no vote",
-        "seconds                   2.5",
-    ]
+    assert summary_text(summary) == TEXT
     assert "cost                      0.05 of about 0.07" in summary_text(summary, Prices(1.0, 10.0))
 
 
@@ -107,8 +111,7 @@ def test_a_server_that_does_not_sample_gives_a_warning():
 
 
 def test_one_seed_for_all_samples_of_a_request_gives_a_warning_beside_questions_asked_one_by_one():
-    one_seed, honest = make_ballot("a", repeats=True), make_ballot("b", repeats=False)
-    one_by_one = make_ballot("c", repeats=None)
+    one_seed, honest, one_by_one = (make_ballot(repeats=repeats) for repeats in (True, False, None))
     assert summarise([one_seed, *[one_by_one] * 9], 10, 16, 1.0).repeats is True
     assert summarise([one_seed, honest], 2, 16, 1.0).repeats is False
     assert summarise([*[one_seed] * 9, honest], 10, 16, 1.0).repeats is True
@@ -129,22 +132,15 @@ def test_requests_that_each_gave_one_text_are_told_by_their_seeds(seeds, texts, 
 def test_without_finished_questions_all_means_are_unknown():
     summary = summarise([], 5, 16, 1.0)
     assert (summary.finished, summary.samples, summary.samples_saved, summary.accuracy) == (0, 0, None, None)
-    assert summary_text(summary).splitlines() == [
-        "questions  0 of 5; 5 not finished",
-        "seconds    1.0",
-    ]
+    assert summary_text(summary) == "questions  0 of 5; 5 not finished\nseconds    1.0"
     assert json.loads(summary_json(summary))["disagreement"] is None
 
 
 def test_prices_come_in_pairs():
     assert make_prices(None, None) is None and make_prices(0.0, 2.0) == Prices(0.0, 2.0)
-    with pytest.raises(ValueError, match=r"for prompts and for completions, got 1\.0 and None"):
-        make_prices(1.0, None)
-    for price in (-1.0, float("inf"), float("nan")):
-        with pytest.raises(ValueError, match="prices must be finite and at least 0"):
-            make_prices(price, 1.0)
-    with pytest.raises(ValueError, match=r"at least 0, got -1\.0"):
-        make_prices(-1.0, 1.0)
+    wrong = [(1.0, None, r"for prompts and for completions, got 1\.0 and None")]
+    wrong += [(price, 1.0, f"must be finite and at least 0, got {price}") for price in (-1.0, math.inf, math.nan)]
+    check_refused(ValueError, make_prices, wrong)
 
 
 def test_right_winners_are_bounded_by_labels_or_said_to_be_unknown():
