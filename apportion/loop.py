@@ -6,7 +6,10 @@ exception from it ends the batch.
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from apportion.allocators import Allocator, check_rewards
 from apportion.allocators.spending.price import Price
@@ -35,10 +38,11 @@ def collect(allocator: Allocator, prompts: Sequence[Prompt], sample: Sampler, *,
     [4, 4]
     """
     check_object("allocator", allocator, "Allocator")
-    batch, plan = _next(allocator, allocator.start(prompts), source)
+    draw = partial(_draw, source)
+    batch, plan = next_round(allocator, allocator.start(prompts), draw)
     while plan:
         batch = batch.add(plan, _sampled(sample(batch.prompts, plan.counts)))
-        batch, plan = _next(allocator, batch, source)
+        batch, plan = next_round(allocator, batch, draw)
     return batch
 
 
@@ -58,27 +62,36 @@ async def collect_async(
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(collect_alone(allocator, prompt, sample)) for prompt in prompts]
         return Batch.concatenate([task.result() for task in running])
-    batch, plan = _next(allocator, allocator.start(prompts), source)
+    draw = partial(_draw, source)
+    batch, plan = next_round(allocator, allocator.start(prompts), draw)
     while plan:
         batch = batch.add(plan, await _round(batch, plan, sample))
-        batch, plan = _next(allocator, batch, source)
+        batch, plan = next_round(allocator, batch, draw)
     return batch
 
 
 async def collect_alone(planner: Allocator | Price, prompt: Prompt, sample: AsyncSampler) -> Batch:
     """Return the finished batch of one prompt, which ``planner`` plans alone."""
-    batch, plan = _next(planner, planner.start([prompt]))
+    draw = partial(_draw, None)
+    batch, plan = next_round(planner, planner.start([prompt]), draw)
     while plan:
         batch = batch.add(plan, [await _rollouts(sample, prompt, int(plan.counts[0]))])
-        batch, plan = _next(planner, batch)
+        batch, plan = next_round(planner, batch, draw)
     return batch
 
 
-def _next(allocator: Allocator | Price, batch: Batch, source: Source | None = None) -> tuple[Batch, Plan]:
-    """Check the latest round of ``batch``. Return it with the fresh prompts that are asked for, and its next round."""
-    check_rewards(allocator.rule if isinstance(allocator, Price) else allocator, batch)
-    while (plan := allocator.plan(batch)).fresh:
-        batch = batch.join(allocator.start(_draw(source, plan.fresh)))
+def next_round(
+    planner: Allocator | Price, batch: Batch, draw: Callable[[int], Sequence[Prompt] | None]
+) -> tuple[Batch, Plan]:
+    """Check the latest round of ``batch``. Return it with the fresh prompts that it needs, and its next round.
+
+    ``draw`` returns so many fresh prompts, or None if there are too few. Then the plan is empty: the batch is finished.
+    """
+    check_rewards(planner.rule if isinstance(planner, Price) else planner, batch)
+    while (plan := planner.plan(batch)).fresh:
+        if (prompts := draw(plan.fresh)) is None:
+            return batch, Plan(np.zeros(len(batch.prompts), np.int64))
+        batch = batch.join(planner.start(prompts))
     return batch, plan
 
 

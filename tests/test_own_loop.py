@@ -55,4 +55,4 @@ def test_a_loop_that_was_killed_ends_with_the_weights_of_one_that_was_left_alone
 def test_the_policy_and_its_baseline_learn(alone):
     probabilities = alone["log_probabilities"](alone["prompts"]).exp()
     assert probabilities[range(32), [row % 5 for row in range(32)]].mean() > 0.5
-    assert alone["baseline"].predict(alone["prompts"]).min() > 0
+    assert alone["run"].baseline.predict(alone["prompts"]).min() > 0

@@ -21,7 +21,7 @@ from apportion.advantages import ACROSS_GROUPS, check_agreement, check_compared,
 from apportion.engines.saved_state import load_state, restoring
 from apportion.predictors.saved import SavedValues
 from apportion.scheduler import Rows, Scheduler, Selected, Ticket
-from apportion.scheduler.decisions import TrainerAllocation
+from apportion.scheduler.decisions import RunDecisions, TrainerAllocation
 from apportion.scheduler.outcomes import rollout_of
 from apportion.scheduler.saved_settings import check_same_settings
 from apportion.types import Floats, Group, Prompt, Rollout
@@ -88,8 +88,9 @@ class EngineGroups:
                     f"estimator must not compare rounds, which engines do not tell apart, got {estimator} with "
                     f"{rule.name}; use reinforce with a baseline, or a rule of one round"
                 )
-        source = Selected(decisions.selection, seed=seed)
-        self._stream = Scheduler(rule, prompts, Rows(1, NEVER_DUE), source, attempts=1, patience=lost_after)
+        own = RunDecisions(allocator=rule, baseline=decisions.baseline, selection=decisions.selection)
+        due, source = Rows(1, NEVER_DUE), Selected(seed=seed)
+        self._stream = Scheduler(own, prompts, due, source, attempts=1, patience=lost_after)
         self._settings = decisions.settings | {"group_size": group_size}
         self._clock, self._prompts = 0, {prompt.id: prompt for prompt in prompts}
         self._flying: dict[str, tuple[Ticket, ...]] = {}
@@ -174,9 +175,8 @@ class EngineGroups:
                     "raise lost_after"
                 ) from error
             groups = [Group(p, tuple(own.values())) for p, own in zip(prompts, rows.values(), strict=True)]
-            weighted = decisions.weights(groups) * decisions.advantages(groups, values)
             found = np.zeros(len(keys))
-            found[[row for own in rows.values() for row in own]] = weighted
+            found[[row for own in rows.values() for row in own]] = decisions.weighted(groups, values)
             return found
 
     def teaches(self, rewards: Sequence[float]) -> bool:
@@ -192,22 +192,20 @@ class EngineGroups:
     def state_dict(self) -> dict[str, Any]:
         """Return everything, with the states of the rule, the baseline and the selection, as plain values."""
         with self._lock:
-            baseline = self.decisions.baseline
             return {
                 "stream": self._stream.state_dict(), "settings": self._settings, "clock": self._clock,
-                "values": dict(self._values), "baseline": None if baseline is None else baseline.state_dict(),
-                "counts": dict(self.counts),
+                "values": dict(self._values), "counts": dict(self.counts),
             }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what ``state_dict`` returned. Groups that were in flight are opened first. Raise ValueError else."""
         with self._lock:
+            state = dict(state)
+            before = {"baseline": state.pop("baseline")} if "baseline" in state else {}  # of 0.3.0
             saved = SavedValues(state, "the groups of an engine", list(self.state_dict()))
             check_same_settings(saved.state("settings"), self._settings)
             clock, values, counts = saved.count("clock"), saved.state("values"), saved.state("counts")
-            self._stream.load_state_dict(saved.state("stream"))
-            if self.decisions.baseline is not None:
-                self.decisions.baseline.load_state_dict(saved.state("baseline"))
+            self._stream.load_state_dict(before | saved.state("stream"))
             self._clock, self._values, self.counts, self._flying = clock, dict(values), Counter(counts), {}
             self._stream.restarted()
 
@@ -226,8 +224,6 @@ class EngineGroups:
             for lost in decision.cancelled:
                 self.counts["given_up"] += self._flying.pop(_key_of(lost), None) is not None
             if decision.update:
-                if self.decisions.baseline is not None:
-                    self.decisions.baseline.update(decision.update.batch.sampled)
                 self._stream.trained(decision.update.version)
             decision = self._stream.decide(0, self._clock)
 

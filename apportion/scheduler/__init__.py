@@ -1,5 +1,6 @@
 """What is sampled next, and what the trainer takes. ``Scheduler`` decides; the engine samples."""
 
+from apportion.scheduler.decisions import RunDecisions, TrainerAllocation
 from apportion.scheduler.groups import Sample, stream_groups
 from apportion.scheduler.offered import OfferedScheduler
 from apportion.scheduler.scheduler import Scheduler
@@ -12,11 +13,13 @@ __all__ = [
     "OfferedScheduler",
     "Prompts",
     "Rows",
+    "RunDecisions",
     "Sample",
     "Scheduler",
     "Selected",
     "SlotDecision",
     "Ticket",
+    "TrainerAllocation",
     "Update",
     "stream_groups",
 ]

@@ -194,6 +194,10 @@ class TrainerAllocation(RunDecisions):
             baseline = self.baseline.predict([group.prompt for group in groups])
         return advantages_of(groups, self.trained_estimator or "rloo", baseline=baseline)
 
+    def weighted(self, groups: Sequence[Group], baseline: ArrayLike | None = None) -> Floats:
+        """Return the ``advantages`` [N] of all rollouts of ``groups``, times their ``weights``."""
+        return self.weights(groups) * self.advantages(groups, baseline) if groups else np.zeros(0)
+
     def weights(self, groups: Sequence[Group], reduction: Reduction = "sum") -> Floats:
         """Return the weights [N] of all rollouts in the loss, 0 outside it, times those of the selection.
 

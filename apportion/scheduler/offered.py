@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from apportion.allocators import Allocator
+from apportion.scheduler.decisions import RunDecisions
 from apportion.scheduler.scheduler import Scheduler
 from apportion.scheduler.sources import Offered
 from apportion.scheduler.updates import Prompts
@@ -18,7 +19,7 @@ class OfferedScheduler(Scheduler):
     The engine brings as many prompts as an update has for each update, and ``wanted`` ones beside them.
 
     Args:
-        rule: a rule that plans each prompt alone, or has a price.
+        decisions: as in ``Scheduler``, with a rule that plans each prompt alone, or has a price.
         prompts: the data set, each prompt once. A price is that of all of them.
         due: when an update is due.
         attempts: as in ``Scheduler``.
@@ -36,8 +37,10 @@ class OfferedScheduler(Scheduler):
 
     source: Offered
 
-    def __init__(self, rule: Allocator, prompts: Sequence[Prompt], due: Prompts, *, attempts: int = 3) -> None:
-        super().__init__(rule, prompts, due, Offered(), attempts=attempts, patience=NO_PATIENCE)
+    def __init__(
+        self, decisions: RunDecisions | Allocator, prompts: Sequence[Prompt], due: Prompts, *, attempts: int = 3
+    ) -> None:
+        super().__init__(decisions, prompts, due, Offered(), attempts=attempts, patience=NO_PATIENCE)
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -1,8 +1,9 @@
-"""Without a batch: who gets the next free slot of an engine that samples all the time, and what the trainer takes.
+"""The decisions of a run, one event at a time: what is sampled next, and what the trainer takes.
 
 ``loop.collect`` waits for a batch. A ``Scheduler`` decides at each free slot: the next rollout of an open prompt, or
-else the first one of a new prompt. It is a state machine without a clock, threads or randomness of its own. The same
-events give the same decisions, also if it is saved and loaded between any two of them.
+else the first one of a new prompt. With an age bound of 0 it decides as behind a barrier. It is a state machine without
+a clock, threads or randomness of its own. The same events give the same decisions, also if it is saved and loaded
+between any two of them.
 
 The prompts that are planned together are a *unit*. How large it is depends on the rule:
 
@@ -16,7 +17,10 @@ reached ``age_bound``, and waits for it if it is not finished; it fills up with 
 are opened while the rollouts not trained on are fewer than ``age_bound + 1`` updates hold. So the units that an update
 must take rarely hold more rows than it has, and never has any of them exceeded the bound.
 
-The stream counts versions of the policy itself: one more at each ``trained``. A rollout is as old as its request.
+The scheduler counts versions of the policy itself: one more at each ``trained``. A rollout is as old as its request.
+
+A baseline is predicted when an update is returned. So it has learned from all updates before, and from no rollout that
+it is compared with.
 """
 
 from __future__ import annotations
@@ -32,14 +36,18 @@ import numpy as np
 from apportion.allocators import Allocator, check_rewards
 from apportion.allocators.spending.budget import BudgetedAllocator
 from apportion.allocators.spending.price import Price
-from apportion.checks import check_integer, check_object
+from apportion.checks import check_integer
+from apportion.loop import next_round
 from apportion.predictors.saved import SavedValues
+from apportion.scheduler.decisions import RunDecisions, TrainerAllocation
 from apportion.scheduler.plain import encode, restored
+from apportion.scheduler.saved_settings import check_same_settings
 from apportion.scheduler.sources import Offered, Selected
 from apportion.scheduler.unit import Unit, restored_unit, saved_unit
 from apportion.scheduler.updates import Prompts, Rows
 from apportion.scheduler.values import SlotDecision, Ticket, Update
-from apportion.types import Batch, Plan, Prompt, Rollout, prompt_list
+from apportion.selection import ShuffledEpochs
+from apportion.types import Batch, Floats, Group, Plan, Prompt, Rollout, prompt_list
 
 FAILED_IN_A_ROW = 256
 """So many rollouts given up one after the other end the run, because their prompts would be opened for ever."""
@@ -48,15 +56,19 @@ Entry = tuple[int, int, int, int, int, int]
 """Of the queue: version, -tokens ahead, unit, place, rollout, attempt. So old units come first, and then long ones."""
 UNIT = 2
 
+ADDED: Mapping[str, Any] = {"settings": {}, "baseline": {}}
+"""What states of 0.3.0 do not have."""
 UNREAD = ("chosen", "postponed", "selection", "lengths", "ended")
 """What states of 0.3.0 also have if the engine offers its prompts."""
 
 
 class Scheduler:
-    """Decides at each free slot what to sample, and when the trainer has an update, for ``rule``.
+    """Decides at each free slot what to sample, and when the trainer has an update.
 
     Args:
-        rule: the allocator. The stream calls its ``observe`` at ``trained``.
+        decisions: the rule, with the baseline, the selection, the estimator and the weights of the run as a
+            ``TrainerAllocation``; or the rule alone. All of them learn at ``trained``. Without a selection each prompt
+            comes once an epoch, in random order.
         prompts: the data set, each prompt once.
         due: when an update is due: ``Rows``, or ``Prompts`` as engines train that count prompts.
         source: which prompt is opened next; ``Offered`` if an engine brings its prompts.
@@ -82,7 +94,7 @@ class Scheduler:
 
     def __init__(
         self,
-        rule: Allocator,
+        decisions: RunDecisions | Allocator,
         prompts: Sequence[Prompt],
         due: Rows,
         source: Selected | Offered | None = None,
@@ -92,7 +104,10 @@ class Scheduler:
         patience: float = 3600.0,
         slack: float | None = None,
     ) -> None:
-        check_object("rule", rule, "Allocator")
+        if isinstance(decisions, Allocator):
+            decisions = RunDecisions(allocator=decisions)
+        if not isinstance(decisions, RunDecisions):
+            raise ValueError(f"decisions must be an Allocator, or a TrainerAllocation with one, got {decisions!r:.80}")
         prompts = prompt_list(prompts)
         check_integer("attempts", attempts, 1, "a rollout is requested once at least")
         if not 0 < patience < math.inf:
@@ -107,8 +122,14 @@ class Scheduler:
                 )
         self._prompts, self.due = prompts, replace(due)
         self._attempts, self._patience = attempts, patience
+        rule, self._settings = decisions.allocator, decisions.settings
         self._price = price_of(rule, prompts, slack) if batch is None else None
         self.rule: Allocator = self._price.rule if self._price else rule
+        self.source = Selected() if source is None else source
+        if isinstance(self.source, Selected) and decisions.selection is None:
+            decisions = replace(decisions, selection=ShuffledEpochs())
+        self.decisions = replace(decisions, allocator=self.rule)
+        self.source.prepare(prompts, self.decisions)
         self._size, self._batched = batch or 1, batch is not None
         if self._size > len(prompts):
             raise ValueError(f"batch must be at most the {len(prompts)} prompts of the data set, got {batch}")
@@ -123,8 +144,6 @@ class Scheduler:
         self.counts = self.due.counts
         self._failed_in_a_row = 0
         self.lent = 0
-        self.source = Selected() if source is None else source
-        self.source.prepare(prompts, self.rule)
 
     @property
     def outstanding(self) -> tuple[Ticket, ...]:
@@ -234,7 +253,7 @@ class Scheduler:
         return True
 
     def trained(self, version: int) -> bool:
-        """Say that the update that makes ``version`` is done, and let the rule learn. Return whether this is new.
+        """Say that the update that makes ``version`` is done, and let all decisions learn. Return whether this is new.
 
         A version that was reached before changes nothing. Raises ValueError for one that no update was returned for.
         """
@@ -248,7 +267,7 @@ class Scheduler:
         units = [self._units.pop(number) for number in self._training]
         batches = [unit.batch for unit in units]
         for batch in batches if self._batched else [Batch.concatenate(batches)]:
-            self.rule.observe(batch)
+            self.decisions.observe(batch)
             self.source.observe(batch)
         self._held[[place for unit in units for place in unit.places]] = False
         self._training, self.version = [], version
@@ -292,7 +311,7 @@ class Scheduler:
         return granted
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything, with the states of the rule and of the selection, as values that JSON takes.
+        """Return everything, with the states of the rule, the baseline and the selection, as values that JSON takes.
 
         Completions are not copied, so they must be such values themselves. An update that was returned and is not
         ``trained`` is returned again after ``restarted``. So save when the weights have all updates that are
@@ -310,27 +329,38 @@ class Scheduler:
                 for t, asked in self._outstanding.values()
             ],
             "ids": [prompt.id for prompt in self._prompts],
-            "rule": encode(self.rule.state_dict()),
+            "settings": self._settings, "rule": encode(self.rule.state_dict()),
+            "baseline": encode(baseline.state_dict()) if (baseline := self.decisions.baseline) else {},
             "price": self._price.state_dict() if self._price else {},
             **self.source.state_dict(),
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``state_dict`` returned for the same rule, prompts and settings. Raise ValueError otherwise.
+        """Restore what ``state_dict`` returned for the same decisions, prompts and settings.
 
-        In a new process call ``restarted`` then; ``stream_groups`` does so itself.
+        In a new process call ``restarted`` then; ``stream_groups`` does so itself. Raises ValueError for anything else.
+        Then everything is as it was before.
         """
-        self.lent, own = 0, list(self.state_dict())
-        read = {name: state[name] for name in state if name in own or name not in UNREAD}
-        saved = SavedValues(read, "a stream", own)
+        self.lent, before = 0, self.state_dict()
+        try:
+            self._load({**ADDED, **{name: state[name] for name in state if name in before or name not in UNREAD}})
+        except Exception:
+            self._load(before)
+            raise
+
+    def _load(self, read: Mapping[str, Any]) -> None:
+        saved = SavedValues(read, "a scheduler", list(self.state_dict()))
+        check_same_settings(saved.state("settings"), self._settings)
         if saved.texts("ids") != [prompt.id for prompt in self._prompts]:
             raise ValueError(
-                f"a stream must be restored with its own {len(saved.texts('ids'))} prompts in their order, got "
+                f"a scheduler must be restored with its own {len(saved.texts('ids'))} prompts in their order, got "
                 f"{len(self._prompts)}; use the data set of the checkpoint, or start from an empty state"
             )
         self.version, self._seen = saved.count("version"), saved.count("seen")
         try:
             self.rule.load_state_dict(restored(read["rule"]))  # before the rows, which may reuse what it stores
+            if self.decisions.baseline is not None:
+                self.decisions.baseline.load_state_dict(restored(read["baseline"]))
             self._units = {values["number"]: restored_unit(values, self._prompts) for values in read["units"]}
             self._outstanding = {}
             for number, unit, place, *of_request, asked in read["outstanding"]:
@@ -345,7 +375,7 @@ class Scheduler:
             self.source.load_state_dict(read)
         except (AttributeError, IndexError, KeyError, TypeError) as error:
             raise ValueError(
-                f"a saved state of a stream must be whole, got {error!r:.80}; load one unchanged"
+                f"a saved state of a scheduler must be whole, got {error!r:.80}; load one unchanged"
             ) from error
         if self._price:
             self._price.load_state_dict(saved.state("price"))
@@ -449,7 +479,6 @@ class Scheduler:
                 if (result := unit.results[at]) is not None:
                     new[at[0]].append(result)
             unit.batch, unit.results = unit.batch.add(unit.plan, new), {}
-            check_rewards(self.rule, unit.batch)
             self._advance(unit)
 
     def _advance(self, unit: Unit) -> None:
@@ -467,16 +496,20 @@ class Scheduler:
     def _plan(self, unit: Unit) -> Plan:
         """Return the next round, with the fresh prompts that it needs. It is empty if the data set has no more."""
         if self._price:
+            check_rewards(self.rule, unit.batch)
             plan = self._price.plan(unit.batch, self.source.granted.get(unit.places[0]))
             if plan and self._price.decided(unit.batch):
                 unit.reserved = self.due.share(float(unit.batch.asked[0] + plan.counts[0]))
             return plan
-        while (plan := self.rule.plan(unit.batch)).fresh:
-            if self._room < plan.fresh:
-                return Plan(np.zeros(len(unit.batch.prompts), np.int64))
-            places = self._draw(plan.fresh)
-            unit.batch = unit.batch.join(self.rule.start([self._prompts[place] for place in places]))
+
+        def draw(count: int) -> list[Prompt] | None:
+            if self._room < count:
+                return None
+            places = self._draw(count)
             unit.places += places
+            return [self._prompts[place] for place in places]
+
+        unit.batch, plan = next_round(self.rule, unit.batch, draw)
         return plan
 
     def _rows(self, unit: Unit) -> int:
@@ -494,9 +527,18 @@ class Scheduler:
         for number in taken:
             del self._finished[number]
         units = [self._units[number] for number in self._training]
-        groups = [(group, self.version - unit.opened) for unit in units for group in self.rule.groups(unit.batch)]
-        batch = Batch.concatenate([unit.batch for unit in units])
-        return Update(self.version + 1, tuple(group for group, _ in groups), tuple(age for _, age in groups), batch)
+        own = [(group, self.version - unit.opened) for unit in units for group in self.rule.groups(unit.batch)]
+        groups, ages = tuple(group for group, _ in own), tuple(age for _, age in own)
+        batch, baselines = Batch.concatenate([unit.batch for unit in units]), None
+        if self.decisions.baseline is not None:
+            baselines = self.decisions.baseline.predict([group.prompt for group in groups])
+        return Update(self.version + 1, groups, ages, batch, baselines, self._advantages(groups, baselines))
+
+    def _advantages(self, groups: Sequence[Group], baselines: Floats | None) -> Floats | None:
+        """Return the weighted advantages of all rollouts, None if the engine computes them."""
+        if not isinstance(self.decisions, TrainerAllocation):
+            return None
+        return self.decisions.weighted(groups, baselines)
 
 
 def plans_prompts_alone(rule: Allocator) -> bool:

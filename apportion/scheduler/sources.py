@@ -1,4 +1,4 @@
-"""Where the prompts of a stream come from: a selection of its own, or the engine, which offers them."""
+"""Where the prompts of a run come from: its selection, or the engine, which offers them."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -7,36 +7,36 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from apportion.allocators import Allocator
 from apportion.predictors import MeanLengths
+from apportion.scheduler.decisions import RunDecisions
 from apportion.scheduler.plain import encode, restored
-from apportion.selection import Selector, ShuffledEpochs, check_selector
+from apportion.selection import Selector
 from apportion.types import Batch, Mask, Prompt
 
 
 @dataclass
 class Selected:
-    """Prompts that ``selection`` chooses, those of about one update at a time.
+    """Prompts that the selection of the run chooses, those of about one update at a time.
+
+    Prompts in flight are not chosen.
 
     Args:
-        selection: the rule; by default each prompt once an epoch, in random order. Prompts in flight are not chosen.
         lengths: predicts the lengths of completions; an object of its own. Then the prompts that were chosen are opened
             longest first, which leaves fewer slots idle at a small age bound. Which ones are opened does not depend on
             it.
         seed: of the selection.
     """
 
-    selection: Selector | None = None
     lengths: MeanLengths | None = None
     seed: int = 0
     granted: ClassVar[Mapping[int, int]] = {}
     """Rollouts by place of prompts that come again after they were withdrawn: none."""
 
-    def prepare(self, prompts: Sequence[Prompt], rule: Allocator) -> None:
-        """Take the data set of a stream of ``rule``. A place is an index in it."""
-        self._selection = ShuffledEpochs() if self.selection is None else self.selection
-        check_selector(self._selection, rule.needs)
-        self._selection.prepare(prompts, self.seed, getattr(rule, "predictor", None))
+    def prepare(self, prompts: Sequence[Prompt], decisions: RunDecisions) -> None:
+        """Take the data set of a run with a selection. A place is an index in it."""
+        assert decisions.selection is not None
+        self._selection: Selector = decisions.selection
+        self._selection.prepare(prompts, self.seed, getattr(decisions.allocator, "predictor", None))
         self._prompts = prompts
         self._chosen: list[int] = []
         self._postponed: list[int] = []
@@ -59,7 +59,6 @@ class Selected:
 
     def observe(self, batch: Batch) -> None:
         """Learn from a batch that was trained on."""
-        self._selection.observe(batch)
         if self.lengths is not None:
             self.lengths.update(batch)
 
@@ -102,11 +101,12 @@ class Offered:
         self.waiting: deque[tuple[int, int | None]] = deque()
         self.granted: dict[int, int] = {}
 
-    def prepare(self, prompts: Sequence[Prompt], rule: Allocator) -> None:
-        """Take the data set of a stream. Raise ValueError if ``rule`` draws prompts of its own."""
-        if rule.size(1).fresh:
+    def prepare(self, prompts: Sequence[Prompt], decisions: RunDecisions) -> None:
+        """Take the data set of a run. Raise ValueError if its rule draws prompts of its own."""
+        if decisions.allocator.size(1).fresh:
             raise ValueError(
-                f"the rule must not draw prompts of its own, got {rule.name}; the engine brings them, so use another"
+                f"the rule must not draw prompts of its own, got {decisions.allocator.name}; the engine brings them, "
+                "so use another"
             )
         self._place_of = {prompt.id: place for place, prompt in enumerate(prompts)}
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from apportion.types import Batch, Group, Prompt
+from apportion.types import Batch, Floats, Group, Prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,22 @@ class Ticket:
 class Update:
     """What the trainer takes: finished groups, oldest first, for the update that makes ``version``.
 
-    ``ages`` are those of the groups at the start of the update, in updates. ``batch`` holds all that was sampled for
-    it, also of prompts without a group.
+    Args:
+        version: of the policy after the update.
+        groups: what is trained on, [G].
+        ages: of the groups at the start of the update, in updates, [G].
+        batch: all that was sampled for it, also of prompts without a group.
+        baselines: the baseline of each group, [G], from earlier updates alone; None without a baseline.
+        advantages: of all rollouts of ``groups``, [N], weighted for the loss, and 0 for those outside it; None if the
+            decisions have no estimator of their own (``RunDecisions``).
     """
 
     version: int
     groups: tuple[Group, ...]
     ages: tuple[int, ...]
     batch: Batch = field(compare=False, repr=False)
+    baselines: Floats | None = field(default=None, compare=False, repr=False)
+    advantages: Floats | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,10 +92,10 @@ class AllocatedAsyncGRPOTrainer(WholeCheckpoints, AsyncGRPOTrainer):  # type: ig
         places = {prompt.id: place for place, prompt in reversed(list(enumerate(found.every)))}
         rows = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
         stream = Scheduler(
-            allocation.allocator,
+            allocation,
             found.distinct,
             Rows(rows, args.max_staleness),
-            Selected(allocation.selection, seed=args.seed if args.data_seed is None else args.data_seed),
+            Selected(seed=args.seed if args.data_seed is None else args.data_seed),
             batch=batch,
             attempts=1,
             patience=PATIENCE,

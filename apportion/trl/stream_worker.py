@@ -22,7 +22,6 @@ from apportion.engines.weights import save_weights, weights_folder
 from apportion.predictors.score_norms import sampled_score_norm
 from apportion.runs.children import ChildError
 from apportion.scheduler import Scheduler, Ticket, Update
-from apportion.scheduler.saved_settings import check_same_settings
 from apportion.trl.checkpoints import REMEDY
 from apportion.trl.settings import TRLAllocation
 from apportion.trl.stream_sampler import SampledBatch, SamplerJob, SignOfLife, StreamCompletion, run_sampler
@@ -127,7 +126,7 @@ class StreamWorker:
         """Take note that the trainer has made an update, and let all rules learn from it. Called by TRL."""
         with self._lock:
             if self.stream.trained(model_version - 1) and self._update is not None:
-                self._learn(self._update)
+                self._log(self._update)
 
     def init_weight_transfer(self) -> None:
         """Make the folder of the weights. Called by TRL, as the next four are."""
@@ -147,25 +146,16 @@ class StreamWorker:
     def save(self, path: Path) -> None:
         """Write everything that a resumed run needs to ``path``."""
         with self._lock:
-            baseline, failures = self.allocation.baseline, self.failures.state_dict()
-            state = {
-                "settings": self.allocation.settings,
-                "stream": self.stream.state_dict(),
-                "baseline": None if baseline is None else baseline.state_dict(),
-                "groups": self.groups,
-                "failures": failures,
-            }
-            save_state(path, KIND, state)
+            own = {"groups": self.groups, "failures": self.failures.state_dict()}
+            save_state(path, KIND, {"stream": self.stream.state_dict(), **own})
 
     def load(self, path: Path) -> None:
         """Continue from what ``save`` wrote. Raise ValueError if it is damaged, or of a run with other settings."""
         state = load_state(path, KIND, remedy=REMEDY, records=(StreamCompletion,))
         with restoring(path, REMEDY):
-            check_same_settings(state["settings"], self.allocation.settings)
-            self.stream.load_state_dict(state["stream"])
+            before = {name: state[name] for name in ("settings", "baseline") if name in state}  # of 0.3.0
+            self.stream.load_state_dict(before | state["stream"])
             self.stream.restarted()
-            if self.allocation.baseline is not None:
-                self.allocation.baseline.load_state_dict(state["baseline"])
             self.failures.load_state_dict(state["failures"])
         self.groups = state["groups"]
 
@@ -230,12 +220,13 @@ class StreamWorker:
 
     def _give(self, update: Update) -> None:
         """Put the rows of ``update`` into TRL's queue, with their weighted advantages. The lock is held."""
-        groups, allocation = update.groups, self.allocation
+        groups = update.groups
         if not any(group.keep.any() for group in groups):
             raise StreamWorkerError(
                 f"an update must have rows, got none in {len(groups)} groups; give more prompts, or see failed_rewards"
             )
-        weighted, samples = iter((allocation.advantages(groups) * allocation.weights(groups)).tolist()), []
+        assert update.advantages is not None
+        weighted, samples = iter(update.advantages.tolist()), []
         for place, (group, age) in enumerate(zip(groups, update.ages, strict=True)):
             shared = {"model_version": update.version - age, "group_id": self.groups + place}
             for rollout, kept, advantage in zip(group.rollouts, group.keep, weighted):  # noqa: B905 - goes on
@@ -264,14 +255,12 @@ class StreamWorker:
             **shared,
         )
 
-    def _learn(self, update: Update) -> None:
-        """Let the baseline learn from ``update``, and log it. The lock is held."""
+    def _log(self, update: Update) -> None:
+        """Log ``update``. The lock is held."""
         groups, ages, batch = update.groups, update.ages, update.batch
         self.groups += len(groups)
         found = allocation_metrics(batch, groups, self.allocation.estimator) | self.stream.rule.metrics(batch)
         found |= {"rows": sum(int(group.keep.sum()) for group in groups), "carry": self.stream.carry} | self._seconds
         found |= {"age_mean": sum(ages) / len(ages), "age_max": max(ages)}
-        if self.allocation.baseline is not None:
-            self.allocation.baseline.update(batch.sampled)
         self.metrics_queue.put(prefixed(found, self.allocation.selection))
         self._seconds = dict.fromkeys(self._seconds, 0.0)

@@ -101,7 +101,7 @@ def stream_of(config: DictConfig, allocation: VerlAllocation, prompts: Sequence[
         None if expected is None else -(-expected // multiple) * multiple,
         updates,
     )
-    return OfferedScheduler(allocation.allocator, prompts, due, attempts=1 + allocation.retries)
+    return OfferedScheduler(allocation, prompts, due, attempts=1 + allocation.retries)
 
 
 def check_stream(config: DictConfig, allocation: VerlAllocation) -> None:

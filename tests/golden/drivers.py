@@ -18,7 +18,7 @@ from apportion.allocators import ALLOCATORS
 from apportion.engines.contract import EngineGroups
 from apportion.predictors import MeanLengths
 from apportion.scheduler import OfferedScheduler, Prompts, Rows, Scheduler, Selected
-from apportion.scheduler.decisions import TrainerAllocation
+from apportion.scheduler.decisions import RunDecisions, TrainerAllocation
 from apportion.scheduler.scheduler import plans_prompts_alone
 from apportion.selection import MoPPS, ShuffledEpochs
 from tests.golden.decisions import plain, pool, rate, rollout, sampler
@@ -126,7 +126,8 @@ def batches(rule):
 
 def alone(rule):
     selection = MoPPS() if rule.needs.labels else ShuffledEpochs()
-    stream = Scheduler(rule, pool()[:PROMPTS], Rows(40, 2), Selected(selection, seed=3))
+    own = RunDecisions(allocator=rule, selection=selection)
+    stream = Scheduler(own, pool()[:PROMPTS], Rows(40, 2), Selected(seed=3))
     return streamed(stream.rule, stream, selection)
 
 

@@ -13,9 +13,19 @@ import pytest
 
 from apportion import HORA, VIP, Knapsack, Neyman, Prompt, Rollout, Uniform, collect
 from apportion.allocators import ALLOCATORS
+from apportion.baselines import SPO
 from apportion.predictors import MeanLengths
-from apportion.scheduler import OfferedScheduler, Prompts, Rows, Scheduler, Selected, stream_groups
-from apportion.selection import Mixed, ShuffledEpochs
+from apportion.scheduler import (
+    OfferedScheduler,
+    Prompts,
+    Rows,
+    RunDecisions,
+    Scheduler,
+    Selected,
+    TrainerAllocation,
+    stream_groups,
+)
+from apportion.selection import Mixed, ShuffledEpochs, SPOWeights
 from tests.builders import make_prompts
 from tests.cases import assert_refused
 from tests.rules import MAKE, small
@@ -45,6 +55,10 @@ def sampler():
         return found
 
     return sample
+
+
+def run(rule, selection=None):
+    return RunDecisions(allocator=rule, selection=selection)
 
 
 class InOrder(ShuffledEpochs):
@@ -92,7 +106,7 @@ def test_a_full_barrier_gives_the_groups_of_a_batch(name):
     rule = MAKE[name]()
     whole = collect(rule, prompts[:batch], sampler(), source=lambda count: list(islice(rest, count)))
     kept = rule.groups(whole)
-    stream = Scheduler(MAKE[name](), prompts, Rows(1, 0), Selected(InOrder()), batch=batch, attempts=1)
+    stream = Scheduler(run(MAKE[name](), InOrder()), prompts, Rows(1, 0), batch=batch, attempts=1)
     asked = Counter()
     for now in range(2_000):
         decision = stream.decide(3, float(now))
@@ -126,7 +140,7 @@ BOTH = [case(name, own, suite=(name in MIXED) == own) for name in [*PRICED, "uni
 def test_the_budget_is_kept_within_its_slack_at_any_time(name, selection):
     rule = PRICED[name]()
     slack = 40.0 * (1 if rule.lengths is None else rule.lengths.initial)
-    stream = Scheduler(rule, make_prompts(90), Rows(96), Selected(Mixed() if selection else None), slack=slack)
+    stream = Scheduler(run(rule, Mixed() if selection else None), make_prompts(90), Rows(96), slack=slack)
     granted = Counter()
     spent = Counter()
     running = []
@@ -192,7 +206,7 @@ def fault(seed):
     def make():
         rule = PRICED[name]() if name in PRICED else small(name)
         selection = Mixed() if seed % 3 == 0 else None
-        return Scheduler(rule, prompts, Rows(40, seed % 4), Selected(selection, seed=seed), patience=30.0)
+        return Scheduler(run(rule, selection), prompts, Rows(40, seed % 4), Selected(seed=seed), patience=30.0)
 
     prompts = make_prompts(30)
     stream = make()
@@ -254,8 +268,7 @@ def reloaded(make, stream):
 def test_saved_and_loaded_at_any_event_the_same_decisions_follow(name, selection):
     def make():
         rule = PRICED[name]() if name in PRICED else small(name, 4)
-        own = Mixed() if selection else None
-        return Scheduler(rule, make_prompts(40), Rows(48), Selected(own))
+        return Scheduler(run(rule, Mixed() if selection else None), make_prompts(40), Rows(48))
 
     whole, again = make(), make()
     running = []
@@ -358,15 +371,15 @@ def test_a_data_set_that_is_smaller_than_an_update_gives_short_updates():
 
 
 def test_wrong_settings_are_refused():
-    given = {"rule": Uniform(2), "prompts": make_prompts(3), "due": Rows(4)}
+    given = {"decisions": Uniform(2), "prompts": make_prompts(3), "due": Rows(4)}
     assert_refused(
         lambda settings: Scheduler(**given | settings),
         [
-            ("batch must say how many prompts dapo plans together", {"rule": ALLOCATORS["dapo"]()}),
-            ("must be that of a prompt under a price", {"rule": VIP(budget=24)}),
-            ("selection must be an object", {"source": Selected("mixed")}),
+            ("batch must say how many prompts dapo plans together", {"decisions": ALLOCATORS["dapo"]()}),
+            ("must be that of a prompt under a price", {"decisions": VIP(budget=24)}),
+            ("decisions must be an Allocator", {"decisions": "uniform"}),
             ("patience must be above 0", {"patience": 0.0}),
-            ("slack must be at least 1", {"slack": 0.5, "rule": VIP()}),
+            ("slack must be at least 1", {"slack": 0.5, "decisions": VIP()}),
             ("batch must be at most the 3 prompts", {"batch": 99}),
             ("batch must be None for updates of Prompts", {"batch": 2, "due": Prompts(2)}),
             ("prompts must be distinct", {"prompts": [Prompt("a"), Prompt("a")]}),
@@ -374,12 +387,42 @@ def test_wrong_settings_are_refused():
     )
 
 
+def test_an_update_has_weighted_advantages_by_the_baseline_before_its_own_rollouts():
+    decisions = TrainerAllocation(
+        allocator=Uniform(2), baseline=SPO(), selection=SPOWeights(importance_weights=True), estimator="reinforce"
+    )
+    stream = Scheduler(decisions, make_prompts(4), Rows(4, 0))
+    for version in (1, 2):
+        for ticket in stream.decide(4, 0.0).requests:
+            stream.arrived(ticket, Rollout(ticket.rollout == 0))
+        update = stream.decide(0, 0.0).update
+        values = decisions.baseline.predict([group.prompt for group in update.groups])
+        assert update.baselines.tolist() == values.tolist()
+        expected = decisions.weights(update.groups) * (np.tile([1.0, 0.0], 2) - np.repeat(values, 2))
+        assert update.advantages.tolist() == expected.tolist()
+        if version == 1:
+            stream.trained(1)
+            again = Scheduler(replace(decisions, baseline=SPO()), make_prompts(4), Rows(4, 0))
+            again.load_state_dict(json.loads(json.dumps(stream.state_dict())))
+            assert again.decisions.baseline.state_dict() == decisions.baseline.state_dict()
+    other = Scheduler(replace(decisions, baseline=SPO(rho=0.5)), make_prompts(4), Rows(4, 0))
+    with pytest.raises(ValueError, match="rho must be"):
+        other.load_state_dict(stream.state_dict())
+
+
 def test_a_damaged_state_and_a_wrong_version_are_refused():
     stream = Scheduler(Uniform(2), make_prompts(3), Rows(4))
     ticket = stream.decide(1, 0.0).requests[0]
-    for damaged in ({}, stream.state_dict() | {"units": [{"number": 0}]}, stream.state_dict() | {"queue": 7}):
-        with pytest.raises(ValueError, match="a stream"):
+    before = stream.state_dict()
+    for damaged in (
+        {},
+        before | {"units": [{"number": 0}]},
+        before | {"queue": 7},
+        before | {"units": [], "lengths": 0},
+    ):
+        with pytest.raises(ValueError, match="a scheduler"):
             stream.load_state_dict(damaged)
+        assert stream.state_dict() == before
     with pytest.raises(ValueError, match="with its own 3 prompts"):
         Scheduler(Uniform(2), make_prompts(2), Rows(4)).load_state_dict(stream.state_dict())
     with pytest.raises(ValueError, match="version must be that of the update"):

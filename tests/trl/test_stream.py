@@ -23,6 +23,7 @@ from trl.experimental.async_grpo.async_grpo_trainer import RolloutWorkerProtocol
 from apportion import AR3PO, HORA, VIP, InverseAccuracy
 from apportion.allocators import Voting
 from apportion.engines.saved_state import load_state
+from apportion.scheduler.plain import restored
 from apportion.selection import SPOWeights
 from apportion.trl import AllocatedAsyncGRPOTrainer, FailedRewards, seam
 from apportion.trl.checkpoints import FILE, WholeCheckpoints
@@ -178,7 +179,7 @@ def test_a_resumed_run_knows_its_failures_and_the_functions_that_have_returned(p
     saved = load_state(tmp_path / "checkpoint-1" / FILE, KIND, remedy="", records=(StreamCompletion,))
     resumed._worker.load(tmp_path / "checkpoint-1" / FILE)
     assert resumed._worker.failures.state_dict() == saved["failures"] and saved["failures"]["number"] > 0
-    assert str(resumed.allocation.baseline.state_dict()) == str(saved["baseline"])
+    assert str(resumed.allocation.baseline.state_dict()) == str(restored(saved["stream"]["baseline"]))
     resumed.train(resume_from_checkpoint=True)
     assert resumed.state.global_step == 2 and resumed._worker.groups > saved["groups"] > 0
 

@@ -105,13 +105,8 @@ class StreamedPlanner:
         self._next.request = TrainerRequest(self.step)
         self._next.batches = [PlannedBatch(each.batch, groups=each.groups) for each in finished]
         round, self._next = self._next, AllocationRound(TrainerRequest(0), {})
-        batch, allocation = round.batch, self.allocation
-        round.metrics = allocation.allocator.metrics(batch)
+        round.metrics = self.allocation.allocator.metrics(round.batch)
         self.stream.trained(self.stream.version + 1)
-        if allocation.baseline is not None:
-            allocation.baseline.update(batch.sampled)
-        if allocation.selection is not None:
-            allocation.selection.observe(batch.sampled)
         self._ages += self._update.ages
         self._update, self._taken = None, False
         for other in set(self._rounds.values()):
@@ -163,9 +158,9 @@ class StreamedPlanner:
         return found
 
     def state(self) -> dict[str, Any]:
-        """Return the stream for a checkpoint, without its rule, which the coordinator saves."""
+        """Return the stream for a checkpoint, without its rule and baseline, which the coordinator saves."""
         stream = self.stream.state_dict()
-        del stream["rule"]
+        del stream["rule"], stream["baseline"]
         return {"stream": stream, "uids": {unit: found.uid for unit, found in self._prompts.items()}}
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -174,7 +169,10 @@ class StreamedPlanner:
         uids = saved.values["uids"]
         if not fits(uids, dict[int, str]):
             raise saved.refusal("uids", "a uid by unit")
-        self.stream.load_state_dict({**saved.state("stream"), "rule": self.allocation.allocator.state_dict()})
+        own, baseline = {"rule": self.allocation.allocator.state_dict()}, self.allocation.baseline
+        if baseline is not None:
+            own["baseline"] = baseline.state_dict()
+        self.stream.load_state_dict({**saved.state("stream"), **own})
         self.stream.restarted()  # an update that was not taken is one again
         self.stream.source.waiting.clear()
         self._prompts = {unit: OpenPrompt(uid) for unit, uid in uids.items()}
