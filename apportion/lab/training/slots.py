@@ -55,8 +55,8 @@ class SlotSampler:
         assert training.age_bound is not None
         size = allocator.size(training.prompts_per_step)
         rows = size.kept or size.asked or training.prompts_per_step
-        own, due = RunDecisions(allocator=allocator, selection=selection), Rows(rows, training.age_bound)
-        self.stream = Scheduler(own, pool.prompts, due, Selected(seed=seed))
+        run, due = RunDecisions(allocator=allocator, selection=selection), Rows(rows, training.age_bound)
+        self.stream = Scheduler(run, pool.prompts, due, Selected(seed=seed))
         self._sampler, self._slots, self._seed = sampler, training.slots, seed
         tokens = np.array([2 * len(problem.operations) + 1 for problem in pool.problems])
         own = math.sqrt(SHARED) * np.random.default_rng([seed, 6]).normal(0, 1, len(tokens))

@@ -9,7 +9,7 @@ import pytest
 
 from apportion import HORA, VIP, Prompt, Uniform
 from apportion.baselines import Optimal
-from apportion.scheduler import OfferedScheduler, Prompts
+from apportion.scheduler import OfferedScheduler, Prompts, RunDecisions
 from apportion.verl.coordinator.messages import CommitTask, TaskResult, TrainerRequest, address_of
 from apportion.verl.coordinator.service import Coordinator
 from tests.verl.coordinator.worker_pool import Settings, Table, Watched, WorkerPool, lose_worker, request_of, texts
@@ -35,7 +35,9 @@ class Trainer:
         """Start the coordinator of a process, with workers of its own."""
         self.pool, self.rule = WorkerPool(Table(failing=0.1)), Watched(rule)
         settings = Settings(rule, Optimal(), retries=retries, slots=slots, stream=True)
-        stream = OfferedScheduler(rule, self.prompts, Prompts(self.each, self.bound, most_rows), attempts=1 + retries)
+        decisions = RunDecisions(allocator=rule, baseline=settings.baseline)
+        due = Prompts(self.each, self.bound, most_rows)
+        stream = OfferedScheduler(decisions, self.prompts, due, attempts=1 + retries)
         self.coordinator = Coordinator(settings, refills=True, stream=stream)
         self.coordinator.pool = self.pool
         self.queue, self.first, self.slots = {}, True, slots
