@@ -46,8 +46,7 @@ def refuse_lines(make, table):
 
 def settings_of(text):
     """Return the settings in ``text``, an inline table of TOML without its braces."""
-    settings = tomllib.loads(f"given = {{{text}}}")["given"]
-    return settings
+    return tomllib.loads(f"given = {{{text}}}")["given"]
 
 
 def _error(check, case):

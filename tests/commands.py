@@ -27,8 +27,7 @@ def parsed(*words):
     """Return what is printed with ``--json``: one object in one line, and nothing else."""
     done = invoke(*words, "--json")
     assert done.exit_code == 0 and done.stderr == "" and done.stdout.count("\n") == 1, done.output
-    found = json.loads(done.stdout)
-    return found
+    return json.loads(done.stdout)
 
 
 def refused(*words):

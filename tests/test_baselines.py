@@ -174,22 +174,14 @@ def test_spo_tracks_success_as_its_paper_does_and_discounts_once_for_all_rollout
 
 
 def test_spo_starts_from_known_rates_with_the_weight_that_counts_settle_at():
-    known, unknown = Prompt("known"), Prompt("unknown")
-    tracker = SPO(rates={known.id: 3 / 8})
-    assert tracker.predict([known, unknown]) == pytest.approx([3.5 / 9, 0.5])
-    tracker.update(graded_batch([known, unknown], [[(1.0, 1.0)], [(1.0, 1.0)]]))
+    """A rate of the mapping goes before that of the prompt."""
+    prompts = [Prompt("in the mapping", rate=0.9), Prompt("rated", rate=3 / 8), Prompt("unknown")]
+    tracker = SPO(rates={prompts[0].id: 3 / 8})
+    assert tracker.predict(prompts) == pytest.approx([3.5 / 9, 3.5 / 9, 0.5])
+    tracker.update(graded_batch(prompts, [[(1.0, 1.0)]] * 3))
     a, b = 8 * 3.5 / 9, 8 * 5.5 / 9
-    assert tracker.predict([known, unknown]) == pytest.approx([(0.875 * a + 1) / 8, 1.4375 / 1.875])
+    assert tracker.predict(prompts) == pytest.approx([*[(0.875 * a + 1) / 8] * 2, 1.4375 / 1.875])
     assert 0.875 * (a + b) + 1 == pytest.approx(8)
-
-
-def test_spo_starts_from_the_rates_of_prompts_and_the_mapping_wins():
-    rated, other = Prompt("a", rate=3 / 8), Prompt("b", rate=0.0)
-    by_mapping, by_prompt = SPO(rates={rated.id: 3 / 8, other.id: 0.5}), SPO(rates={other.id: 0.5})
-    np.testing.assert_allclose(by_prompt.predict([rated, other]), by_mapping.predict([rated, other]))
-    for tracker in (by_mapping, by_prompt):
-        tracker.update(graded_batch([rated, other], [[(1.0, 1.0)], [(0.0, 1.0)]]))
-    np.testing.assert_allclose(by_prompt.predict([rated, other]), by_mapping.predict([rated, other]))
 
 
 @pytest.mark.parametrize("reward", [-0.1, 1.5])

@@ -116,19 +116,19 @@ def test_a_command_of_the_documents_exists_and_takes_its_options(words):
     check(words)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["apportion", "diagnoze", "LOG"],
-        ["apportion", "diagnose", "LOG", "--jason"],
-        ["python", "-m", "apportion.verl", "allocation=vipp"],
-        ["python", "-m", "apportion.verl", "allocation=vip", "allocation.allocator.lwo=3"],
-        ["python", "-m", "benchmarks.no_such_benchmark"],
-        ["make", "everything"],
-        ["pip", "install", "apportion[everything]"],
-        ["rm", "-r", "runs"],
-    ],
-)
+WRONG = """
+    apportion diagnoze LOG
+    apportion diagnose LOG --jason
+    python -m apportion.verl allocation=vipp
+    python -m apportion.verl allocation=vip allocation.allocator.lwo=3
+    python -m benchmarks.no_such_benchmark
+    make everything
+    pip install apportion[everything]
+    rm -r runs
+"""
+
+
+@pytest.mark.parametrize("words", commands(WRONG))
 def test_a_wrong_command_is_found(words):
     with pytest.raises(Exception, match=r"."):
         check(words)

@@ -1,3 +1,4 @@
+from collections import Counter
 from itertools import combinations
 from math import comb
 
@@ -33,18 +34,14 @@ GOLD = st.sets(st.sampled_from(["1", "2", "3", "4"]))
 
 @given(ANSWERS.flatmap(lambda answers: st.tuples(st.just(answers), st.lists(GOLD, min_size=6, max_size=6))))
 def test_answer_scores_by_brute_force(case):
-    """The majority by looking at every answer: more votes than those before it, and no fewer than those after."""
+    """Of equal numbers of votes the answer that came first counts."""
     answers, gold = case[0], case[1][: len(case[0])]
-    mean = passed = majority = 0.0
+    scores = []
     for own, known in zip(answers, gold, strict=True):
-        mean += sum(answer in known for answer in own) / len(own) / len(answers)
-        passed += (len(set(own) & known) > 0) / len(answers)
-        leader, most = None, 0
-        for answer in own:
-            if answer is not None and own.count(answer) > most:
-                leader, most = answer, own.count(answer)
-        majority += (leader in known) / len(answers)
-    assert answer_scores(answers, gold) == pytest.approx((mean, passed, majority))
+        ranked = Counter(answer for answer in own if answer is not None).most_common(1)
+        right = [answer in known for answer in own]
+        scores.append([np.mean(right), any(right), bool(ranked) and ranked[0][0] in known])
+    assert answer_scores(answers, gold) == pytest.approx(np.mean(scores, axis=0))
 
 
 def test_the_interval_of_few_different_values_is_that_of_resampled_prompts():

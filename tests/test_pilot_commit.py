@@ -7,7 +7,7 @@ import pytest
 from apportion import Plan, Rollout, collect
 from apportion.allocators import ALLOCATORS
 from tests.allocators.builders import source_of
-from tests.builders import bernoulli_sampler, make_batch, make_prompts
+from tests.builders import bernoulli_sampler, finished, make_batch, make_prompts
 from tests.test_docs import ROOT
 
 
@@ -27,7 +27,7 @@ def rollouts(*outcomes, name="r"):
 def test_a_prompt_passes_if_the_mean_of_the_pilots_that_arrived_is_within_bounds_that_count(PilotCommit):
     batch = make_batch([[1] * k + [0] * (16 - k) for k in (0, 1, 2, 12, 13, 16)])
     assert PilotCommit(target=2).plan(batch) == Plan([0, 0, 48, 48, 0, 0])
-    batch = PilotCommit().start(make_prompts(3)).add(Plan([16] * 3), [rollouts(1, 0), rollouts(1, 1), []])
+    batch = finished(make_prompts(3), [rollouts(1, 0), rollouts(1, 1), []], [16] * 3)
     assert PilotCommit(target=1).plan(batch) == Plan([48, 0, 0])
     assert PilotCommit().plan(make_batch([[1, 0] * 3, [1, 0] * 8])) == Plan([10, 48])  # an interrupted round
 

@@ -6,45 +6,13 @@ CI runs on Linux. These tests stand in for other systems as far as imports and e
 import ast
 import tomllib
 
-import pytest
-
-from tests.test_house import MODULES, ROOT, SOURCES, part, tree_of
-from tests.warm import forked
+from tests.test_house import MODULES, ROOT, SOURCES, tree_of
 
 POSIX = ("fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty")
 REMOVED = {"cgi", "cgitb", "crypt", "imghdr", "nntplib", "pipes", "sndhdr", "telnetlib", "uu", "audioop", "imp"}
-TRAINERS = {"tinker", "trl", "verl"}
-"""Rooms that need a trainer, which runs on Linux; their sources are read, and not imported here."""
+
+
 ATTRIBUTES = {"fork", "forkpty", "getuid", "uname", "killpg", "setsid", "SIGKILL", "SIGHUP", "SIGALRM", "SIGUSR1"}
-
-HIDE = f"""
-import importlib, importlib.abc, sys
-
-class Hidden(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        frame = sys._getframe()
-        while frame and ("importlib" in frame.f_code.co_filename or frame.f_code.co_filename == "<string>"):
-            frame = frame.f_back
-        if name in {POSIX!r} and frame and {str(ROOT / "apportion")!r} in frame.f_code.co_filename:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-
-sys.meta_path.insert(0, Hidden())
-for name in [name for name in sys.modules if name.split(".")[0] == "apportion"]:
-    del sys.modules[name]
-for module in sys.argv[1:]:
-    for name in {POSIX!r}:
-        sys.modules.pop(name, None)
-    importlib.import_module(module)
-print(len(sys.argv) - 1)
-"""
-
-
-def test_every_module_outside_the_trainers_imports_without_posix():
-    pytest.importorskip("torch")  # the engines import it
-    names = [name for name in MODULES if part(name) not in {*TRAINERS, "__main__"}]
-    done = forked(["-c", HIDE, *names])
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.split()[-1] == str(len(names))
 
 
 def test_no_module_imports_what_only_posix_has_or_python_3_13_has_removed():

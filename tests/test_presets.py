@@ -12,7 +12,7 @@ from apportion.config import ConfigError, build, dump, to_toml
 from apportion.predictors import GaussianProcess, MovingAverage, PrecomputedEmbeddings
 from apportion.scheduler.decisions import TrainerAllocation
 from apportion.scheduler.saved_settings import check_same_settings
-from apportion.types import Plan, Rollout
+from apportion.types import Rollout
 from tests.builders import finished
 from tests.cases import check_all, check_refused, lines
 
@@ -75,8 +75,7 @@ def test_the_other_papers_have_their_printed_numbers_whatever_the_engine_says():
 def test_a_bonus_sends_rollouts_to_a_prompt_that_is_believed_hopeless():
     """Its logarithm would be infinite, and the plan of the next batch refused."""
     allocator = VIP(rollouts_per_prompt=4, bonus=0.0007, predictor=MovingAverage())
-    batch = allocator.start(PROMPTS[:2]).add(Plan([2, 2]), [[Rollout(False)] * 2, [Rollout(True)] * 2])
-    allocator.observe(batch)
+    allocator.observe(finished(PROMPTS[:2], [[Rollout(False)] * 2, [Rollout(True)] * 2]))
     assert allocator.start(PROMPTS[:2]).belief.mean.tolist() == [0.0, 1.0]
     assert allocator.plan(allocator.start(PROMPTS[:2])).counts.tolist() == [5, 3]
 
@@ -144,7 +143,6 @@ def test_a_table_with_the_name_of_a_preset_is_read_strictly():
 
 def test_vip_as_printed_has_the_papers_process_and_formula():
     found = presets.vip_as_printed("dr_grpo", 12)
-    assert found.arguments().keys() == {"allocator", "estimator"}
     assert found.allocator == VIP(estimator="dr_grpo", rollouts_per_prompt=12, predictor=GaussianProcess())
     assert found.estimator == found.allocator.needs.estimator == "dr_grpo"
     with pytest.raises(ValueError, match="estimator must be one of rloo, dr_grpo, got 'grpo'; the paper of vip"):

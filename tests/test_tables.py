@@ -13,11 +13,15 @@ from tests.test_untrusted import ENDLESS, make_sparse
 ROWS = [{"id": "a", "success": 0.5, "trials": 4}, {"id": "b", "success": 0.25, "trials": 2}]
 
 
+def arrow():
+    return pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet").write_table
+
+
 def write(folder, suffix, rows=ROWS):
     path = folder / f"prompts{suffix}"
     if suffix == ".parquet":
-        pyarrow = pytest.importorskip("pyarrow")
-        pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(rows), path)
+        pyarrow, write_table = arrow()
+        write_table(pyarrow.Table.from_pylist(rows), path)
         return path
     texts = {
         ".csv": "id, success, trials\n" + "".join(f"{r['id']}, {r['success']}, {r['trials']}\n" for r in rows),
@@ -178,21 +182,15 @@ def test_parquet_of_another_type_is_refused(tmp_path):
 
 
 def test_a_parquet_table_whose_pages_do_not_match_their_checksums_is_refused(tmp_path):
-    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pyarrow, write_table = arrow()
     path = tmp_path / "table.parquet"
     numbers = [0.125, 0.25, 0.5]
-    parquet.write_table(
-        pyarrow.table({"p": numbers}), path, write_page_checksum=True, use_dictionary=False, compression="none"
-    )
+    write_table(pyarrow.table({"p": numbers}), path, write_page_checksum=True, use_dictionary=False, compression="none")
     assert read_columns(path, ["p"]).numbers("p").tolist() == numbers
     whole, place = path.read_bytes(), path.read_bytes().index(np.array(numbers).tobytes())
     path.write_bytes(whole[: place + 5] + bytes([whole[place + 5] ^ 1]) + whole[place + 6 :])
     with pytest.raises(TableError, match=r"table\.parquet .*checksum"):
         read_columns(path, ["p"])
-
-
-def arrow():
-    return pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet").write_table
 
 
 def test_a_small_file_that_unpacks_to_many_rows_is_refused_within_its_bound(tmp_path, monkeypatch):

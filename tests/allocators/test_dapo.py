@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from apportion import DAPO, Plan, Rollout, collect
 from apportion.allocators.dapo import mixed
 from tests.allocators.builders import graded, source_of
-from tests.builders import bernoulli_sampler, make_batch, make_prompts
+from tests.builders import bernoulli_sampler, finished, make_batch, make_prompts
 
 
 def test_fresh_prompts_are_drawn_until_enough_are_mixed_and_the_surplus_is_left_out():
@@ -58,12 +58,11 @@ def test_a_graded_group_is_kept_if_its_standard_deviation_exceeds_the_tolerance(
 def test_a_group_of_wrong_rollouts_is_dropped_though_their_rewards_differ():
     """Rewards for format tell them apart. verl's recipe filters by acc for the same reason."""
     shaped = [[Rollout(False, reward=0.0), Rollout(False, reward=0.1)], [Rollout(False), Rollout(True, reward=0.0)]]
-    batch = DAPO().start(make_prompts(2)).add(Plan([2, 2]), shaped)
+    batch = finished(make_prompts(2), shaped)
     assert [group.prompt.text for group in DAPO(rollouts_per_prompt=2).groups(batch)] == ["prompt 1"]
 
 
 @given(st.lists(st.lists(st.sampled_from([True, False, None]), max_size=6), min_size=1, max_size=6))
 def test_verdicts_are_mixed_if_one_is_right_and_one_wrong(outcomes):
-    batch = DAPO().start(make_prompts(len(outcomes)))
-    batch = batch.add(Plan([len(own) for own in outcomes]), [[Rollout(verdict) for verdict in own] for own in outcomes])
+    batch = finished(make_prompts(len(outcomes)), [[Rollout(verdict) for verdict in own] for own in outcomes])
     assert mixed(batch).tolist() == [True in own and False in own for own in outcomes]

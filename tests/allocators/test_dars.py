@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from apportion import DARS, Plan, Rollout
 from apportion.allocators.dars import extra_rollouts
 from benchmarks.bias_exact import SUCCESS, exact, leaves
-from tests.builders import make_batch, make_prompts
+from tests.builders import finished, make_batch, make_prompts
 
 
 def written_out(successes, trials, N, most):
@@ -32,7 +32,7 @@ def test_the_second_round_is_the_papers_formula(N, room, data):
 def test_p_is_the_share_of_those_that_arrived():
     """Of eight asked, four arrived: one right of them is p = 1/4, for which (4 - 3) / (3/8) rounds up to 3."""
     rollouts = [[Rollout(True), *[Rollout(False)] * 3], [], [Rollout(False)] * 8]
-    assert DARS().plan(DARS().start(make_prompts(3)).add(Plan([8] * 3), rollouts)) == Plan([3, 0, 24])
+    assert DARS().plan(finished(make_prompts(3), rollouts, [8] * 3)) == Plan([3, 0, 24])
     assert DARS().plan(make_batch([[0] * 5, [1]])) == Plan([3, 7])  # an interrupted first round is completed first
 
 

@@ -1,7 +1,7 @@
 from apportion import Plan, Rollout
 from apportion.allocators import ExploreThenCommit
 from tests.allocators.builders import graded
-from tests.builders import make_batch, make_prompts
+from tests.builders import finished, make_batch, make_prompts
 
 
 def test_all_rest_goes_to_the_mixed_and_there_are_two_rounds():
@@ -13,7 +13,7 @@ def test_all_rest_goes_to_the_mixed_and_there_are_two_rounds():
 
 def test_pilots_that_failed_are_paid_for_and_a_prompt_without_outcomes_ends():
     rule = ExploreThenCommit(pilots=4, high=8)
-    batch = rule.start(make_prompts(2)).add(Plan([4, 4]), [[], [Rollout(True), Rollout(False)]])
+    batch = finished(make_prompts(2), [[], [Rollout(True), Rollout(False)]], [4, 4])
     assert rule.plan(batch) == Plan([0, 4])
 
 

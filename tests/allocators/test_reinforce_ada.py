@@ -10,7 +10,7 @@ from scipy.stats import binom
 from apportion import Plan, ReinforceAda, Rollout, collect
 from apportion.allocators.reinforce_ada import Exit, balanced_subset
 from tests.allocators.builders import graded
-from tests.builders import make_batch, make_prompts
+from tests.builders import finished, make_batch, make_prompts
 
 
 def expected_rollouts(allocator, success):
@@ -62,7 +62,7 @@ def test_resuming_in_the_middle_of_a_round_asks_for_the_rest_of_it():
 
 
 def test_a_failed_sample_is_not_a_wrong_one():
-    batch = ReinforceAda().start(make_prompts(1)).add(Plan([2]), [[Rollout(True)]])
+    batch = finished(make_prompts(1), [[Rollout(True)]], [2])
     assert ReinforceAda(rollouts_per_round=2, keep=2).plan(batch) == Plan([2])
 
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apportion import Plan, Rollout
+from apportion import Rollout
 from apportion.allocators import SharedVotes
 from apportion.allocators.shared_votes import error_removed, take_largest, votes_worth
 from apportion.checks import total_of
 from tests.allocators.votes.builders import replayed
-from tests.builders import make_prompts
+from tests.builders import finished, make_prompts
 
 PAIRS = [(first, second) for first in range(7) for second in range(first + 1)]
 
@@ -45,12 +45,12 @@ def worth(states, left, counts):
     )
 
 
-def voted(shared, states, silent=None):
+def voted(states, silent=None):
     """The batch after each prompt's first votes: (leader, runner-up) in ``states``, and samples without an answer."""
     silent = silent or [0] * len(states)
     answers = [["a"] * a + ["b"] * b + [None] * none for (a, b), none in zip(states, silent, strict=True)]
     rollouts = [[Rollout(answer=answer) for answer in each] for each in answers]
-    return shared.start(make_prompts(len(states))).add(Plan([len(each) for each in rollouts]), rollouts)
+    return finished(make_prompts(len(states)), rollouts)
 
 
 @pytest.mark.parametrize(("first", "second"), PAIRS)
@@ -115,13 +115,13 @@ def test_prompts_without_an_answer_get_no_more():
 def test_samples_that_rarely_hold_an_answer_are_bought_later():
     shared = SharedVotes(samples_per_prompt=13, min_samples=12, max_samples=64, rounds=1)
     assert votes_worth(np.array([2, 6]), np.array([1, 5]), np.array([9, 9]))[:, 0].argmax() == 0
-    assert shared.plan(voted(shared, [(2, 1), (6, 5)], [9, 1])).counts.tolist() == [0, 2]
+    assert shared.plan(voted([(2, 1), (6, 5)], [9, 1])).counts.tolist() == [0, 2]
 
 
 @pytest.mark.parametrize("confidence", [0.6, 0.95])
 def test_a_label_is_decided_where_its_leader_is_right_with_enough_confidence(confidence):
     pairs = [(first, second) for first, second in PAIRS if first > second]
     shared = SharedVotes(samples_per_prompt=6, min_samples=1, confidence=confidence)
-    for pair, label in zip(pairs, shared.labels(voted(shared, pairs)), strict=True):
+    for pair, label in zip(pairs, shared.labels(voted(pairs)), strict=True):
         assert label.answer == "a"
         assert label.status == ("decided" if 1 - wrong(*pair) >= confidence else "exhausted")

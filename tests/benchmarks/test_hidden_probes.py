@@ -13,21 +13,11 @@ X = np.random.default_rng(0).normal(size=(128, 8))
 RATES = 1 / (1 + np.exp(-3 * X[:, 0]))
 
 
-def outcomes(x, shares, trials, ages=None):
-    ages = np.zeros(len(shares), np.int64) if ages is None else np.array(ages)
-    return ProbeData(features_of(np.array(x)), np.array(shares, float), np.array(trials, float), ages)
-
-
-def batch_of(places, rng):
-    trials = np.full(len(places), 8)
-    right = rng.binomial(trials, RATES[places])
-    return make_batch([PROMPTS[q] for q in places], right.tolist(), trials.tolist())
-
-
 @pytest.mark.parametrize("base", [None, [0.3, -0.2, 0.1]])
 def test_steps_are_those_of_torch(base):
     torch = pytest.importorskip("torch")
-    data = outcomes([[1.0, 2.0], [0.5, -1.0], [3.0, 0.1]], [0.25, 1.0, 0.0], [4, 8, 2], ages=[2, 1, 0])
+    features = features_of(np.array([[1.0, 2.0], [0.5, -1.0], [3.0, 0.1]]))
+    data = ProbeData(features, np.array([0.25, 1.0, 0.0]), np.array([4.0, 8.0, 2.0]), np.array([2, 1, 0]))
     x, shares = (torch.tensor(each, dtype=torch.float64) for each in (data.features, data.shares))
     counts = torch.tensor(data.trials * 0.97**data.ages)
     weights = torch.tensor([0.4, -0.1, 0.2], dtype=torch.float64, requires_grad=True)
@@ -52,5 +42,6 @@ def test_known_rates_pretrain_it(kind):
     before = predictor.predict(PROMPTS[100:]).mean
     assert np.corrcoef(before, RATES[100:])[0, 1] > 0.8
     predictor.prepare(rated)
-    predictor.update(batch_of(np.arange(128), np.random.default_rng(5)))
+    right = np.random.default_rng(5).binomial(8, RATES)
+    predictor.update(make_batch(PROMPTS, right.tolist(), [8] * 128))
     assert (predictor.predict(PROMPTS[100:]).mean == before).all() == (kind is HiddenStatic)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from benchmarks.ridge import Ridge, fit_ridge
-from tests.predictors.builders import embedder_of, make_prompts, random_batch
+from tests.predictors.builders import embedder_of, make_batch, make_prompts
 
 
 @pytest.mark.parametrize(("n", "d"), [(1, 3), (2, 50), (40, 5)])
@@ -18,14 +18,9 @@ def test_the_fit_equals_scikit_learn(n, d, penalty):
 
 
 def test_predictions_are_those_of_a_fit_on_the_last_window_observations():
-    rng, prompts = np.random.default_rng(1), make_prompts(20)
-    x = rng.normal(size=(20, 6)).astype(np.float32)
-    where = {prompt: row for row, prompt in enumerate(prompts)}
-    predictor, history = Ridge(embedder_of(prompts, x), window=15, clip=0.02), []
-    for _ in range(5):
-        batch = random_batch(rng, prompts, 6)
-        predictor.update(batch)
-        history += [(where[p], s / n) for p, s, n in zip(batch.prompts, batch.successes, batch.trials, strict=True)]
-        rows, rates = (np.array(column) for column in zip(*history[-15:], strict=True))
-        w, c = fit_ridge(x[rows].astype(np.float64), rates, 1.0)
-        np.testing.assert_allclose(predictor.predict(prompts).mean, np.clip(x @ w + c, 0.02, 0.98), rtol=1e-6)
+    prompts, x = make_prompts(20), np.random.default_rng(1).normal(size=(20, 6)).astype(np.float32)
+    predictor, successes = Ridge(embedder_of(prompts, x), window=15, clip=0.02), [q % 8 for q in range(20)]
+    for first in (0, 10):
+        predictor.update(make_batch(prompts[first : first + 10], successes[first : first + 10], [7] * 10))
+    w, c = fit_ridge(x[-15:].astype(np.float64), np.array(successes[-15:]) / 7, 1.0)
+    np.testing.assert_allclose(predictor.predict(prompts).mean, np.clip(x @ w + c, 0.02, 0.98), rtol=1e-6)

@@ -16,8 +16,8 @@ from apportion.selection import (
     ShuffledEpochs,
     check_selector,
 )
-from apportion.types import Batch, Belief, Needs, Plan, Prompt, Rollout
-from tests.builders import bernoulli_sampler, make_prompts
+from apportion.types import Needs, Prompt, Rollout
+from tests.builders import bernoulli_sampler, finished, make_prompts
 
 EASE = np.array([0.0, 0.02, 0.1, 0.3, 0.5, 0.5, 0.7, 0.9, 0.98, 1.0] * 6)
 PROMPTS = make_prompts(len(EASE))
@@ -155,10 +155,9 @@ def test_it_reports_what_was_never_chosen_and_the_longest_wait(name):
 def test_prompts_of_another_data_set_and_failed_ones_are_no_outcome(name):
     selector, sample = prepared(name), bernoulli_sampler(EASE)
     step(selector, sample)
-    stranger = Batch.start([Prompt("stranger")], Belief.uniform(1)).add(Plan([2]), [[Rollout(True)] * 2])
-    selector.observe(stranger)
+    selector.observe(finished([Prompt("stranger")], [[Rollout(True)] * 2]))
     rows = selector.choose(12)
-    selector.observe(Batch.start([PROMPTS[row] for row in rows], Belief.uniform(12)).add(Plan([4] * 12), [[]] * 12))
+    selector.observe(finished([PROMPTS[row] for row in rows], [[]] * 12, [4] * 12))
     assert len(selector.choose(12)) == 12
 
 

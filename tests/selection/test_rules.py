@@ -12,8 +12,8 @@ from apportion.predictors import Predictor
 from apportion.selection import GRESO, LargestVariance, Mixed, MoPPS, Retire, ShuffledEpochs, SPOWeights
 from apportion.selection.mixed import mixed_probability
 from apportion.selection.spo import inclusion_probabilities, systematic_sample
-from apportion.types import Batch, Belief, Plan, Rollout
-from tests.builders import make_prompts
+from apportion.types import Belief, Rollout
+from tests.builders import finished, make_prompts
 from tests.soak import case
 
 
@@ -47,7 +47,7 @@ def show(selector, means, group=100):
         [Rollout(reward=1.0)] * round(m * group) + [Rollout(reward=0.0)] * round((1 - m) * group)
         for m in means.values()
     ]
-    selector.observe(Batch.start(prompts, Belief.uniform(len(means))).add(Plan([group] * len(means)), rollouts))
+    selector.observe(finished(prompts, rollouts))
 
 
 @given(st.floats(0.05, 20), st.floats(0.05, 20), st.integers(2, 12))
@@ -239,10 +239,8 @@ def test_a_fraction_of_a_place_is_carried_to_the_next_choice(count, explore, pla
 def test_a_verdict_counts_before_the_reward():
     """Rewards may have a part for the format, or be -1 and 1."""
     for selector in (prepared(Retire(), 2), prepared(GRESO(), 2)):
-        prompts = make_prompts(2)
-        batch = Batch.start(prompts, Belief.uniform(2))
         wrong, right = Rollout(False, reward=1.0), Rollout(True, reward=-1.0)
-        selector.observe(batch.add(Plan([2, 2]), [[wrong, wrong], [right, right]]))
+        selector.observe(finished(make_prompts(2), [[wrong, wrong], [right, right]]))
         if isinstance(selector, Retire):
             assert selector.metrics()["retired"] == 0.5 and selector._retired[1] >= 0
         else:

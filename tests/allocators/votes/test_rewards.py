@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion import Plan, Rollout
+from apportion import Rollout
 from apportion.allocators import TTRL, OptPO
 from apportion.allocators.votes import agreement, vote_share
 from apportion.allocators.votes.rewards import pseudo_rewards
 from tests.allocators.votes.builders import replayed
-from tests.builders import make_prompts
+from tests.builders import finished, make_prompts
 
 answers = st.lists(st.sampled_from(["a", "b", "c", "", None]), min_size=1, max_size=12)
 
@@ -52,7 +52,7 @@ def test_a_users_function_is_shown_no_verdict():
 
     ttrl = TTRL(max_samples=3, min_samples=2, reward=nosy)
     drawn = [Rollout(True, "a"), Rollout(answer="a", reward=0.5), Rollout(False, "b")]
-    (group,) = ttrl.groups(ttrl.start(make_prompts(1)).add(Plan([3]), [drawn]))
+    (group,) = ttrl.groups(finished(make_prompts(1), [drawn]))
     assert group.rewards.tolist() == [0, 0]
 
 
