@@ -1,4 +1,4 @@
-"""A stream without batches: its price against batches, and slots in use.
+"""A scheduler: its price against batches, slots in use, and how long a decision takes.
 
 The price is replayed on a recorded GRPO run; the slots are simulated (``benchmarks.slots``).
 
@@ -11,10 +11,11 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import time
 
 import numpy as np
 
-from apportion import VIP, Rollout, Uniform
+from apportion import HORA, VIP, Prompt, Rollout, Uniform
 from apportion.allocators.spending.price import Price
 from apportion.allocators.vip import gradient_variance, minimise_noise
 from apportion.predictors import EmpiricalBayes, MeanLengths
@@ -30,6 +31,8 @@ SEEDS = (0, 1, 2)
 BATCH, SIZE, EPOCHS, SHOWN = 128, 8, 8, (0, 1, 7)
 SLOTS, ROWS, HELD, UPDATES = 128, 512, 256, 16
 BOUND = 1
+DECIDING = {"uniform": Uniform, "vip": VIP, "hora": HORA}
+DATA_SETS = (1_000, 100_000)
 
 
 def priced(data, seed):
@@ -71,12 +74,36 @@ def in_use(way, seed):
     return simulate_slots(engine, make, UPDATES).utilisation
 
 
+def decision_times(rule, prompts, updates=8):
+    """Return the median and the 99th percentile of the µs of ``decide`` and ``arrived`` on a data set so large."""
+    pool = [Prompt(f"prompt {q}") for q in range(prompts)]
+    rng, running, seconds = np.random.default_rng(0), [], []
+    scheduler = Scheduler(rule, pool, Rows(ROWS, BOUND))
+    while scheduler.version < updates:
+        began = time.perf_counter()
+        decision = scheduler.decide(SLOTS - len(running), 0.0)
+        seconds.append(time.perf_counter() - began)
+        running += decision.requests
+        if decision.update is not None:
+            scheduler.trained(decision.update.version)
+        ticket, rollout = running.pop(int(rng.integers(len(running)))), Rollout(bool(rng.random() < 0.5), tokens=1)
+        began = time.perf_counter()
+        scheduler.arrived(ticket, rollout)
+        seconds.append(time.perf_counter() - began)
+    return 1e6 * np.quantile(seconds, [0.5, 0.99])
+
+
 def main():
     """Write the tables."""
     data = grpo_run()
     runs = [priced(data, seed) for seed in SEEDS]
     prices = [[way, *(spread([run[way][e][0] for run in runs], ".3f") for e in SHOWN)] for way in runs[0]]
     prices.append(["price, rollouts", *(spread([run["price"][e][1] for run in runs], ".3f") for e in SHOWN)])
+    times = [
+        [name, f"{few:.0f} / {few_late:.0f}", f"{many:.0f} / {many_late:.0f}"]
+        for name, rule in DECIDING.items()
+        for (few, few_late), (many, many_late) in [[decision_times(rule(), size) for size in DATA_SETS]]
+    ]
     used = [spread([in_use(way, seed) for seed in SEEDS], ".3f") for way in ("in order", "predicted")]
     write(
         "stream",
@@ -90,6 +117,8 @@ def main():
             table(["age bound", "in order", "longest first, predicted"], [[BOUND, *used]]),
             f"Share of the time that {SLOTS} slots sample if updates take no time; groups of 8, {ROWS} rollouts an "
             f"update, {HELD} prompts, lognormal lengths, {UPDATES} updates without the first quarter.",
+            table(["rule", *(f"{size:,} prompts" for size in DATA_SETS)], times),
+            "µs of a call of `decide` or `arrived`: median / 99th percentile.",
         ],
         seeds=SEEDS,
     )
