@@ -7,6 +7,9 @@ import math
 
 import numpy as np
 
+from apportion.records import ScalarsOnlyError, open_run
+from tests.records.importing.tables import jsonl
+
 STEPS, GROUPS, GROUP, PROMPTS = 60, 8, 8, 40
 
 
@@ -37,13 +40,6 @@ def rollouts(
                 made = {name: column(step, reward, rng) for name, column in columns.items()}
                 rows.append({"step": step + 1, "prompt": f"q{own}", "reward": reward, **made})
     return rows
-
-
-def means(steps=80, **series):
-    """Return rows of the means of steps. A double underscore stands for / in a name."""
-    return [
-        {"step": step + 1, **{name.replace("__", "/"): series[name](step) for name in series}} for step in range(steps)
-    ]
 
 
 def line(start, end, steps=STEPS):
@@ -77,3 +73,21 @@ def epoch(step, place):
 
 
 HALF = constant(0.5)
+STEADY = noisy(HALF)
+LEARNS = spread(line(0.3, 0.75))
+
+
+def means(reward=STEADY, *, steps=80, **series):
+    """Return rows of the means of steps. A double underscore stands for / in a name; ``reward`` may be None."""
+    series = series if reward is None else series | {"reward": reward}
+    return [
+        {"step": step + 1, **{name.replace("__", "/"): series[name](step) for name in series}} for step in range(steps)
+    ]
+
+
+def read(tmp_path, rows):
+    """Return a run and its series of steps as they are read from a file."""
+    try:
+        return open_run(jsonl(tmp_path / "run.jsonl", rows)), None
+    except ScalarsOnlyError as error:
+        return None, error.scalars

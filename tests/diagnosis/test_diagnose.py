@@ -16,6 +16,7 @@ from apportion.diagnosis.given import embedder_of, rates_of
 from apportion.diagnosis.statements import waste_statement
 from apportion.predictors import PrecomputedEmbeddings
 from apportion.runs.json_text import plain
+from tests.cases import refuse_lines
 from tests.commands import refuse_all, refused
 from tests.diagnosis.builders import record_of, run_of
 
@@ -92,15 +93,8 @@ def test_very_many_steps_are_joined():
 
 def test_the_text_says_what_would_help_and_what_is_missing():
     text = words_of(run_of(MIXED, visits=6), rule="hora")
-    for words in (
-        "Advice",
-        "Dead groups",
-        "Tokens of dead groups: unknown",
-        "Drift",
-        "Foresight",
-        "Bias of the rule",
-    ):
-        assert words in text
+    said = "Advice|Dead groups|Tokens of dead groups: unknown|Drift|Foresight|Bias of the rule"
+    assert all(words in text for words in said.split("|"))
     assert "Nothing here would help this run." in words_of(run_of(np.full(100, 0.5)))
     assert "No advice: advice needs 30 prompts" in words_of(record_of([[1, 0]]))
     shares = np.random.default_rng(0).random((40, 8))
@@ -153,14 +147,13 @@ def test_embeddings_come_from_files_and_are_checked(tmp_path):
     np.savez(tmp_path / "other.npz", vectors=np.eye(60))
     np.savez(tmp_path / "some.npz", embeddings=np.eye(3), ids=np.array(["0", "1", "2"]))
     (tmp_path / "text.npy").write_text("no array")
-    for name, problem in (
-        ("short.npy", "one row for each prompt"),
-        ("other.npz", "must hold embeddings"),
-        ("some.npz", "none for '10'"),
-        ("text.npy", "must be a .npy or .npz"),
-    ):
-        with pytest.raises(ValueError, match=problem):
-            embedder_of(str(tmp_path / name), record)
+    wrong = """
+        short.npy => one row for each prompt
+        other.npz => must hold embeddings
+        some.npz  => none for '10'
+        text.npy  => must be a .npy or .npz
+    """
+    refuse_lines(lambda name: embedder_of(str(tmp_path / name), record), wrong)
     with pytest.raises(ValueError, match="need the text of every prompt"):
         embedder_of("minilm", record)
 
@@ -173,16 +166,19 @@ def test_rates_come_from_an_object_or_from_lines(tmp_path):
     ):
         (tmp_path / name).write_text(text)
         assert rates_of(tmp_path / name, record) == {"0": 0.25}
-    for text, problem in (
-        ('{"0": 2}', "between 0 and 1"),
-        ('{"0": "x"}', "between 0 and 1"),
-        ("[1]", "objects"),
-        ('{"z": 0.5}', "got none"),
-        ("{", "must be JSON"),
-    ):
+    wrong = """
+        {"0": 2}   => between 0 and 1
+        {"0": "x"} => between 0 and 1
+        [1]        => objects
+        {"z": 0.5} => got none
+        {          => must be JSON
+    """
+
+    def read(text):
         (tmp_path / "bad.json").write_text(text)
-        with pytest.raises(ValueError, match=problem):
-            rates_of(tmp_path / "bad.json", record)
+        rates_of(tmp_path / "bad.json", record)
+
+    refuse_lines(read, wrong)
     assert len(rates_of(RUN, replace(record, ids=[str(q) for q in range(60)]))) > 30
 
 

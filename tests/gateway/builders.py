@@ -36,6 +36,10 @@ class Place:
     def root(self):
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def queue(self):
+        return self.server.app.state.gateway.queue
+
     async def ask(self, **fields):
         """Return the openai client's completion for one question."""
         return await self.client.chat.completions.create(**{"model": "tiny", "messages": MESSAGES, **fields})

@@ -18,6 +18,14 @@ BODY = json.dumps({"model": "tiny", "messages": MESSAGES}).encode()
 JSON = {"content-type": "application/json"}
 
 
+HEAD = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+def whole(body):
+    """Return a request with this body as it is sent."""
+    return f"{HEAD}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
 async def post(place, body, headers=JSON, path="/v1/chat/completions"):
     """Return the raw reply to a body."""
     async with HTTP.AsyncClient() as client:
@@ -76,8 +84,7 @@ async def test_a_body_that_is_too_large_or_too_slow_is_refused(place):
         with suppress(HTTP.NetworkError):  # the connection is closed while the client is still sending
             assert (await client.post(url, content=endless(), headers=JSON)).status_code == 413
     reader, writer = await asyncio.open_connection("127.0.0.1", place.port)
-    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    writer.write(f"{head}Content-Length: 9\r\n\r\n{{".encode())
+    writer.write(whole(b" " * 9)[:-8])
     assert b" 408 " in (await reader.read()).partition(b"\r\n")[0]  # to the end: the connection is closed
     writer.close()
     assert place.upstream.requests == []
@@ -89,10 +96,9 @@ def test_connections_without_a_request_do_not_fill_the_gateway(monkeypatch):
     async def scenario():
         async with gateway(by_sample(["42"])) as place:
             opened = [await asyncio.open_connection("127.0.0.1", place.port) for _ in range(3)]
-            whole = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            beginning, body = whole[:60].encode(), f"{whole}Content-Length: {len(BODY)}\r\n\r\n".encode() + BODY
+            beginning = HEAD[:60].encode()
             opened[1][1].write(beginning)
-            opened[2][1].write(body)
+            opened[2][1].write(whole(BODY))
             head = await opened[2][0].readuntil(b"\r\n\r\n")
             opened[2][1].write(beginning)  # of a second request
             assert b" 200 " in head.partition(b"\r\n")[0]
@@ -110,8 +116,7 @@ def test_a_client_that_reads_its_reply_a_byte_at_a_time_loses_its_connection(mon
         async with gateway(lambda _: either(f"{'x' * 4_000_000} Answer: 42"), max_samples=2, rule="fixed") as place:
             with socket.create_connection(("127.0.0.1", place.port)) as client:
                 body = json.dumps({"model": "tiny", "messages": MESSAGES, "n": 2}).encode()
-                head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+                client.sendall(whole(body))
                 connections = place.server.server_state.connections
                 await until(lambda: connections)
                 client.setblocking(False)
@@ -124,24 +129,20 @@ def test_a_client_that_reads_its_reply_a_byte_at_a_time_loses_its_connection(mon
     run(scenario(), 60)
 
 
-def test_a_full_queue_is_answered_with_429_and_the_time_to_come_back():
-    async def scenario():
-        script = [streamed("Answer: 42", delay=0.5)]
-        async with gateway(lambda _: script[0], max_votes=1, max_queue=1) as place:
-            waiting = [asyncio.create_task(place.ask()) for _ in range(2)]
-            await until(lambda: place.server.app.state.gateway.queue.waiting == 1)
-            with pytest.raises(openai.RateLimitError) as raised:
-                await place.ask()
-            assert raised.value.code == "queue_full" and 1 <= int(raised.value.response.headers["retry-after"]) <= 60
-            assert [ballot(await each)["answer"] for each in waiting] == ["42", "42"]
-
-    run(scenario())
+@served(lambda _: streamed("Answer: 42", delay=0.5), max_votes=1, max_queue=1)
+async def test_a_full_queue_is_answered_with_429_and_the_time_to_come_back(place):
+    waiting = [asyncio.create_task(place.ask()) for _ in range(2)]
+    await until(lambda: place.queue.waiting == 1)
+    with pytest.raises(openai.RateLimitError) as raised:
+        await place.ask()
+    assert raised.value.code == "queue_full" and 1 <= int(raised.value.response.headers["retry-after"]) <= 60
+    assert [ballot(await each)["answer"] for each in waiting] == ["42", "42"]
 
 
 @served(lambda _: silent(), max_votes=1, queue_seconds=0.2, deadline_seconds=1)
 async def test_a_long_wait_in_the_queue_is_answered_with_429(place):
     first = asyncio.create_task(place.ask())
-    await until(lambda: place.server.app.state.gateway.queue.running == 1)
+    await until(lambda: place.queue.running == 1)
     with pytest.raises(openai.RateLimitError, match="no vote ended within"):
         await place.ask()
     with pytest.raises(openai.InternalServerError):
@@ -154,7 +155,6 @@ async def test_a_long_wait_in_the_queue_is_answered_with_429(place):
         (refused(400, "bad tools"), 400, "bad tools"),
         (refused(429, "slow down", ["Retry-After: 39.5"]), 429, "slow down"),
         (refused(500, "engine died", ["Retry-After-Ms: 1"]), 502, "answered 500: engine died"),
-        (refused(503, "loading"), 503, "answered 503: loading"),
         (raw(302, b"", ["Location: http://127.0.0.1/login"]), 502, "answered 302"),
         (raw(200, b"<html>Log in</html>"), 502, "sent a page for browsers and not a reply; check --upstream"),
         (raw(200, b'{"choices": [{"text": "42"}]}'), 502, "without a message"),
@@ -172,8 +172,7 @@ def test_upstream_failures_have_their_status_and_reason(script, status, said):
             with pytest.raises(openai.APIStatusError) as raised:
                 await place.ask()
             assert raised.value.status_code == status and said in raised.value.message
-            queue = place.server.app.state.gateway.queue
-            assert queue.running == queue.waiting == 0
+            assert place.queue.running == place.queue.waiting == 0
             if status == 429:
                 assert raised.value.response.headers["retry-after"] == "40"
 
@@ -188,44 +187,36 @@ async def test_a_server_that_is_not_there_is_a_bad_gateway(place):
         await place.client.models.list()
 
 
-def test_a_failed_upstream_request_is_sent_again():
-    faults = [cut_before(), cut_inside(), refused(429, "slow", ["Retry-After: 0"]), malformed()]
+FAULTS = [cut_before(), cut_inside(), refused(429, "slow", ["Retry-After: 0"]), malformed()]
 
-    def script(request):
-        return faults[request.number] if request.number < 4 else either("Answer: 42")
 
-    async def scenario():
-        async with gateway(script, max_retries=2) as place:
-            own = ballot(await place.ask())
-            assert own["failed"] == 0 and own["requests"] == own["samples"] + 4 and own["uncounted"] == 4
-
-    run(scenario())
+@served(lambda request: [*FAULTS, either("Answer: 42")][min(request.number, 4)], max_retries=2)
+async def test_a_failed_upstream_request_is_sent_again(place):
+    own = ballot(await place.ask())
+    assert own["failed"] == 0 and own["requests"] == own["samples"] + 4 and own["uncounted"] == 4
 
 
 @served(lambda _: streamed("Answer: 42", delay=0.5), max_votes=1)
 async def test_a_graceful_stop_ends_votes_in_progress_and_refuses_those_that_wait(place):
     running = asyncio.create_task(place.ask())
-    queue = place.server.app.state.gateway.queue
-    await until(lambda: queue.running == 1)
+    await until(lambda: place.queue.running == 1)
     waiting = asyncio.create_task(place.ask())
-    await until(lambda: queue.waiting == 1)
+    await until(lambda: place.queue.waiting == 1)
     place.server.stop()
     assert ballot(await running)["answer"] == "42"
     with pytest.raises(openai.InternalServerError, match="shutting down"):
         await waiting
 
 
-def test_many_votes_at_once_leave_the_upstream_bound_alone():
+SLOW = either("Answer: 42", delay=0.01)
+
+
+@served(lambda _: SLOW, connections=4, max_votes=16, rule="fixed", max_samples=4, curtail=False, seconds=60)
+async def test_many_votes_at_once_leave_the_upstream_bound_alone(place):
     """Each of 16 requests takes 4 samples, 4 at a time; none fails."""
-
-    async def scenario():
-        settings = {"connections": 4, "max_votes": 16, "rule": "fixed", "max_samples": 4, "curtail": False}
-        async with gateway(lambda _: either("Answer: 42", delay=0.01), **settings) as place:
-            found = await asyncio.gather(*(place.ask() for _ in range(16)))
-            assert [ballot(each)["samples"] for each in found] == [4] * 16
-            assert len(place.upstream.requests) == 16 * 4 and 2 <= place.upstream.most_in_flight <= 4
-
-    run(scenario(), 60)
+    found = await asyncio.gather(*(place.ask() for _ in range(16)))
+    assert [ballot(each)["samples"] for each in found] == [4] * 16
+    assert len(place.upstream.requests) == 16 * 4 and 2 <= place.upstream.most_in_flight <= 4
 
 
 def test_replies_are_sent_without_delay():

@@ -10,43 +10,50 @@ from tests.endpoint.builders import run
 from tests.endpoint.fault_server import ok, raw, refused
 from tests.gateway.builders import STREAM, ballot, chunk, either, gateway
 
+ANSWER = either("Answer: 42")
 FOUR = {"rule": "fixed", "max_samples": 4, "curtail": False}
 
 
-async def own_of(script, **given):
-    async with gateway(script, **FOUR | given) as place:
-        found = ballot(await place.ask(seed=0))
-        return found
+def own_of(script, seconds=20.0, **given):
+    """Return the ballot of one question before a server with this script."""
+
+    async def scenario():
+        async with gateway(script, **FOUR | given) as place:
+            return ballot(await place.ask(seed=0))
+
+    return run(scenario(), seconds)
+
+
+def but_one(fault, other=ANSWER):
+    """Return a script that answers the second sample by ``fault`` and the others by ``other``."""
+    lost = seed_of(0, "", 1)
+    return lambda request: fault if request.seed == lost else other
 
 
 def test_an_upstream_that_loads_is_waited_for(monkeypatch):
     monkeypatch.setattr(retries, "LONGEST_BUSY_WAIT", 0.1)
     until = time.monotonic() + 1.5
     loading = refused(503, "Loading model")
-    own = run(own_of(lambda _: loading if time.monotonic() < until else either("Answer: 42")))
+    own = own_of(lambda _: loading if time.monotonic() < until else ANSWER)
     assert (own["samples"], own["failed"], own["votes"]) == (4, 0, {"42": 4}) and own["requests"] > 8
 
 
 @pytest.mark.parametrize("fault", [refused(400, "json_validate_failed"), ok("Answer: 7", finish_reason="error")])
 def test_one_refused_or_broken_completion_of_many_casts_no_vote_and_ends_none(fault):
-    lost = seed_of(0, "", 1)
-    own = run(own_of(lambda request: fault if request.seed == lost else either("Answer: 42"), max_retries=0))
+    own = own_of(but_one(fault), max_retries=0)
     assert (own["samples"], own["failed"], own["votes"], own["stopped"]) == (5, 1, {"42": 4}, "max_samples")
 
 
 def test_a_reason_that_is_no_text_counts_as_none_and_tool_calls_that_are_no_objects_cast_no_vote():
-    lost = seed_of(0, "", 1)
+    odd = ok("Answer: 42", finish_reason={"type": "stop"})
     for calls in ([None], {"name": "add"}):
-        fault = ok("", tool_calls=calls)
-        odd = ok("Answer: 42", finish_reason={"type": "stop"})
-        own = run(own_of(lambda request, fault=fault, odd=odd: fault if request.seed == lost else odd, max_retries=0))
+        own = own_of(but_one(ok("", tool_calls=calls), odd), max_retries=0)
         assert (own["failed"], own["votes"]) == (1, {"42": 4}) and "tool calls are not objects" in own["errors"][0]
 
 
 def test_a_request_is_not_sent_again_if_the_server_says_so_and_costs_one_sample():
-    lost = seed_of(0, "", 1)
     fault = raw(500, b"Internal Server Error", ["X-Should-Retry: false"])
-    own = run(own_of(lambda request: fault if request.seed == lost else either("Answer: 42"), max_retries=3))
+    own = own_of(but_one(fault), max_retries=3)
     assert (own["requests"], own["failed"], own["votes"]) == (5, 1, {"42": 4})
     assert own["errors"] == ["the upstream server answered 500: Internal Server Error"]
 
@@ -58,25 +65,24 @@ def test_what_is_cut_off_while_it_thinks_does_not_vote():
         thinking = ok("So the answer is 7. Wait", finish_reason="length")
         return thinking if request.seed in cut else ok("Is it 7?</think>Answer: 42", finish_reason="length")
 
-    own = run(own_of(script, upstream_stream=False))
+    own = own_of(script, upstream_stream=False)
     assert (own["votes"], own["unparsed"]) == ({"42": 2}, 2)
 
 
 ENDED = {
-    "content_filter": (1, 0), "sensitive": (1, 0), "SAFETY": (1, 0), "RECITATION": (1, 0), "refusal": (1, 0),
-    "model_context_window_exceeded": (1, 0), "MAX_TOKENS": (1, 0), "max_output_tokens": (1, 0),
-    "network_error": (0, 1), "insufficient_system_resource": (0, 1), "CANCELLED": (0, 1), "timeout": (0, 1),
-    "stop_sequence": (0, 0), "eos_token": (0, 0), "COMPLETE": (0, 0), "end_turn": (0, 0),
-}  # fmt: skip
-"""Reasons why a completion ended, whether it then holds no answer, and whether it is a failed sample."""
+    "unparsed": """content_filter sensitive SAFETY RECITATION refusal model_context_window_exceeded MAX_TOKENS
+        max_output_tokens""",
+    "failed": "network_error insufficient_system_resource CANCELLED timeout",
+    "votes": "stop_sequence eos_token COMPLETE end_turn",
+}
+"""What the reason why a completion ended makes of its answer."""
 
 
-@pytest.mark.parametrize("reason", ENDED)
-def test_what_a_server_broke_off_or_filtered_casts_no_vote(reason):
-    odd, lost = ok("First guess: the answer is 7", finish_reason=reason), seed_of(0, "", 1)
-    own = run(own_of(lambda request: odd if request.seed == lost else either("Answer: 42"), max_retries=0))
-    assert (own["unparsed"], own["failed"]) == ENDED[reason]
-    assert own["votes"].get("7", 0) == (ENDED[reason] == (0, 0))
+@pytest.mark.parametrize(("kind", "reason"), [(kind, each) for kind in ENDED for each in ENDED[kind].split()])
+def test_what_a_server_broke_off_or_filtered_casts_no_vote(kind, reason):
+    own = own_of(but_one(ok("First guess: the answer is 7", finish_reason=reason)), max_retries=0)
+    assert (own["unparsed"], own["failed"]) == (kind == "unparsed", kind == "failed")
+    assert own["votes"].get("7", 0) == (kind == "votes")
 
 
 def test_a_stream_that_an_error_line_breaks_is_a_failed_sample_with_its_reason():
@@ -86,8 +92,7 @@ def test_a_stream_that_an_error_line_breaks_is_a_failed_sample_with_its_reason()
         line = b'error: {"code": 500, "message": "Context size has been exceeded."}\n\ndata: [DONE]\n\n'
         await send(b"%x\r\n%b\r\n0\r\n\r\n" % (len(line), line))
 
-    lost = seed_of(0, "", 1)
-    own = run(own_of(lambda request: broken if request.seed == lost else either("Answer: 42"), max_retries=0))
+    own = own_of(but_one(broken), max_retries=0)
     assert (own["failed"], own["votes"]) == (1, {"42": 4})
     assert own["errors"] == ["the upstream server sent an error in a stream: Context size has been exceeded."]
 
@@ -104,6 +109,6 @@ def test_a_stream_without_its_end_is_read_when_its_choices_have_ended(usage):
         await asyncio.sleep(60)
 
     started = time.monotonic()
-    own = run(own_of(lambda _: reply, max_samples=1, rule="fixed", request_seconds=60.0), 60)
+    own = own_of(lambda _: reply, 60, max_samples=1, request_seconds=60.0)
     assert (own["votes"], own["uncounted"]) == ({"42": 1}, 0 if usage else 1)
     assert time.monotonic() - started < 40

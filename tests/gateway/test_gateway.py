@@ -34,6 +34,10 @@ async def refusal(place, **fields):
     return raised.value
 
 
+FIRST = """[{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "sample 1. Answer: 42",
+"reasoning_content": "6 x 7 is 42", "annotations": [{"type": "own"}]}}]"""
+
+
 @pytest.mark.parametrize("upstream_stream", [True, False])
 def test_the_first_completion_of_the_winner_comes_back_as_upstream_sent_it(upstream_stream):
     async def scenario():
@@ -42,18 +46,7 @@ def test_the_first_completion_of_the_winner_comes_back_as_upstream_sent_it(upstr
             script, upstream_stream=upstream_stream, rule="fixed", curtail=False, max_samples=8
         ) as place:
             reply = await body_of(place)
-            assert reply["choices"] == [
-                {
-                    "index": 0,
-                    "message": {
-                        "role": "assistant",
-                        "content": "sample 1. Answer: 42",
-                        "reasoning_content": "6 x 7 is 42",
-                        "annotations": [{"type": "own"}],
-                    },
-                    "finish_reason": "stop",
-                }
-            ]
+            assert reply["choices"] == json.loads(FIRST)
             assert reply["usage"] == {"prompt_tokens": 8 * 6, "completion_tokens": 8 * 5, "total_tokens": 8 * 11}
             own = reply["apportion"]
             assert own["answer"] == "42" and own["votes"] == {"42": 5, "41": 2} and own["share"] == 5 / 7
@@ -67,32 +60,18 @@ def test_the_first_completion_of_the_winner_comes_back_as_upstream_sent_it(upstr
 @served(by_sample(["42"]), max_samples=64)
 async def test_the_rule_stops_early_and_headers_say_so(place):
     reply = await place.client.chat.completions.with_raw_response.create(model="tiny", messages=MESSAGES)
-    own = {name: value for name, value in reply.headers.items() if name.startswith("x-apportion-")}
-    assert own.pop("x-apportion-disagreement").startswith("0.0")
-    assert own == {
-        "x-apportion-samples": "6",
-        "x-apportion-answer-share": "1",
-        "x-apportion-stopped": "rule",
-        "x-apportion-rule": "posterior_predictive",
-        "x-apportion-unparsed": "0",
-        "x-apportion-failed": "0",
-        "x-apportion-cancelled": "0",
-    }
+    own = {name[12:]: value for name, value in reply.headers.items() if name.startswith("x-apportion-")}
+    assert own.pop("disagreement").startswith("0.0")
+    assert own == json.loads("""{"samples": "6", "answer-share": "1", "stopped": "rule", "rule": "posterior_predictive",
+    "unparsed": "0", "failed": "0", "cancelled": "0"}""")
     assert len(place.upstream.requests) == 6
 
 
 @served(by_sample(["42"]), upstream_stream=False)
 async def test_fields_of_the_request_go_upstream_unchanged(place):
-    fields = {
-        "temperature": 0.3,
-        "top_p": 0.9,
-        "max_completion_tokens": 77,
-        "stop": ["\n\n"],
-        "logit_bias": {"50256": -100},
-        "response_format": {"type": "json_object"},
-        "tools": [{"type": "function", "function": {"name": "add", "parameters": {}}}],
-        "user": "Zoë",
-    }
+    fields = json.loads(r"""{"temperature": 0.3, "top_p": 0.9, "max_completion_tokens": 77, "stop": ["\n\n"],
+    "logit_bias": {"50256": -100}, "response_format": {"type": "json_object"}, "user": "Zoë",
+    "tools": [{"type": "function", "function": {"name": "add", "parameters": {}}}]}""")
     await place.ask(**fields, extra_body={"top_k": 20, "apportion": {"max_samples": 4}}, n=2)
     for request in place.upstream.requests:
         assert request.body == {"model": "tiny", "messages": MESSAGES, "top_k": 20, **fields}
@@ -114,12 +93,8 @@ async def test_the_seed_of_a_request_gives_each_sample_its_own(place):
 async def test_n_choices_are_the_best_answers_and_then_further_samples(place):
     reply = await body_of(place, n=4)
     assert [choice["index"] for choice in reply["choices"]] == [0, 1, 2, 3]
-    assert reply["apportion"]["chosen"] == [
-        {"sample": 1, "answer": "42"},
-        {"sample": 0, "answer": "41"},
-        {"sample": 2, "answer": None},
-        {"sample": 3, "answer": "42"},
-    ]
+    chosen = [(each["sample"], each["answer"]) for each in reply["apportion"]["chosen"]]
+    assert chosen == [(1, "42"), (0, "41"), (2, None), (3, "42")]
     texts = [choice["message"]["content"] for choice in reply["choices"]]
     assert [text[:8] for text in texts] == ["sample 1", "sample 0", "sample 2", "sample 3"]
     assert (await refusal(place, n=9)).param == "n"
@@ -139,20 +114,18 @@ async def test_a_vote_takes_at_least_n_samples(place):
     assert len((await body_of(place, n=12))["choices"]) == 12
 
 
-def test_a_stream_holds_the_winner_the_ballot_and_the_usage():
-    async def scenario():
-        text = "word " * 1000
-        async with gateway(lambda _: either(f"{text}Answer: 42")) as place:
-            chunks = [chunk async for chunk in await place.ask(stream=True, stream_options={"include_usage": True})]
-            *parts, last, usage = chunks
-            assert "".join(part.choices[0].delta.content or "" for part in parts) == f"{text}Answer: 42"
-            assert max(len(part.choices[0].delta.content or "") for part in parts) <= 4096
-            assert parts[0].choices[0].delta.role == "assistant" and last.choices[0].finish_reason == "stop"
-            assert ballot(last)["answer"] == "42" and usage.choices == []
-            assert usage.usage.completion_tokens == 5 * ballot(last)["samples"]
-            assert all(chunk.usage is None for chunk in parts)
+LONG = "word " * 1000 + "Answer: 42"
 
-    run(scenario())
+
+@served(lambda _: either(LONG))
+async def test_a_stream_holds_the_winner_the_ballot_and_the_usage(place):
+    *parts, last, usage = [each async for each in await place.ask(stream=True, stream_options={"include_usage": True})]
+    said = [part.choices[0].delta.content or "" for part in parts]
+    assert "".join(said) == LONG and max(map(len, said)) <= 4096
+    assert parts[0].choices[0].delta.role == "assistant" and last.choices[0].finish_reason == "stop"
+    assert ballot(last)["answer"] == "42" and usage.choices == []
+    assert usage.usage.completion_tokens == 5 * ballot(last)["samples"]
+    assert all(chunk.usage is None for chunk in parts)
 
 
 def test_a_stream_stays_alive_while_the_vote_goes_on_and_ends_with_an_error_event_if_it_fails():
@@ -235,22 +208,20 @@ async def test_a_request_can_set_its_vote_within_the_bounds(place):
         assert (error.status_code, error.param) == (400, param), fields
 
 
-def test_samples_that_are_no_longer_needed_are_cancelled_by_closing_their_streams():
+FIRST_SEEDS = [seed_of(0, "", number) for number in range(6)]
+
+
+@served(
+    lambda request: streamed("Answer: 42") if request.seed in FIRST_SEEDS else streamed("a b c d e", every=60),
+    wave=16,
+    max_samples=16,
+)
+async def test_samples_that_are_no_longer_needed_are_cancelled_by_closing_their_streams(place):
     """Of a wave of 16, five votes are enough; the others never end."""
-    fast = {seed_of(0, "", number) for number in range(6)}
-
-    def script(request):
-        quick = request.seed in fast
-        return streamed("Answer: 42" if quick else "a b c d e", every=0 if quick else 60)
-
-    async def scenario():
-        async with gateway(script, wave=16, max_samples=16) as place:
-            own = (await body_of(place))["apportion"]
-            assert own["stopped"] == "rule" and own["cancelled"] == 16 - own["samples"] > 0
-            assert own["requests"] == 16 and own["uncounted"] >= 10
-            await until(lambda: len(place.upstream.left) >= 10)
-
-    run(scenario())
+    own = (await body_of(place))["apportion"]
+    assert own["stopped"] == "rule" and own["cancelled"] == 16 - own["samples"] > 0
+    assert own["requests"] == 16 and own["uncounted"] >= 10
+    await until(lambda: len(place.upstream.left) >= 10)
 
 
 @served(lambda _: streamed("a b c", every=60), max_samples=4, rule="fixed")
@@ -259,7 +230,7 @@ async def test_a_client_that_leaves_cancels_its_upstream_requests(place):
         with pytest.raises(openai.APITimeoutError):
             await place.ask(timeout=0.3, stream=stream)
     await until(lambda: len(place.upstream.left) == len(place.upstream.requests) > 0)
-    assert place.server.app.state.gateway.queue.running == 0
+    assert place.queue.running == 0
 
 
 @served(by_sample([None]), max_samples=64, give_up=3)
@@ -296,36 +267,31 @@ def test_tool_calls_are_votes(upstream_stream):
     run(scenario())
 
 
-def test_the_deadline_returns_the_best_answer_so_far():
-    quick = {seed_of(0, "", number) for number in range(3)}
-
-    def script(request):
-        return either("Answer: 42", delay=0 if request.seed in quick else 60)
-
-    async def scenario():
-        async with gateway(script, deadline_seconds=0.5) as place:
-            own = (await body_of(place))["apportion"]
-            assert (own["answer"], own["stopped"], own["samples"]) == ("42", "deadline", 3)
-            error = await refusal(place, seed=1)
-            assert (error.status_code, error.code) == (504, "deadline")
-
-    run(scenario())
+@served(lambda request: either("Answer: 42", delay=0 if request.seed in FIRST_SEEDS[:3] else 60), deadline_seconds=0.5)
+async def test_the_deadline_returns_the_best_answer_so_far(place):
+    own = (await body_of(place))["apportion"]
+    assert (own["answer"], own["stopped"], own["samples"]) == ("42", "deadline", 3)
+    error = await refusal(place, seed=1)
+    assert (error.status_code, error.code) == (504, "deadline")
 
 
 @served()
 async def test_models_are_those_of_upstream(place):
-    listed = {"object": "list", "data": [{"id": "org/tiny", "object": "model", "created": 1, "owned_by": "me"}]}
-    place.upstream.other_paths["/v1/models"] = http(200, json.dumps(listed).encode())
+    def answered(status, body):
+        place.upstream.other_paths["/v1/models"] = http(status, body)
+
+    model = b'{"id": "org/tiny", "object": "model", "created": 1, "owned_by": "me"}'
+    answered(200, b'{"object": "list", "data": [%b]}' % model)
     assert [model.id async for model in place.client.models.list()] == ["org/tiny"]
     assert (await place.client.models.retrieve("org/tiny")).owned_by == "me"
     with pytest.raises(openai.NotFoundError) as raised:
         await place.client.models.retrieve("another")
     assert raised.value.code == "model_not_found"
     assert {request.headers["authorization"] for request in place.upstream.requests} == {"Bearer the-key"}
-    place.upstream.other_paths["/v1/models"] = http(401, b'{"error": {"message": "wrong key"}}')
+    answered(401, b'{"error": {"message": "wrong key"}}')
     with pytest.raises(openai.AuthenticationError, match="wrong key"):
         await place.client.models.retrieve("org/tiny")
-    place.upstream.other_paths["/v1/models"] = http(500, b"Internal Server Error")
+    answered(500, b"Internal Server Error")
     with pytest.raises(openai.InternalServerError, match="answered 500"):
         await place.client.models.list()
 
@@ -351,26 +317,25 @@ def test_the_key_of_a_request_goes_upstream_and_nowhere_else(caplog, monkeypatch
     assert "401" in caplog.text and "the-key" not in caplog.text and "own-secret" not in caplog.text
 
 
-def test_an_upstream_server_that_refuses_stream_options_is_asked_without():
-    quoted = [{"role": "user", "content": "What are stream_options?"}]
+QUOTED = [{"role": "user", "content": "What are stream_options?"}]
 
-    def script(request):
-        if request.body["messages"] == quoted:
-            return refused(422, "a bad request: What are stream_options?")
-        return refused(422, "stream_options: extra inputs") if "stream_options" in request.body else either("Answer: 4")
 
-    async def scenario():
-        async with gateway(script) as place:
-            with pytest.raises(openai.UnprocessableEntityError):
-                await place.ask(messages=quoted)
-            before = len(place.upstream.requests)
-            assert ballot(await place.ask())["failed"] == 0
-            assert "stream_options" in place.upstream.requests[before].body
-            before = len(place.upstream.requests)
-            await place.ask()
-            assert all("stream_options" not in request.body for request in place.upstream.requests[before:])
+def without_options(request):
+    if request.body["messages"] == QUOTED:
+        return refused(422, "a bad request: What are stream_options?")
+    return refused(422, "stream_options: extra inputs") if "stream_options" in request.body else either("Answer: 4")
 
-    run(scenario())
+
+@served(without_options)
+async def test_an_upstream_server_that_refuses_stream_options_is_asked_without(place):
+    with pytest.raises(openai.UnprocessableEntityError):
+        await place.ask(messages=QUOTED)
+    before = len(place.upstream.requests)
+    assert ballot(await place.ask())["failed"] == 0
+    assert "stream_options" in place.upstream.requests[before].body
+    before = len(place.upstream.requests)
+    await place.ask()
+    assert all("stream_options" not in request.body for request in place.upstream.requests[before:])
 
 
 def first_word(text):
@@ -385,24 +350,15 @@ def same_letter(answer, other):
     return answer[0] == other[0]
 
 
-def test_functions_of_the_user_read_and_compare_answers():
-    texts = ["alpha is it", "avocado is it", "beta is it"]
-    own = {"extract": f"{__name__}:first_word", "equivalence": f"{__name__}:same_letter"}
+OWN = {"extract": f"{__name__}:first_word", "equivalence": f"{__name__}:same_letter"}
+TEXTS = dict(zip(FIRST_SEEDS, ["alpha is it", "avocado is it", "beta is it"], strict=False))
 
-    async def scenario():
-        script = {seed_of(0, "", number): text for number, text in enumerate(texts)}
-        async with gateway(
-            lambda request: either(script.get(request.seed, "broken")),
-            rule="fixed",
-            max_samples=3,
-            curtail=False,
-            **own,
-        ) as place:
-            assert (await body_of(place))["apportion"]["votes"] == {"alpha": 2, "beta": 1}
-            error = await refusal(place, seed=1)
-            assert (error.status_code, error.code) == (500, "answer_function") and "no word" in error.message
 
-    run(scenario())
+@served(lambda each: either(TEXTS.get(each.seed, "broken")), rule="fixed", max_samples=3, curtail=False, **OWN)
+async def test_functions_of_the_user_read_and_compare_answers(place):
+    assert (await body_of(place))["apportion"]["votes"] == {"alpha": 2, "beta": 1}
+    error = await refusal(place, seed=1)
+    assert (error.status_code, error.code) == (500, "answer_function") and "no word" in error.message
 
 
 def test_a_judge_is_not_served():
