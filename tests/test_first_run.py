@@ -34,7 +34,7 @@ class Step:
 
 def steps(page):
     """Return the shell blocks of ``page``, without those that are marked as not run."""
-    found = BLOCK.findall(page.read_text(encoding="utf-8"))
+    found = BLOCK.findall(page.read_text())
     return [Step(command, quoted) for marked, command, quoted in found if not marked]
 
 
@@ -80,9 +80,7 @@ def test_the_code_of_the_page_is_what_the_diagnosis_prints():
 
 def test_marked_blocks_are_left_out(tmp_path):
     page = tmp_path / "page.md"
-    page.write_text(
-        "<!-- not run: reason -->\n```sh\none\n```\n\n```sh\ntwo \\\n    more\n```\n\n```text\nout\n```\n",
-    )
+    page.write_text("<!-- not run: reason -->\n```sh\none\n```\n\n```sh\ntwo \\\n    more\n```\n\n```text\nout\n```\n")
     (found,) = steps(page)
     assert found == Step("two \\\n    more\n", "out\n") and found.title == "two more"
 

@@ -9,9 +9,7 @@ import pytest
 from apportion import Prompt, Rollout, collect
 from apportion.advantages import rloo
 from apportion.allocators import Allocator
-from apportion.predictors import (
-    RunningVariance,
-)
+from apportion.predictors import RunningVariance
 from tests.builders import LABELLED, make_prompts
 from tests.rules import MAKE
 

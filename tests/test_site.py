@@ -226,7 +226,7 @@ def test_the_page_of_commands_has_every_command_and_option(site):
 def test_files_around_the_documents_are_in_the_site(site):
     results = (site / "results.html").read_text()
     assert 'href="benchmarks/results/real_run.html"' in results
-    assert 'href="examples/trl_hora.py.html"' in (site / "trl.html").read_text(encoding="utf-8")
+    assert 'href="examples/trl_hora.py.html"' in (site / "trl.html").read_text()
     assert not list(site.rglob("hooks"))
 
 

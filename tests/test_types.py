@@ -142,13 +142,7 @@ def test_notebooks_show_tables_of_the_first_rows_with_every_text_escaped():
 def test_values_with_much_in_them_are_shown_in_one_short_line():
     long = Rollout(True, answer="x" * 5000, completion=np.zeros(10_000), tokens=3)
     prompt = Prompt("line\n" * 1000, data=[0] * 1000)
-    values = [
-        prompt,
-        long,
-        Plan(np.arange(10_000)),
-        Belief.uniform(10_000),
-        Group(prompt, (long,) * 1000),
-    ]
+    values = [prompt, long, Plan(np.arange(10_000)), Belief.uniform(10_000), Group(prompt, (long,) * 1000)]
     for value in values:
         assert "\n" not in repr(value) and len(repr(value)) < 1200, type(value)
     assert repr(Rollout(True, answer="7")) == "Rollout(correct=True, answer='7', reward=1.0)"

@@ -28,12 +28,7 @@ def make_sparse(path):
         file.truncate(10 * 2**30)
 
 
-ENDLESS = {
-    "pipe": make_pipe,
-    "zero": link_to("/dev/zero"),
-    "full": link_to("/dev/full"),
-    "directory": Path.mkdir,
-}
+ENDLESS = {"pipe": make_pipe, "zero": link_to("/dev/zero"), "full": link_to("/dev/full"), "directory": Path.mkdir}
 """Things that are no files: a test that opens one would not end."""
 
 

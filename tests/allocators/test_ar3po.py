@@ -148,11 +148,7 @@ def test_the_bounds_of_the_store_are_the_allocators():
         allocator.observe(batch_of((prompt, [right(text)])))
     assert [
         (id, values["completion"], values["step"]) for id, values in allocator.state_dict()["store"]["entries"]
-    ] == [
-        (B.id, "3", 2),
-        (B.id, "4", 3),
-        (C.id, "5", 4),
-    ]
+    ] == [(B.id, "3", 2), (B.id, "4", 3), (C.id, "5", 4)]
 
 
 def test_a_state_of_other_settings_is_refused():

@@ -9,11 +9,7 @@ from apportion.predictors import DiscountedCounts
 from apportion.types import Batch, Belief
 from tests.builders import bernoulli_sampler, make_prompts, splits
 
-FORMULA = {
-    "rloo": lambda n: 1 / (n - 1),
-    "dr_grpo": lambda n: (n - 1) / n**2,
-    "reinforce": lambda n: 1 / n,
-}
+FORMULA = {"rloo": lambda n: 1 / (n - 1), "dr_grpo": lambda n: (n - 1) / n**2, "reinforce": lambda n: 1 / n}
 
 
 def start(variance):

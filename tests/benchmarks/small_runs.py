@@ -14,4 +14,4 @@ def small_run(*words):
 
 def cells_of(results, name):
     """Return the cells that a benchmark has written beside its table in the folder ``results``."""
-    return json.loads((results / "cells" / f"{name}.json").read_text(encoding="utf-8"))
+    return json.loads((results / "cells" / f"{name}.json").read_text())

@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.baselines import gains, recorded
-from benchmarks.baselines_rules import (
-    SHIPPED,
-    WEIGHTS,
-    Samples,
-    halves,
-    rules,
-)
+from benchmarks.baselines_rules import SHIPPED, WEIGHTS, Samples, halves, rules
 from benchmarks.common import RESULTS, cells_of
 
 
@@ -35,7 +29,7 @@ def test_no_baseline_sees_the_reward_of_its_own_rollout(name):
 
 @pytest.mark.slow
 def test_the_table_is_remade_from_the_recorded_norms():
-    columns, *rows = cells_of((RESULTS / "baselines.md").read_text(encoding="utf-8").split("\n\n")[1])
+    columns, *rows = cells_of((RESULTS / "baselines.md").read_text().split("\n\n")[1])
     remade = {tuple(row[:2]): row[2:] for row in gains(recorded())}
     assert len(rows) >= 5 and columns[2:] == [*recorded()]
     for row in rows:

@@ -14,7 +14,7 @@ def test_the_whole_benchmark_runs_on_a_few_questions(tmp_path, monkeypatch, caps
     monkeypatch.setattr(benchmarks.calibrated, "QUICK", tmp_path)
     monkeypatch.setattr(benchmarks.calibrated, "RESAMPLES", 20)
     benchmarks.calibrated.main(quick=True)
-    text = (tmp_path / "calibrated.md").read_text(encoding="utf-8")
+    text = (tmp_path / "calibrated.md").read_text()
     risks = [line for line in text.splitlines() if line.startswith("| open") and "fixed, n = 5" in line]
     assert [line.split("|")[-2].strip() for line in risks] == ["-"], "accuracy is unknown without gold"
     assert "nan" not in capsys.readouterr().out

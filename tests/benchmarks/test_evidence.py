@@ -24,11 +24,11 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_the_page_is_written_from_the_committed_values():
-    assert page.PAGE.read_text(encoding="utf-8") == page.overview(), "run python -m benchmarks.evidence --page"
+    assert page.PAGE.read_text() == page.overview(), "run python -m benchmarks.evidence --page"
 
 
 def test_every_number_on_the_page_leads_to_its_details():
-    links = re.findall(r"\(evidence/(\w+)\.md#(\w+)-(\d+)\)", page.PAGE.read_text(encoding="utf-8"))
+    links = re.findall(r"\(evidence/(\w+)\.md#(\w+)-(\d+)\)", page.PAGE.read_text())
     details = page.details()
     assert len(links) == len(page.findings())
     for name, same, number in links:

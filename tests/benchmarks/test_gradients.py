@@ -11,10 +11,7 @@ from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.training.loss import surrogate_loss, training_rows
 from apportion.lab.world.task import problem_pool
 from apportion.types import Rollout
-from benchmarks.gradients import (
-    share_products,
-    trace_variance,
-)
+from benchmarks.gradients import share_products, trace_variance
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,7 @@ if find_spec("trl") is None or not hasattr(os, "fork"):
     pytest.skip("needs trl and Linux", allow_module_level=True)
 
 from benchmarks.common import cells_of
-from benchmarks.hostile_input import (
-    MARKER,
-    put_pickle,
-)
+from benchmarks.hostile_input import MARKER, put_pickle
 from tests.benchmarks.small_runs import small_run
 
 

@@ -15,14 +15,7 @@ def small(monkeypatch):
     """Return a tiny model with random weights and its tokenizer; runs have two updates."""
     tokenizer = make_tokenizer()
     model = make_llama(vocab_size=len(tokenizer), initializer_range=0.02)
-    for name, value in {
-        "UPDATES": 2,
-        "EVERY": 1,
-        "DURING": 2,
-        "AT_END": 4,
-        "ATTEMPTS": 2,
-        "TOGETHER": 2,
-    }.items():
+    for name, value in {"UPDATES": 2, "EVERY": 1, "DURING": 2, "AT_END": 4, "ATTEMPTS": 2, "TOGETHER": 2}.items():
         monkeypatch.setattr(model_factorial, name, value)
     monkeypatch.setattr(model_factorial, "load", lambda: (model, tokenizer))
     return model, tokenizer

@@ -12,14 +12,9 @@ from benchmarks.evidence.page import details
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "docs" / "results.md", ROOT / "docs" / "reliability.md"]
-SECTIONS = {part.split("\n")[0]: part for page in PAGES for part in page.read_text(encoding="utf-8").split("\n## ")[1:]}
-WITHOUT_FIGURES = {
-    "What is promised",
-    "What the suite leaves out",
-    "What was not tried",
-    "Run it yourself",
-}
-WANTED = tomllib.loads(HEADLINES.read_text(encoding="utf-8"))
+SECTIONS = {part.split("\n")[0]: part for page in PAGES for part in page.read_text().split("\n## ")[1:]}
+WITHOUT_FIGURES = {"What is promised", "What the suite leaves out", "What was not tried", "Run it yourself"}
+WANTED = tomllib.loads(HEADLINES.read_text())
 FIGURE = re.compile(r"(?<![\w.,])[\d,]*\.\d+")
 """Numbers with a decimal point; whole numbers are mostly settings."""
 NUMBER = r"[-+]?\d*\.?\d+"
@@ -43,12 +38,12 @@ def rows(section):
 
 def cells(path):
     """Return the cells of all tables of a page."""
-    return {c for part in path.read_text(encoding="utf-8").split("\n\n") for row in cells_of(part)[1:] for c in row}
+    return {c for part in path.read_text().split("\n\n") for row in cells_of(part)[1:] for c in row}
 
 
 def test_every_table_names_its_machine_commit_and_seeds():
     for path in TABLES:
-        last = path.read_text(encoding="utf-8").splitlines()[-1]
+        last = path.read_text().splitlines()[-1]
         facts = r"(processor|GPU) .+, date \d{4}-\d\d-\d\d, commit [0-9a-f]{7,}\+?, seeds \d+( \d+)*"
         assert re.fullmatch(facts, last), path.name
 
@@ -56,7 +51,7 @@ def test_every_table_names_its_machine_commit_and_seeds():
 def test_a_page_has_what_the_documents_quote_and_no_more():
     assert WANTED.keys() <= {path.stem for path in TABLES}
     for name, wanted in WANTED.items():
-        text = (RESULTS / f"{name}.md").read_text(encoding="utf-8")
+        text = (RESULTS / f"{name}.md").read_text()
         assert quoted(name, text.rstrip("\n")) == text.rstrip("\n"), name
         parts = [cells_of(part) for part in text.split("\n\n") if part.startswith("|")]
         assert set(wanted["columns"]) <= {column for columns, *_ in parts for column in columns}, name
@@ -73,7 +68,7 @@ def test_figures_on_the_page_are_those_of_the_linked_tables(title):
     assert shown or title == "Where is the rest?"
     assert shown <= known, f"not in the linked tables: {sorted(shown - known)}"
     prose = "\n".join(line for line in section.splitlines() if not line.startswith("|"))
-    text = "\n".join(path.read_text(encoding="utf-8") for path in found)
+    text = "\n".join(path.read_text() for path in found)
     assert set(FIGURE.findall(prose)) <= set(FIGURE.findall(text)), "a figure in the text is in no linked table"
 
 
@@ -84,8 +79,8 @@ def tables_and_evidence():
 
 def test_figures_in_the_readme_and_the_recommendations_are_of_a_table_or_evidence():
     """Figures with an interval must be whole cells, so that none is cut short or joined from two tables."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## Results\n")[1].split("\n## ")[0]
-    page, known = (ROOT / "docs" / "index.md").read_text(encoding="utf-8"), tables_and_evidence()
+    readme = (ROOT / "README.md").read_text().split("\n## Results\n")[1].split("\n## ")[0]
+    page, known = (ROOT / "docs" / "index.md").read_text(), tables_and_evidence()
     for kind, text in ((FIGURE, readme), (FIGURE, page), (INTERVAL, page)):
         quoted = set(kind.findall(text))
         assert quoted and quoted <= set(kind.findall(known)), "quote the cells of the tables"

@@ -16,7 +16,7 @@ def test_the_vendored_rows_carry_their_source_and_their_notice():
     assert Counter(row["dataset"] for row in rows) == {"game24_cot": 100, "game24_standard": 100}
     assert {(row["source"], row["license"]) for row in rows} == {("princeton-nlp/tree-of-thought-llm", "MIT")}
     assert {len(row["answers"]) for row in rows} == {len(row["correct"]) for row in rows} == {100}
-    notice = " ".join((VENDORED.parent / "README.md").read_text(encoding="utf-8").split())
+    notice = " ".join((VENDORED.parent / "README.md").read_text().split())
     assert "https://github.com/princeton-nlp/tree-of-thought-llm" in notice
     for words in (
         "MIT License Copyright (c) 2023 Shunyu Yao Permission is hereby granted, free of charge, to any person",
@@ -34,7 +34,7 @@ def test_the_whole_benchmark_runs_on_a_few_questions(tmp_path, monkeypatch, caps
     monkeypatch.setattr(benchmarks.stopping, "QUICK", tmp_path)
     monkeypatch.setattr(benchmarks.stopping, "RACES", 200)
     benchmarks.stopping.main(quick=True)
-    text = (tmp_path / "stopping.md").read_text(encoding="utf-8")
+    text = (tmp_path / "stopping.md").read_text()
     assert "Skipped: aime24" in text
     assert {path.name for path in tmp_path.iterdir()} == {"stopping.md", "cells", "stopping.png"}
     assert capsys.readouterr().out

@@ -6,12 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from apportion.predictors import (
-    PREDICTORS,
-    GaussianProcess,
-    MovingAverage,
-    Shuffled,
-)
+from apportion.predictors import PREDICTORS, GaussianProcess, MovingAverage, Shuffled
 from apportion.types import Batch, Belief, Prompt
 from tests.predictors.builders import embedder_of, make_batch, make_prompts, random_batch
 

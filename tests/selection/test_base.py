@@ -9,13 +9,7 @@ import pytest
 
 from apportion import VIP, Uniform, collect
 from apportion.predictors import DiscountedCounts, EmpiricalBayes
-from apportion.selection import (
-    SELECTORS,
-    LargestVariance,
-    Mixed,
-    ShuffledEpochs,
-    check_selector,
-)
+from apportion.selection import SELECTORS, LargestVariance, Mixed, ShuffledEpochs, check_selector
 from apportion.types import Needs, Prompt, Rollout
 from tests.builders import bernoulli_sampler, finished, make_prompts
 

@@ -8,12 +8,7 @@ import pytest
 from adaptive_consistency import BetaStoppingCriteria
 from scipy import integrate, stats
 
-from apportion.stopping import (
-    AdaptiveConsistencyBeta,
-    AdaptiveConsistencyDirichlet,
-    count_votes,
-    encode_answers,
-)
+from apportion.stopping import AdaptiveConsistencyBeta, AdaptiveConsistencyDirichlet, count_votes, encode_answers
 from apportion.stopping.adaptive_consistency import beta_confidence, dirichlet_confidence
 
 COUNTS = [

@@ -10,16 +10,7 @@ import numpy as np
 import pytest
 
 from apportion import Voting
-from apportion.stopping import (
-    RULES,
-    TARGETS,
-    USUAL_RULE,
-    Decision,
-    Decisions,
-    decide,
-    decisions,
-    make_rule,
-)
+from apportion.stopping import RULES, TARGETS, USUAL_RULE, Decision, Decisions, decide, decisions, make_rule
 from apportion.vote.setup import make_setup
 
 M = 24

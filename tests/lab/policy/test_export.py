@@ -4,12 +4,7 @@ import json
 
 import pytest
 
-from apportion.lab.policy.export import (
-    max_new_tokens,
-    problems_file,
-    right,
-    row,
-)
+from apportion.lab.policy.export import max_new_tokens, problems_file, right, row
 from apportion.lab.world.task import TASKS, Problem, held_out_problems, problem_pool, stated, training_problems, verify
 from apportion.questions import read_questions
 

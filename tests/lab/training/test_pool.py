@@ -2,13 +2,7 @@ import pytest
 
 from apportion.lab.training.pool import pool_of
 from apportion.lab.training.settings import Training
-from apportion.lab.world.task import (
-    Problem,
-    completion_text,
-    held_out_problems,
-    problem_pool,
-    verify,
-)
+from apportion.lab.world.task import Problem, completion_text, held_out_problems, problem_pool, verify
 from apportion.rows import TableError
 from tests.builders import write_jsonl
 from tests.cases import assert_refused, refuse_lines

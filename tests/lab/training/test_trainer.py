@@ -32,10 +32,7 @@ RULES = {
     "vip": lambda: (VIP(rollouts_per_prompt=4, high=12, predictor=DiscountedCounts()), {}),
     "ar3po": lambda: (AR3PO(rollouts_per_stage=2, reuse="recompute"), {}),
     "mixed": lambda: (VIP(rollouts_per_prompt=4, high=12), {"selection": Mixed()}),
-    "spo": lambda: (
-        SINGLE,
-        {"selection": SPOWeights(importance_weights=True), "estimator": "spo", "baseline": SPO()},
-    ),
+    "spo": lambda: (SINGLE, {"selection": SPOWeights(importance_weights=True), "estimator": "spo", "baseline": SPO()}),
     "stream": lambda: (HITS, {"age_bound": 2, "slots": 12, "selection": Mixed()}),
     "optpo": lambda: (
         OptPO(min_samples=4, max_samples=8, exceedances=1),
@@ -264,8 +261,7 @@ def test_fresh_prompts_are_not_in_the_batch_already(tmp_path, small_base_folder)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "estimator",
-    [case(name, suite=name == "rloo") for name in ("rloo", "reinforce_plus_plus", "maxrl", "sft", "gae")],
+    "estimator", [case(name, suite=name == "rloo") for name in ("rloo", "reinforce_plus_plus", "maxrl", "sft", "gae")]
 )
 def test_the_policy_learns(tmp_path, small_base_folder, estimator):
     """Thirty updates raise the exact success on held-out problems."""
