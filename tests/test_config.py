@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion import OptPO, Voting
-from apportion.allocators import ALLOCATORS, HORA, VIP, Allocator, Uniform
+from apportion.allocators import ALLOCATORS, VIP, Allocator, Uniform
 from apportion.config import ConfigError, build, dump, to_toml
 from apportion.predictors import (
     DiscountedCounts,
@@ -191,19 +191,6 @@ def test_what_toml_cannot_hold_is_refused_by_dump():
     assert told.startswith("reward must be something that TOML can hold, got <function")
     job_without = Job("tiny", {}, steps=None)
     refused(lambda: dump(job_without), "steps must be something that TOML can hold, got None")
-
-
-def test_dump_writes_names_and_omits_learned_state():
-    assert dump(HORA()) == {
-        "name": "hora",
-        "rollouts_per_prompt": None,
-        "budget": None,
-        "tokens_per_prompt": None,
-        "lengths": None,
-        "high": 64,
-        "predictor": {"name": "uniform", "alpha": 1.0, "beta": 1.0},
-        "pre_rollouts": None,
-    }
 
 
 positive = st.floats(1e-9, 1e9)

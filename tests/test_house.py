@@ -62,43 +62,49 @@ LAB = ("world", "policy", "training", "study", "report", "command")
 COORDINATOR = "apportion.verl.coordinator"
 
 ALLOWED = {
-    "torch": ("lab", "trl", "verl", "engines"),
-    "tinker": ("tinker",),
-    "tinker_cookbook": ("tinker",),
-    "chz": ("tinker",),
-    "safetensors": ("engines",),
-    "transformers": ("lab", "predictors", "trl", "verl"),
-    "trl": ("trl",),
-    "axolotl": ("trl",),
-    "accelerate": ("trl",),
-    "verl": ("verl",),
-    "ray": ("verl",),
-    "hydra": ("verl",),
-    "omegaconf": ("verl",),
-    "tensordict": ("verl",),
-    "transfer_queue": ("verl",),
-    "psutil": ("verl",),
-    "sklearn": (),
-    "pandas": (),
-    "matplotlib": (),
-    "typer": ("cli",),
-    "rich": ("runs", "vote"),
-    "filelock": ("runs",),
-    "pydantic": ("config", "trl"),  # axolotl reads a plugin's settings by a model of pydantic
-    "tomli_w": ("toml",),
-    "sentence_transformers": ("predictors",),
-    "pyarrow": ("rows", "records", "lab", "verl"),
-    "openai": ("endpoint",),
-    "httpx": (),
-    "starlette": ("gateway",),
-    "uvicorn": ("gateway",),
-    "math_verify": ("answers",),
-    "datasets": ("engines",),
-    "areal": ("engines",),
-    "skyrl": ("engines",),
-    "slime": ("engines",),
+    library: rooms.split()
+    for library, rooms in lines("""
+    torch                 => lab trl verl engines
+    tinker                => tinker
+    tinker_cookbook       => tinker
+    chz                   => tinker
+    safetensors           => engines
+    transformers          => lab predictors trl verl
+    trl                   => trl
+    axolotl               => trl
+    accelerate            => trl
+    verl                  => verl
+    ray                   => verl
+    hydra                 => verl
+    omegaconf             => verl
+    tensordict            => verl
+    transfer_queue        => verl
+    psutil                => verl
+    sklearn               =>
+    pandas                =>
+    matplotlib            =>
+    typer                 => cli
+    rich                  => runs vote
+    filelock              => runs
+    pydantic              => config trl
+    tomli_w               => toml
+    sentence_transformers => predictors
+    pyarrow               => rows records lab verl
+    openai                => endpoint
+    httpx                 =>
+    starlette             => gateway
+    uvicorn               => gateway
+    math_verify           => answers
+    datasets              => engines
+    areal                 => engines
+    skyrl                 => engines
+    slime                 => engines
+""")
 }
-"""Who may import what is not among the core's requirements."""
+"""Who may import what is not among the core's requirements.
+
+axolotl reads a plugin's settings by a model of pydantic.
+"""
 
 
 @cache

@@ -1,7 +1,5 @@
 """The same numbers as verl's and TRL's own estimators; runs where those are installed."""
 
-from __future__ import annotations
-
 import inspect
 import warnings
 

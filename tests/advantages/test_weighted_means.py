@@ -1,7 +1,5 @@
 """Weighted means of the batch as baselines: expectations and variances as sums over all outcomes."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

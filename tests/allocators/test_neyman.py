@@ -3,11 +3,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion import VIP, Neyman, collect
+from apportion import Neyman
 from apportion.allocators.neyman import LEAST_LOW
-from apportion.predictors import DiscountedCounts
 from apportion.types import Batch, Belief
-from tests.builders import bernoulli_sampler, make_prompts, splits
+from tests.builders import make_prompts, splits
 
 FORMULA = {"rloo": lambda n: 1 / (n - 1), "dr_grpo": lambda n: (n - 1) / n**2, "reinforce": lambda n: 1 / n}
 
@@ -34,13 +33,3 @@ def test_it_minimises_the_summed_variance(estimator, variance, extra):
     every = splits(budget, low, high, len(variance))
     assert total(counts) == pytest.approx(min(map(total, every)))
     assert counts.sum() == budget
-
-
-@pytest.mark.parametrize("estimator", ["rloo", "dr_grpo"])
-def test_with_the_rewards_variance_it_is_vip(estimator):
-    settings = {"estimator": estimator, "rollouts_per_prompt": 6, "predictor": DiscountedCounts()}
-    neyman, vip, prompts = Neyman(**settings), VIP(**settings), make_prompts(5)
-    for seed in range(3):
-        neyman.observe(collect(neyman, prompts, bernoulli_sampler([0.1, 0.3, 0.5, 0.9, 1.0], seed)))
-    plan = neyman.plan(neyman.start(prompts))
-    assert plan == vip.plan(vip.start(prompts)) and plan.counts.max() > 6

@@ -1,4 +1,3 @@
-import itertools
 from typing import get_args
 
 import numpy as np
@@ -7,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from apportion import Plan, ReinforceAda, Rollout, collect
+from apportion import Plan, ReinforceAda, Rollout
 from apportion.allocators.reinforce_ada import Exit, balanced_subset
+from benchmarks import bias_exact
 from tests.allocators.builders import graded
 from tests.builders import finished, make_batch, make_prompts
 
@@ -25,35 +25,18 @@ def expected_rollouts(allocator, success):
     return m * (1 + active.sum())
 
 
-@pytest.mark.parametrize("success", [0.0, 0.1, 0.8])
 @pytest.mark.parametrize(
     "allocator",
     [
         ReinforceAda(exit=exit, rollouts_per_round=m, rounds=rounds, keep=keep)
-        for exit in ("positive", "balanced")
+        for exit in get_args(Exit)
         for m, rounds, keep in [(1, 6, 2), (2, 4, 3), (3, 3, 4)]
     ],
-    ids=lambda a: f"{a.exit}-{a.rollouts_per_round}x{a.rounds}-{a.keep}",
+    ids=repr,
 )
-def test_expected_rollouts_by_enumeration_of_every_outcome(allocator, success):
-    """One prompt for each sequence of outcomes, weighted by its probability."""
-    most = allocator.rollouts_per_round * allocator.rounds
-    sequences = list(itertools.product([False, True], repeat=most))
-    place = {prompt.text: q for q, prompt in enumerate(make_prompts(len(sequences)))}
-    drawn = [0] * len(sequences)
-
-    def sample(prompts, counts):
-        rollouts = []
-        for prompt, count in zip(prompts, counts, strict=True):
-            q = place[prompt.text]
-            rollouts.append([Rollout(outcome) for outcome in sequences[q][drawn[q] : drawn[q] + count]])
-            drawn[q] += count
-        return rollouts
-
-    batch = collect(allocator, make_prompts(len(sequences)), sample)
-    correct = np.array(sequences).sum(axis=1)
-    probability = success**correct * (1 - success) ** (most - correct)
-    assert (probability * batch.asked).sum() == pytest.approx(expected_rollouts(allocator, success), rel=1e-12)
+def test_expected_rollouts_by_enumeration_of_every_outcome(allocator):
+    found = bias_exact.expected_rollouts(bias_exact.leaves(allocator))
+    np.testing.assert_allclose(found, [expected_rollouts(allocator, p) for p in bias_exact.SUCCESS], rtol=1e-12)
 
 
 def test_resuming_in_the_middle_of_a_round_asks_for_the_rest_of_it():

@@ -7,14 +7,6 @@ from apportion.predictors import MeanLengths
 from tests.builders import make_prompts
 
 
-@given(st.integers(1, 8), st.floats(1, 9))
-def test_an_even_split_of_rollouts_is_level_and_gives_the_first_prompts_more(prompts, average):
-    allocator = Even(rollouts_per_prompt=average, high=9)
-    counts = allocator.plan(allocator.start(make_prompts(prompts))).counts.tolist()
-    assert average * prompts - 1 < sum(counts) <= average * prompts * (1 + 1e-11)
-    assert counts == sorted(counts, reverse=True) and counts[0] - counts[-1] <= 1
-
-
 @given(st.lists(st.integers(1, 90), min_size=1, max_size=8), st.integers(90, 900))
 def test_an_even_split_of_tokens_is_level_and_no_other_prompt_could_have_one_more(costs, tokens_per_prompt):
     allocator = Even(tokens_per_prompt=tokens_per_prompt, lengths=MeanLengths(initial=1), high=10_000)

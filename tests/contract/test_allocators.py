@@ -163,15 +163,13 @@ def test_groups_hold_every_rollout_of_their_prompts_once(allocator):
     places = [batch.prompts.index(group.prompt) for group in groups]
     assert places == sorted(set(places))
     votes = allocator.name in LABEL_FREE
-    if not votes:
-        assert [group.rollouts for group in groups] == [batch.rollouts[q] for q in places]
-    else:
-        retained = [len(group.rollouts) for group in groups]
-        first = [batch.rollouts[q][:size] for q, size in zip(places, retained, strict=True)]
-        assert [unverified(group.rollouts) for group in groups] == [unverified(rollouts) for rollouts in first]
-        most = [len(batch.rollouts[q]) if allocator.retain == "all" else allocator.min_samples for q in places]
-        assert retained == [min(size, len(batch.rollouts[q])) for size, q in zip(most, places, strict=True)]
-        assert all(rollout.correct is None for group in groups for rollout in group.rollouts)
+    for q, group in zip(places, groups, strict=True):
+        if votes:
+            retained = batch.rollouts[q][: None if allocator.retain == "all" else allocator.min_samples]
+            assert unverified(group.rollouts) == unverified(retained)
+            assert all(rollout.correct is None for rollout in group.rollouts)
+        else:
+            assert group.rollouts == batch.rollouts[q]
     if not allocator.size(len(SUCCESS)).fresh:  # a rule that draws prompts drops those that it does not want
         labelled = [q for q in range(len(batch.prompts)) if not votes or has_one_leader(batch.votes[q])]
         assert places == [q for q in labelled if batch.rollouts[q]]

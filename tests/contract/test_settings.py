@@ -1,16 +1,13 @@
 """Settings of everything that a registry names: what is not the number that the annotation asks for is refused."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import tomllib
 import warnings
-from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 import numpy as np
 
@@ -45,7 +42,7 @@ from apportion.stopping import RULES, audited_threshold, decide, make_rule, vote
 from apportion.types import Belief, Plan, Prompt, Rollout
 from tests.replay.runs import made_run
 
-SUBJECTS: dict[str, type] = {
+SUBJECTS = {
     f"{kind} {name}": cls
     for kind, registry in (
         ("allocator", ALLOCATORS),
@@ -58,7 +55,7 @@ SUBJECTS: dict[str, type] = {
     )
     for name, cls in registry.items()
 }
-REQUIRED: dict[str, dict[str, Any]] = {
+REQUIRED = {
     "predictor shuffled": {"predictor": UniformPrior()},
     "lengths mean_lengths": {"initial": 100.0},
     "embedder precomputed": {"embeddings": {"a": [1.0]}},
@@ -70,12 +67,12 @@ NO_NUMBER = ("x", "0.5", NAN, INF, -INF, True, 1j)
 NO_FLAG = ("yes", 1)
 
 
-def kinds_of(cls: type, field: str) -> set[Any]:
+def kinds_of(cls, field):
     hint = get_type_hints(cls)[field]
     return {hint, *get_args(hint)}
 
 
-def settings_of(*wanted: type) -> list[tuple[str, str]]:
+def settings_of(*wanted):
     """Every subject and field whose annotation names the first of int, float, bool that is in ``wanted``."""
     return [
         (subject, field.name)
@@ -86,7 +83,7 @@ def settings_of(*wanted: type) -> list[tuple[str, str]]:
     ]
 
 
-def build(subject: str, field: str, value: Any) -> Any:
+def build(subject, field, value):
     """Build the subject with one setting. A budget in tokens needs lengths beside it."""
     given = REQUIRED.get(subject, {}) | {field: value}
     if field == "tokens_per_prompt":
@@ -94,7 +91,7 @@ def build(subject: str, field: str, value: Any) -> Any:
     return SUBJECTS[subject](**given)
 
 
-def fault(subject: str, field: str, value: Any) -> str:
+def fault(subject, field, value):
     """Return what is wrong with the refusal of ``value``; "" if it is refused in one line with field, value, remedy."""
     where = f"{subject}.{field} = {value!r}"
     with warnings.catch_warnings():
@@ -110,7 +107,7 @@ def fault(subject: str, field: str, value: Any) -> str:
     return "" if good else f"{where} says {message!r}, which lacks the field, the value or a remedy"
 
 
-def faults(wanted: type, values: Sequence[Any]) -> list[str]:
+def faults(wanted, values):
     assert len(settings_of(wanted)) > 4
     return [
         found for subject, field in settings_of(wanted) for value in values if (found := fault(subject, field, value))
@@ -139,7 +136,7 @@ def test_none_is_refused_unless_the_annotation_says_so():
     assert not wrong, "\n".join(wrong)
 
 
-def numbers() -> list[tuple[str, str, Any]]:
+def numbers():
     """Return every subject and field whose default is a number or a flag, and this default."""
     found = []
     for subject, field in settings_of(int, float, bool):
@@ -171,7 +168,7 @@ def test_settings_survive_the_way_through_toml():
     assert len(tried) > 25
 
 
-MADE: dict[str, Callable[..., Any]] = {
+MADE = {
     "solve": lambda success=None, **given: solve(success, **given),
     "rollout": Rollout,
     "prompt": Prompt,

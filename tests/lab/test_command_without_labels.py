@@ -56,8 +56,6 @@ def config(tmp_path, small_base_folder, monkeypatch):
 @pytest.mark.usefixtures("config")
 def test_a_study_without_labels_plans_votes_and_reports(tmp_path):
     said = trained(tmp_path, "voted.toml", "--prompts", "gold.jsonl")
-    assert "12 for training from gold.jsonl, 4 a step; 20 held out; no labels; gold of 12 is for the report" in said
-    assert "steps       3 a run" in said
     assert "rollouts    at least 48 and at most 192 a run; 240 to 384 in all" in said
     assert "6 of 6 steps" in said
     folder = tmp_path / "runs" / "voted-gold"

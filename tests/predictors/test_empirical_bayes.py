@@ -113,11 +113,8 @@ def test_verdicts_with_rewards_of_their_own_are_predicted_by_these():
     p = rng.random(50)
     for _ in range(3):
         right = rng.random((50, 6)) < p[:, None]
-        for predictor, rewards in ((plain, right.astype(float)), (signed, 2.0 * right - 1)):
-            rollouts = [
-                [Rollout(bool(verdict), reward=float(reward)) for verdict, reward in zip(*both, strict=True)]
-                for both in zip(right, rewards, strict=True)
-            ]
+        for predictor, low in ((plain, 0.0), (signed, -1.0)):
+            rollouts = [[Rollout(bool(verdict), reward=1.0 if verdict else low) for verdict in own] for own in right]
             predictor.update(finished(prompts, rollouts))
     np.testing.assert_allclose(signed.predict(prompts).mean, plain.predict(prompts).mean)
     np.testing.assert_allclose(signed.predict(prompts).variance, 4 * plain.predict(prompts).variance)

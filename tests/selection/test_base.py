@@ -1,7 +1,5 @@
 """What every rule of selection must do: choose distinct prompts, remember, resume, report coverage, and refuse."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np
@@ -135,7 +133,7 @@ def test_a_prompt_whose_outcome_never_comes_is_chosen_again(name):
 def test_it_reports_what_was_never_chosen_and_the_longest_wait(name):
     selector = prepared(name)
     assert selector.metrics()["never_chosen"] == 1
-    seen: dict[int, int] = {}
+    seen = {}
     sample = bernoulli_sampler(EASE)
     for number in range(8):
         seen |= dict.fromkeys(step(selector, sample), number)

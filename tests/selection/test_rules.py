@@ -1,7 +1,5 @@
 """Each rule of selection against its formula or its source, worked out another way."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

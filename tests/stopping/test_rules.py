@@ -1,5 +1,6 @@
 """Contract tests of all stopping rules, with and without curtailment, by brute force over short streams."""
 
+import tomllib
 from functools import cache
 from itertools import product
 
@@ -11,23 +12,25 @@ from hypothesis import strategies as st
 from apportion.stopping import RULES, Curtailed, count_votes, decide, leader, make_rule
 
 M = 10
-SETTINGS = {  # where the defaults do not stop within M samples, or where there is more to test
-    "fixed": [{"samples": 4}, {}],
-    "optpo": [
-        {"min_samples": 3, "exceedances": 2, "choices": 5},
-        {"min_samples": 4, "exceedances": 3, "choices": 3, "count_from": "min_samples"},
-        {"min_samples": 2, "exceedances": 4, "low_accuracy": "literal", "p0_factor": 0.3},
-        {"min_samples": 3, "exceedances": 2, "low_accuracy": "literal", "count_from": "min_samples"},
-    ],
-    "adaptive_consistency_beta": [{"confidence": 0.8}],
-    "adaptive_consistency_dirichlet": [{"confidence": 0.8}, {"confidence": 0.7, "top": None}],
-    "esc": [{"window": 3}, {"window": 4}],
-    "sprt": [{}, {"p1": 0.6, "alpha": 0.3, "beta": 0.65}, {"p1": 0.9, "alpha": 0.05, "beta": 0.4}],
-    "msprt": [{}, {"prior_alpha": 2.0, "prior_beta": 1.0, "alpha": 0.1, "beta": 0.4}],
-    "p_value": [{"threshold": 0.15}],
-    "posterior_predictive": [{"eps": 0.1}],
-    "calibrated": [{"eps": 0.05}, {"threshold": 0.0}, {"threshold": 2.0}],
-}
+SETTINGS = tomllib.loads("""
+fixed = [{samples = 4}, {}]
+optpo = [
+    {min_samples = 3, exceedances = 2, choices = 5},
+    {min_samples = 4, exceedances = 3, choices = 3, count_from = "min_samples"},
+    {min_samples = 2, exceedances = 4, low_accuracy = "literal", p0_factor = 0.3},
+    {min_samples = 3, exceedances = 2, low_accuracy = "literal", count_from = "min_samples"},
+]
+adaptive_consistency_beta = [{confidence = 0.8}]
+adaptive_consistency_dirichlet = [{confidence = 0.8}, {confidence = 0.7, top = 9}]
+esc = [{window = 3}, {window = 4}]
+sprt = [{}, {p1 = 0.6, alpha = 0.3, beta = 0.65}, {p1 = 0.9, alpha = 0.05, beta = 0.4}]
+msprt = [{}, {prior_alpha = 2.0, prior_beta = 1.0, alpha = 0.1, beta = 0.4}]
+p_value = [{threshold = 0.15}]
+posterior_predictive = [{eps = 0.1}]
+calibrated = [{eps = 0.05}, {threshold = 0.0}, {threshold = 2.0}]
+""")
+"""Settings where the defaults do not stop within M samples, or where there is more to test."""
+
 INNER = [make_rule(name, **chosen) for name in RULES for chosen in SETTINGS.get(name, [{}])]
 
 each_rule = pytest.mark.parametrize("rule", INNER + [Curtailed(rule) for rule in INNER], ids=repr)

@@ -101,8 +101,5 @@ def test_groups_hold_the_rollouts_retained_rewarded_by_all_votes(retain, kept):
     first, second = ttrl.groups(batch)
     assert [first.prompt, second.prompt] == [batch.prompts[0], batch.prompts[3]]
     assert first.rewards.tolist() == [0, 0, 1, 1, 0, 1][:kept] and first.keep.all()
-    assert [(r.correct, r.answer, r.completion, r.tokens, r.round) for r in first.rollouts] == [
-        (None, r.answer, r.completion, r.tokens, r.round) for r in batch.rollouts[0][:kept]
-    ]
     shares = TTRL(max_samples=6, min_samples=3, retain=retain, reward="vote_share").groups(batch)[0].rewards
     assert shares.tolist() == [0.2, 0.0, 0.6, 0.6, 0.2, 0.6][:kept]

@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from apportion.predictors.statistics.beta_binomial import logit
 from apportion.predictors.statistics.pooled import EDGE, NODES, PooledSums
 
 
@@ -11,19 +12,12 @@ def test_pooled_sums_are_a_kernel_average_of_the_added_values(seen, bandwidth):
     sums = PooledSums(2, 1.0, bandwidth, pool_discount=0.5)
     for p, value in seen:
         sums.add({"a": [1.0, value]}, [p])
-    nodes = np.linspace(-EDGE, EDGE, NODES)
-
-    def place(p):
-        return np.clip(np.log(max(p, 1e-9) / max(1 - p, 1e-9)), -EDGE, EDGE)
-
-    weights = [
-        0.5 ** (len(seen) - 1 - i)
-        * np.exp(-0.5 * ((nodes[np.abs(nodes - place(p)).argmin()] - place(0.3)) / bandwidth) ** 2)
-        for i, (p, _) in enumerate(seen)
-    ]
+    p, values = np.array(seen).T
+    nodes, place = np.linspace(-EDGE, EDGE, NODES), np.clip(logit(np.clip(p, 1e-9, 1 - 1e-9)), -EDGE, EDGE)
+    near = nodes[np.abs(nodes - place[:, None]).argmin(axis=1)]
+    weights = 0.5 ** np.arange(len(p))[::-1] * np.exp(-0.5 * ((near - logit(0.3)) / bandwidth) ** 2)
     count, total = sums.at([0.3])[0]
-    average = np.average([value for _, value in seen], weights=weights)
-    assert count > 0 and total / count == pytest.approx(average, rel=0.05)
+    assert count > 0 and total / count == pytest.approx(np.average(values, weights=weights), rel=0.05)
 
 
 def test_pooled_sums_keep_the_level_of_the_outermost_data():
