@@ -8,7 +8,14 @@ from apportion.diagnosis import Diagnosis
 from apportion.diagnosis.advice import Advice
 from apportion.diagnosis.health import RunHealth
 from apportion.diagnosis.series import Series
-from apportion.diagnosis.statements import COURSE, ORDER, advice_statements, as_read, health_statements, waste_statement
+from apportion.diagnosis.statements import (
+    COURSE,
+    ORDER,
+    advice_statements,
+    as_read,
+    health_statements,
+    waste_statements,
+)
 from apportion.records.scalars import LOG_ROLLOUTS, Scalars
 
 LINES = 20
@@ -20,9 +27,9 @@ def screen(found: Diagnosis, texts: bool = False) -> str:
 
     ``texts`` says that the prompts have texts, which no predictor has read.
     """
-    waste, changes = found.waste, advice_statements(found.advice)
+    changes = advice_statements(found.advice)
     lines = [*wrapped(told_head(found)), *doubt_lines(found.doubts, MOST_DOUBT_LINES), *_health(found.health, False)]
-    lines += wrapped(waste_statement(waste, found.doubts))
+    lines += [line for each in waste_statements(found.waste, found.phantoms, found.doubts) for line in wrapped(each)]
     last = ["More: --full for all tables, --json for all numbers, docs/diagnose.md."]
     if texts:
         last.append("--embeddings minilm (the extra embed) shows whether the prompts' texts help.")

@@ -10,7 +10,7 @@ from apportion.diagnosis.advice import LEAST_SAVING, AdviceList
 from apportion.diagnosis.beliefs import VISITS, Foresight, ForesightCell
 from apportion.diagnosis.bias import RuleBias
 from apportion.diagnosis.drift import RateDrift
-from apportion.diagnosis.statements import as_read, health_statements, span, waste_statement
+from apportion.diagnosis.statements import as_read, health_statements, span, waste_statements
 from apportion.diagnosis.waste import DEAD, KINDS, UNREWARDED, GroupTally
 from apportion.presets import ADVICE
 from apportion.records.importing import NO_STEP
@@ -80,7 +80,7 @@ def _advice(found: AdviceList) -> Iterator[str]:
 
 def _waste(diagnosis: Diagnosis) -> Iterator[str]:
     found, visits = diagnosis.waste, diagnosis.visits
-    yield _wrapped(waste_statement(found, diagnosis.doubts))
+    yield from map(_wrapped, waste_statements(found, diagnosis.phantoms, diagnosis.doubts))
     if found.compared:
         tokens = "unknown" if found.tokens is None else f"{span(found.tokens)} of the known tokens"
         yield f"Tokens of dead groups: {tokens}."

@@ -11,6 +11,7 @@ from apportion.diagnosis.coverage import RunCoverage, coverage_of
 from apportion.diagnosis.diagnose import Diagnosis, diagnose
 from apportion.diagnosis.drift import RateDrift, drift_of
 from apportion.diagnosis.health import RunHealth, Sign, health_of
+from apportion.diagnosis.phantoms import Phantoms, phantoms_of
 from apportion.diagnosis.waste import Waste, waste_of
 from apportion.runs.json_text import plain
 
@@ -19,6 +20,7 @@ __all__ = [
     "AdviceList",
     "Diagnosis",
     "Foresight",
+    "Phantoms",
     "RateDrift",
     "RuleBias",
     "RunCoverage",
@@ -32,6 +34,7 @@ __all__ = [
     "drift_of",
     "foresight_of",
     "health_of",
+    "phantoms_of",
     "plain",
     "waste_of",
 ]

@@ -11,7 +11,8 @@ from apportion.diagnosis.bias import RuleBias, bias_of
 from apportion.diagnosis.coverage import RunCoverage, coverage_of
 from apportion.diagnosis.drift import RateDrift, drift_of
 from apportion.diagnosis.health import RunHealth, health_of
-from apportion.diagnosis.statements import advice_statements, health_statements, waste_statement
+from apportion.diagnosis.phantoms import Phantoms, phantoms_of
+from apportion.diagnosis.statements import advice_statements, health_statements, waste_statements
 from apportion.diagnosis.waste import Waste, waste_of
 from apportion.predictors.embeddings import Embedder
 from apportion.records.run_record import RunRecord
@@ -31,6 +32,7 @@ class Diagnosis:
         health: signs that the run is sick.
         coverage: which prompts were visited, and what became of the rollouts.
         waste: dead groups.
+        phantoms: groups of equal outcomes and different rewards; None if outcomes and rewards are not told apart.
         drift: how fast success rates move.
         foresight: how well each predictor would have known.
         bias: what is known of the rule that ran, for each of its settings; empty if no rule was named.
@@ -45,14 +47,15 @@ class Diagnosis:
     health: RunHealth
     coverage: RunCoverage
     waste: Waste
+    phantoms: Phantoms | None
     drift: RateDrift
     foresight: Foresight
     bias: tuple[RuleBias, ...]
     advice: AdviceList
 
     def _repr_html_(self) -> str:
-        wasted = waste_statement(self.waste, self.doubts)
-        told = {"health": health_statements(self.health), "wasted": [wasted], "advice": advice_statements(self.advice)}
+        wasted = waste_statements(self.waste, self.phantoms, self.doubts)
+        told = {"health": health_statements(self.health), "wasted": wasted, "advice": advice_statements(self.advice)}
         rows = [(kind, line) for kind, lines in told.items() for line in lines]
         return html_table(f"Diagnosis of {self.name} ({self.source})", ("", "what was found"), rows, len(rows))
 
@@ -94,6 +97,7 @@ def diagnose(
         health=health,
         coverage=coverage_of(record),
         waste=waste_of(record),
+        phantoms=phantoms_of(record),
         drift=drift_of(record),
         foresight=foresight_of(record, embedder, rates),
         bias=bias,

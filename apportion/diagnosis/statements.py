@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from apportion.diagnosis.advice import Advice, AdviceList
 from apportion.diagnosis.health import UNLEARNABLE, RunHealth
+from apportion.diagnosis.phantoms import Phantoms
 from apportion.diagnosis.series import LEAST_STEPS
 from apportion.diagnosis.waste import DEAD, KINDS, Waste
 from apportion.records.doubts import SPOILT
@@ -18,6 +19,7 @@ MOST_REMEDIES = 3
 """Signs that are told with what to do."""
 HARMLESS = ("read as:", "columns not read:", "replayed on a random")
 """How doubts begin that change no figure by more than chance."""
+GATE = "gate them by the outcome (docs/diagnose.md)"
 COURSE = 0.2
 """The change of the share of dead groups from which on it is told as a course and not as a mean."""
 
@@ -51,7 +53,20 @@ def as_read(doubts: Sequence[str], where: str = "?") -> str:
     return "" if all(doubt.startswith(HARMLESS) for doubt in doubts) else f", as read (see {where})"
 
 
-def waste_statement(found: Waste, doubts: Sequence[str] = ()) -> str:
+def waste_statements(found: Waste, phantoms: Phantoms | None, doubts: Sequence[str] = ()) -> list[str]:
+    """Return what was wasted: the share of dead groups, and that of phantom groups if there are any."""
+    if phantoms is None or not phantoms.whole.groups.value > 0:
+        return [_dead_statement(found, doubts)]
+    whole = phantoms.whole
+    return [
+        _dead_statement(found, doubts),
+        f"Phantom groups{as_read(doubts)}: {span(whole.groups)} of the groups have equal outcomes ({phantoms.outcome}) "
+        f"and different rewards, so the shaping alone trains there. They have {share(whole.normalised.value)} of the "
+        f"squared advantages by GRPO, {share(whole.centred.value)} by RLOO: {GATE}.",
+    ]
+
+
+def _dead_statement(found: Waste, doubts: Sequence[str]) -> str:
     """Return the share of dead groups, of which kinds they are, and how it moved over the run."""
     if not found.compared:
         return "Wasted: no group has two rewards or more, so nothing can be compared."

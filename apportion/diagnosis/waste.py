@@ -115,7 +115,7 @@ def waste_of(record: RunRecord) -> Waste:
         dead=ratio_over_prompts(by_prompt[:, 0], by_prompt[:, 1]),
         rollouts=ratio_over_prompts(by_prompt[:, 2], by_prompt[:, 3]),
         tokens=None if np.isnan(record.tokens).all() else ratio_over_prompts(by_prompt[:, 4], by_prompt[:, 5]),
-        over_time=tuple(_tally(groups, part, label) for label, part in _time_bins(record)),
+        over_time=tuple(_tally(groups, part, label) for label, part in time_bins(record)),
         by_difficulty=tuple(_by_difficulty(record, groups)) if record.binary else (),
         never_mixed=int(never.sum()),
         compared=int(compared.sum()),
@@ -123,7 +123,7 @@ def waste_of(record: RunRecord) -> Waste:
     )
 
 
-def _time_bins(record: RunRecord) -> list[tuple[str, Mask]]:
+def time_bins(record: RunRecord) -> list[tuple[str, Mask]]:
     """Return ranges of consecutive steps with about equally many groups each: their labels and masks [N]."""
     if not len(record.step):
         return []

@@ -13,7 +13,7 @@ from apportion.cli.diagnosis_text import diagnosis_text
 from apportion.diagnosis import diagnose, given
 from apportion.diagnosis.beliefs import RECORDED, coarse, foresight_of
 from apportion.diagnosis.given import embedder_of, rates_of
-from apportion.diagnosis.statements import waste_statement
+from apportion.diagnosis.statements import waste_statements
 from apportion.predictors import PrecomputedEmbeddings
 from apportion.runs.json_text import plain
 from tests.cases import refuse_lines
@@ -58,7 +58,7 @@ def test_a_notebook_shows_what_was_found_with_every_text_escaped():
     found = diagnose(run_of(np.where(np.arange(100) % 2, 0.5, 0), visits=6))
     told = replace(found, name="<b>")._repr_html_()
     assert "Diagnosis of &lt;b&gt;" in told and "<b>" not in told
-    assert waste_statement(found.waste) in told and "<td>advice</td><td>1. " in told
+    assert waste_statements(found.waste, found.phantoms)[0] in told and "<td>advice</td><td>1. " in told
     assert "nothing can be compared" in diagnose(record_of([[1.0], [np.nan]]))._repr_html_()
 
 

@@ -10,7 +10,8 @@ import pytest
 from apportion.diagnosis.bias import COSINES, FIXED, RATES, RATIOS, UNBIASED, bias_of
 from apportion.diagnosis.coverage import coverage_of
 from apportion.diagnosis.drift import drift_of
-from apportion.diagnosis.statements import as_read, waste_statement
+from apportion.diagnosis.phantoms import phantoms_of
+from apportion.diagnosis.statements import as_read, waste_statements
 from apportion.diagnosis.walks import vip_variances
 from apportion.diagnosis.waste import KINDS, kinds_of, waste_of
 from tests.diagnosis.builders import record_of, run_of
@@ -35,10 +36,30 @@ def test_groups_of_graded_rewards_within_0_and_1_are_all_right_or_all_wrong_at_t
 def test_no_share_is_told_where_no_figure_is_that_of_the_run():
     waste = waste_of(record_of([[1, 1], [0, 1]]))
     selected = "a column holds 8 values: a selection of the rollouts, and no figure here is that of the run"
-    assert waste_statement(waste, [selected]).startswith("Wasted: unknown, because no figure here is that of the run")
-    assert waste_statement(waste, ["ids have several texts"]).startswith("Wasted, as read (see ?): 50%")
-    assert waste_statement(waste, ["read as: reward=score"]).startswith("Wasted: 50%")
+    for doubt, said in (
+        (selected, "Wasted: unknown, because no figure here is that of the run"),
+        ("ids have several texts", "Wasted, as read (see ?): 50%"),
+        ("read as: reward=score", "Wasted: 50%"),
+    ):
+        assert waste_statements(waste, None, [doubt])[0].startswith(said)
     assert as_read([selected], "the notes") == ", but not of the run (see the notes)"
+
+
+def test_groups_of_equal_outcomes_and_different_rewards_are_phantoms_with_a_share_of_the_gradient():
+    outcomes, rewards = [[1, 1], [0, 0], [0, 1], [0, 0]], [[1, 0.8], [0, -0.2], [0, 0.8], [0, 0]]
+    shaped = replace(record_of(rewards), components={"length": np.zeros(8), "acc": np.ravel(outcomes).astype(float)})
+    found = phantoms_of(shaped)
+    assert found.outcome == "acc" and found.whole.groups.value == 1 / 2
+    assert found.whole.normalised.value == pytest.approx(2 / 3)
+    assert found.whole.centred.value == pytest.approx(0.04 / 0.36)
+    told = waste_statements(waste_of(shaped), found)[1]
+    assert told.startswith("Phantom groups: 50%") and "67% of the squared advantages by GRPO, 11% by RLOO" in told
+    verdicts = replace(record_of(outcomes), components={"reward": np.ravel(rewards)})
+    assert phantoms_of(verdicts).whole == found.whole
+    filtered = replace(shaped, kept=np.repeat([False, False, True, True], 2))  # by the outcome
+    assert phantoms_of(filtered).whole.groups.value == 0
+    assert len(waste_statements(waste_of(filtered), phantoms_of(filtered))) == 1
+    assert phantoms_of(record_of(rewards)) is None
 
 
 def test_a_group_without_rollouts_is_one_without_reward():

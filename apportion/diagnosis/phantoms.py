@@ -1,0 +1,86 @@
+"""Phantom groups: all outcomes are equal and the rewards differ, so the shaping of the reward alone trains there.
+
+A reward is often an outcome plus a shaping term, such as one of length or format. Groups of equal outcomes are dead
+for the outcome. A group-relative estimator divides their small spread by itself (GRPO) or takes it as it is (RLOO).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from apportion.diagnosis.health import SHAPING
+from apportion.diagnosis.waste import time_bins
+from apportion.records.run_record import RunRecord
+from apportion.replay.intervals import Spanned, per_unit, ratio_over_prompts
+from apportion.scheduler.outcomes import are_verdicts
+from apportion.types import Floats, Mask
+
+OUTCOME = re.compile(r"correct|\bacc|accura|verdict|solved|success|pass|match|outcome", re.IGNORECASE)
+"""How a column is called that says whether a rollout is right."""
+
+
+@dataclass(frozen=True)
+class PhantomPart:
+    """Phantom groups of one part of a run, with 95% intervals by bootstrap over prompts.
+
+    Args:
+        label: the steps.
+        groups: the share of phantom groups among groups with two rewards or more.
+        normalised: their share of the squared advantages if each group is divided by its deviation, as in GRPO.
+        centred: the same without that division, as in RLOO and Dr. GRPO.
+    """
+
+    label: str
+    groups: Spanned
+    normalised: Spanned
+    centred: Spanned
+
+
+@dataclass(frozen=True)
+class Phantoms:
+    """Phantom groups of a run: the column of the ``outcome``, the ``whole`` run, and its course ``over_time``."""
+
+    outcome: str
+    whole: PhantomPart
+    over_time: tuple[PhantomPart, ...]
+
+
+def phantoms_of(record: RunRecord) -> Phantoms | None:
+    """Return the phantom groups of a run; None without two values of each rollout, an outcome and a trained reward.
+
+    Groups of which no rollout entered the loss are left out: a filter by the outcome has no phantom groups.
+    """
+    found = _apart(record)
+    if found is None:
+        return None
+    name, outcome, reward = found
+    known = np.where(np.isnan(outcome) | np.isnan(reward), np.nan, 1.0)
+    trained, judged = replace(record, reward=reward * known), replace(record, reward=outcome * known)
+    compared = (trained.trials >= 2) & (trained.sums(trained.kept) > 0)
+    phantom = compared & trained.mixed & ~judged.mixed
+    normalised = np.where(compared & trained.mixed, trained.trials, 0.0)
+    centred = np.where(compared, trained.trials * np.nan_to_num(trained.variances), 0.0)
+    columns = np.stack([compared, normalised, centred], axis=1).astype(np.float64)
+
+    def part(label: str, some: Mask) -> PhantomPart:
+        own = np.concatenate([columns * (some & phantom)[:, None], columns * some[:, None]], axis=1)
+        by_prompt = per_unit(record.prompt, own, len(record.ids))
+        return PhantomPart(label, *(ratio_over_prompts(by_prompt[:, i], by_prompt[:, 3 + i]) for i in range(3)))
+
+    everything = part("all", np.ones(len(record.step), bool))
+    return Phantoms(name, everything, tuple(part(label, some) for label, some in time_bins(record)))
+
+
+def _apart(record: RunRecord) -> tuple[str, Floats, Floats] | None:
+    """Return the name and the values [R] of the outcome, and the trained reward [R]; None if they are not apart."""
+    trained = record.components.get("reward")
+    if record.binary:
+        return None if trained is None or are_verdicts(np.unique(trained)) else ("correct", record.reward, trained)
+    binary = [
+        name for name, each in record.components.items() if are_verdicts(np.unique(each)) and not SHAPING.search(name)
+    ]
+    named = [name for name in binary if OUTCOME.search(name)] or binary
+    return (named[0], record.components[named[0]], record.reward) if len(named) == 1 else None
