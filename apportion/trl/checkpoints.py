@@ -16,8 +16,8 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoin
 
 from apportion.engines.saved_state import load_state, restoring, save_state
 from apportion.records import resume_log, start_log
-from apportion.trl.generation import Response
 from apportion.trl.ranks import Ranks
+from apportion.trl.rounds import Response
 from apportion.trl.rows import to_device
 from apportion.trl.settings import TRLAllocation
 
@@ -141,7 +141,7 @@ class CheckpointedTrainer(WholeCheckpoints):
                 settings=allocation.settings,
                 iterations=self.num_iterations,
                 log=self._log,
-                failures=self._failures.state_dict(),
+                failures=self._rewards.state_dict(),
             )
             save_state(folder / FILE, KIND, state)
 
@@ -158,7 +158,7 @@ class CheckpointedTrainer(WholeCheckpoints):
         self._batches = saved.batches
         self._step = 0 if saved.sharing is None else saved.step  # between two batches TRL may count from 0
         with restoring(folder / FILE, REMEDY):
-            self._failures.load_state_dict(saved.failures)
+            self._rewards.load_state_dict(saved.failures)
         for _ in range(int(self.state.epoch or 0) if self._sampler is not None else 0):
             next(iter(self._sampler), None)  # skip the orders of finished epochs; transformers skips rows of this one
         if not hasattr(self.train_dataset, "__len__"):

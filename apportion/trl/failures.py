@@ -1,26 +1,14 @@
-"""Completions without a reward: how often they are scored again, and when a run ends because of them."""
+"""What happens to completions without a reward: how often they are scored again, and when they end a run."""
 
-import logging
 import math
-from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Self
-
-from torch import Tensor
+from dataclasses import dataclass
+from typing import Self
 
 from apportion.checks import check_integer, check_numbers
-from apportion.trl.reading import RewardReader
 from apportion.untrusted import shown
 
-logger = logging.getLogger(__name__)
-
-WINDOW = 256
-"""The number of latest completions whose share of failures is bounded."""
 MOST_SECONDS = 600.0
-"""The longest wait before a further call of the reward functions."""
-LEAST = 32
-"""Failures among them below which no share ends a run, so that a few failures in its first step do not."""
+"""The longest wait before a further call of a reward function."""
 
 
 class RewardsFailedError(RuntimeError):
@@ -37,7 +25,8 @@ class FailedRewards:
     function that raises before it ever returned ends the run.
 
     Args:
-        retries: how often reward functions are called again for completions without a reward.
+        retries: how often a reward function is called again for completions that it failed, or gave None although it
+            is the only one, or says whether they are correct.
         wait: seconds before the first further call. Each next one waits twice as long.
         share: the run ends if more than this share of the latest 256 completions has no reward, and at least 32 of
             them; 1 is no bound.
@@ -85,99 +74,3 @@ NAMED = {
     "abort": FailedRewards(number=0),
 }
 """Settings by name: end when most fail (the default), never end, call again for a minute, end at the first failure."""
-
-
-@dataclass
-class FailureCount:
-    """The failures of a run so far, for the bounds of ``allowed``; ``names`` are those of the reward functions [F].
-
-    ``verdict`` is the column of the one that says whether a completion is correct, None if nobody needs to know.
-    ``reader`` knows what was last wrong with each function, and which ones have returned.
-    """
-
-    allowed: FailedRewards
-    names: Sequence[str]
-    verdict: int | None = None
-    reader: RewardReader = field(default_factory=RewardReader)
-    number: int = 0
-    _latest: deque[bool] = field(default_factory=lambda: deque(maxlen=WINDOW), repr=False)
-    _beside: set[int] = field(default_factory=set, repr=False)
-    _apart: set[int] = field(default_factory=set, repr=False)
-    _told: bool = field(default=False, repr=False)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run must know: how many failed, and which functions returned, and judge other tasks."""
-        return {
-            "number": self.number,
-            "returned": sorted(self.reader.returned),
-            "beside": sorted(self._beside),
-            "apart": sorted(self._apart),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue the count of a run."""
-        functions, self.number = range(len(self.names)), state.get("number", 0)
-        self.reader.returned.update(state.get("returned", ()))
-        self._beside, self._apart = (
-            {function for function in functions if function in state.get(key, ())} for key in ("beside", "apart")
-        )
-
-    def failed(self, scores: Tensor) -> Tensor:
-        """Return a mask [N] of the rows of ``scores`` [N, F] without a reward, or without a verdict that is needed.
-
-        An infinite score is one of a function that failed.
-        """
-        failed, judged = scores.isnan().all(dim=1) | scores.isinf().any(dim=1), self.judged(scores)
-        return failed if judged is None else failed | judged.isnan()
-
-    def judged(self, scores: Tensor) -> Tensor | None:
-        """Return the score [N] of the function that judges each row of ``scores`` [N, F]; None without a ``verdict``.
-
-        It is the function ``verdict``, or that of another task: one that has given None where ``verdict`` judged, and
-        never a score beside it. Functions that score beside it, such as one of the format, judge nothing.
-        """
-        if (verdict := self.verdict) is None:
-            return None
-        known = ~scores.isnan()
-        for other in {*range(scores.size(1))} - {verdict}:
-            if (known[:, other] & known[:, verdict]).any():
-                self._beside.add(other)
-            elif known[:, verdict].any():
-                self._apart.add(other)
-        column = scores[:, verdict].clone()
-        for other in sorted(self._apart - self._beside):
-            of_other = column.isnan() & known[:, other]
-            column = column.where(~of_other, scores[:, other])
-            if of_other.any() and not self._told:
-                self._told = True
-                logger.warning(
-                    "%s gives None for some prompts; their completions are correct if %s is above 0",
-                    self.names[verdict],
-                    self.names[other],
-                )
-        return column
-
-    def add(self, failed: Sequence[bool], scores: Tensor, prompts: Sequence[str]) -> None:
-        """Count the completions of a round: whether they ``failed`` [N], ``scores`` [N, F], texts of ``prompts`` [N].
-
-        Raises RewardsFailedError if too many have failed.
-        """
-        self._latest.extend(failed)
-        self.number += sum(failed)
-        recent, most = sum(self._latest), self.allowed.number
-        beyond_share = recent >= LEAST and recent > self.allowed.share * len(self._latest)
-        if not (any(failed) and (beyond_share or (most is not None and self.number > most))):
-            return
-        first = list(failed).index(True)
-        because = ", ".join(
-            f"{name} {'returned None' if math.isnan(score) else self.reader.problems.get(name, 'failed')}"
-            for name, score in zip(self.names, scores[first].tolist(), strict=True)
-            if not math.isfinite(score)
-        )
-        allowed = f"{self.allowed.share:.0%}" if beyond_share else most
-        in_all = "" if beyond_share else f"{self.number} times in this run, "
-        raise RewardsFailedError(
-            f"completions must have rewards, got none for {recent} of the latest {len(self._latest)} (at most "
-            f"{allowed} may have none); {because}, {in_all}for example for the prompt "
-            f"{prompts[first]!r:.100}; correct it, or allow more with failed_rewards="
-        )

@@ -21,20 +21,20 @@ from apportion.answers.reader import AnswerReader
 from apportion.engines.fresh_rows import FreshRows
 from apportion.engines.metrics import prefixed
 from apportion.engines.prompts import text_of
-from apportion.records import prepare_log, write_step
+from apportion.records import prepare_log
 from apportion.scheduler.decisions import bill
 from apportion.trl.advantages import without_failures
 from apportion.trl.bases import check_trainer
 from apportion.trl.checkpoints import CheckpointedTrainer
-from apportion.trl.generation import SCALES, GenerationBatch, TrainingBatch
 from apportion.trl.metrics import close_table, combined, open_table
 from apportion.trl.no_signal import NoSignal
-from apportion.trl.planner import BatchPlanner, FinishedBatch
-from apportion.trl.ranks import MainRankError
+from apportion.trl.planner import generation_batch
 from apportion.trl.replaced import replaced
-from apportion.trl.rewards import score, zeros
+from apportion.trl.rewards import Rewards, zeros
+from apportion.trl.rounds import Rounds
 from apportion.trl.rows import split_micro_batch, spread_masked_rows
 from apportion.trl.settings import LOSSES, TRLAllocation, check_verdict
+from apportion.trl.shares import SCALES, training_rows
 
 
 class AllocatedTrainer(CheckpointedTrainer):
@@ -63,7 +63,8 @@ class AllocatedTrainer(CheckpointedTrainer):
             self._check(self.args, given)
         self.num_generations = self.allocation.generations(self.args)
         check_verdict(self.allocation.verdict, self.reward_func_names)
-        self._failures, self._of_evaluation = (self.allocation.failure_count(self.reward_func_names) for _ in range(2))
+        given_rewards = self.allocation, self.reward_func_names, self.reward_weights.cpu(), self._components
+        self._rewards, self._of_evaluation = Rewards(*given_rewards), Rewards(*given_rewards)
         self._no_signal = NoSignal(self.allocation.extractor_name)
         self._part: dict[str, Any] | None = None
         self._padded = False
@@ -133,16 +134,15 @@ class AllocatedTrainer(CheckpointedTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         if not self.model.training:
             return super()._generate_and_score_completions(inputs)
-        generation = GenerationBatch(self, super()._generate_and_score_completions, super()._calculate_rewards)
+        rounds = Rounds(self, super()._generate_and_score_completions, super()._calculate_rewards)
         open_table(self._logs)
-        generation.add_prompts(inputs, self.num_generations)
-        batch = self._plan_batch(generation) if generation.ranks.is_main else generation.follow()
-        output = generation.training_rows(batch)
+        batch = generation_batch(self, inputs, rounds)
+        output = training_rows(rounds, batch)
         self._padded = any(share.padding for share in batch.shares)
         close_table(self._logs, len(batch.columns["advantages"]), batch.columns)
         self._batches += 1
-        logged, seconds = self._metrics["train"], prefixed(generation.stopwatch.metrics(), None)
-        for name, value in (combined(generation.logged) | batch.metrics | seconds).items():
+        logged, seconds = self._metrics["train"], prefixed(rounds.stopwatch.metrics(), None)
+        for name, value in (combined(rounds.logged) | batch.metrics | seconds).items():
             logged[name].append(value)
         logged["num_tokens"] = logged["num_tokens"][-1:]
         return output
@@ -191,13 +191,10 @@ class AllocatedTrainer(CheckpointedTrainer):
 
         A round of training has its own method in this place. Raises RewardsFailedError.
         """
-        columns, failures = (inputs, prompts, completions, completion_ids_list), self._of_evaluation
-        with replaced(self, _failures=failures):
-            scores = score(self, super()._calculate_rewards, columns, range(len(self.reward_funcs)))
-        failed = failures.failed(scores)
-        if failed.any():
-            failures.add(failed.tolist(), scores, self._ranks.all_gather(list(map(text_of, prompts))))
-        self._metrics["eval"]["allocation/failed"].append(float(failed.sum()))
+        rewards, columns = self._of_evaluation, (inputs, prompts, completions, completion_ids_list)
+        scores = rewards.score(self, super()._calculate_rewards, columns, range(len(rewards.names)))
+        failed = rewards.failed(scores, self._ranks.all_gather(list(map(text_of, prompts))))
+        self._metrics["eval"]["allocation/failed"].append(float(sum(failed)))
         return without_failures(scores)
 
     def compute_loss(
@@ -222,37 +219,6 @@ class AllocatedTrainer(CheckpointedTrainer):
         if factor == 1.0 or not hasattr(self, coefficient):
             return nullcontext()
         return replaced(self, **{coefficient: getattr(self, coefficient) * factor})
-
-    def _plan_batch(self, generation: GenerationBatch) -> TrainingBatch:
-        """Run the batch on rank 0. An error between rounds is sent to the other ranks."""
-        planner = BatchPlanner(self, generation)
-        try:
-            finished = planner.collect()
-            batch = planner.training_batch(finished)
-            self._learn(finished)
-        except Exception as error:
-            if not generation.running:
-                failed = MainRankError(f"rank 0 failed in this batch: {type(error).__name__}: {error}")
-                generation.ranks.broadcast(failed)
-            raise
-        return generation.ranks.broadcast(batch)
-
-    def _learn(self, finished: FinishedBatch) -> None:
-        """Write the rollout log, and let the allocator, the selection and the baseline learn from the batch."""
-        allocation = self.allocation
-        self._no_signal.add(finished)
-        if allocation.rollout_log is not None:
-            write_step(
-                allocation.rollout_log,
-                self._batches,
-                finished.batch,
-                finished.groups,
-                finished.advantages,
-                finished.weights,
-                text=lambda response: text_of(response.content or ""),
-                log_text=allocation.rollout_log_text,
-            )
-        allocation.observe(finished.batch)
 
 
 def _placeholder(name: str) -> Any:

@@ -2,9 +2,6 @@
 
 ``apportion.loop.collect`` runs the allocator, and its sampler is a round of all ranks. Only rank 0 holds the batch, the
 belief and the store of earlier responses, so that ranks cannot disagree.
-
-The size of a round is a multiple of the number of ranks. Surplus completions beyond the plan are sampled, counted and
-dropped. The allocator and the loss see exactly the planned ones, whatever the number of ranks.
 """
 
 import math
@@ -17,16 +14,16 @@ import torch
 
 from apportion.engines.fresh_rows import Row, draw_distinct
 from apportion.engines.metrics import allocation_metrics, prefixed
-from apportion.engines.prompts import last_text, prompt_of
+from apportion.engines.prompts import prompt_of, text_of
 from apportion.loop import collect
+from apportion.records import write_step
 from apportion.trl.advantages import Grouped, zero_deviation
-from apportion.trl.generation import GenerationBatch, TrainingBatch
 from apportion.trl.metrics import reward_metrics
+from apportion.trl.rewards import scores_of
+from apportion.trl.rounds import Rounds
 from apportion.trl.settings import LOSSES, TRLAllocation
-from apportion.trl.shares import LossRow, Reused, rows_per_rank, split_rows
-from apportion.trl.verdicts import Verdicts, scores_of
-from apportion.trl.votes import Votes
-from apportion.types import Batch, Counts, Floats, Group, Prompt, Rollout
+from apportion.trl.shares import LossRow, TrainingBatch, rows_per_rank, split_rows
+from apportion.types import Batch, Floats, Group, Prompt, Rollout
 
 
 @dataclass(frozen=True)
@@ -43,37 +40,59 @@ class FinishedBatch:
     weights: Floats
 
 
-class BatchPlanner:
-    """The allocation of one generation batch of ``trainer``, whose rounds ``generation`` runs on all ranks.
+def generation_batch(trainer: Any, inputs: Sequence[Row], rounds: Rounds) -> TrainingBatch:
+    """Return the finished batch of TRL's ``inputs`` on all ranks, after rank 0 has learned from it.
 
-    ``votes`` is set for label-free training only. ``surplus`` counts completions beyond the plan.
+    TRL's loader repeats each prompt ``num_generations`` times over all ranks. Under a selection it sets only the pace.
     """
+    if trainer.allocation.selection is None:
+        firsts = _firsts(inputs, trainer.num_generations, rounds.ranks.rank * len(inputs))
+        rounds.rows.extend(rounds.ranks.all_gather(firsts))
 
-    def __init__(self, trainer: Any, generation: GenerationBatch) -> None:
-        self.trainer, self.generation = trainer, generation
+    def lead() -> TrainingBatch:
+        planner = BatchPlanner(trainer, rounds)
+        finished = planner.collect()
+        batch = planner.training_batch(finished)
+        planner.learn(finished)
+        return batch
+
+    return rounds.led(lead)
+
+
+def _firsts(inputs: Sequence[Row], num_generations: int, start: int) -> list[Row]:
+    """Return the first row of each prompt among ``inputs``, of which ``start`` come before on other ranks."""
+    for i in range(1, len(inputs)):
+        if (start + i) % num_generations and inputs[i].get("prompt") != inputs[i - 1].get("prompt"):
+            raise ValueError(
+                f"the loader must repeat every prompt {num_generations} times in a row, as TRL's does, got two "
+                "prompts in one group; leave get_train_dataloader and _get_train_sampler to TRL"
+            )
+    return [row for place, row in enumerate(inputs, start) if place % num_generations == 0]
+
+
+class BatchPlanner:
+    """The allocation of one generation batch of ``trainer``, whose ``rounds`` all ranks run."""
+
+    def __init__(self, trainer: Any, rounds: Rounds) -> None:
+        self.trainer, self.rounds = trainer, rounds
         self.allocation: TRLAllocation = trainer.allocation
-        self.names, self.weights = trainer.reward_func_names, trainer.reward_weights.cpu()
-        self.verdicts = Verdicts(self.allocation, self.weights, trainer._failures, trainer._components)
-        self.votes = Votes(trainer._answers) if self.allocation.label_free else None
-        self.surplus = 0
-        self._scores: list[tuple[float, ...]] = []
-        self._new_rows: list[Row] = []
+        self.names, self.weights = trainer._rewards.names, trainer._rewards.weights
 
     def collect(self) -> FinishedBatch:
         """Sample what the allocator plans for the prompts of the batch, and compute advantages and weights."""
-        allocator, prompts = self.allocation.allocator, [self._prompt(row) for row in self.generation.rows]
-        held = {prompt.id for prompt in prompts}
-        batch = collect(allocator, prompts, self._sample, source=lambda count: self._fresh(count, held))
-        if not self.generation.rounds:
+        allocation, rounds = self.allocation, self.rounds
+        prompts = [self._prompt(row) for row in rounds.rows] or self._fresh(allocation.prompts(self.trainer.args))
+        batch = collect(allocation.allocator, prompts, rounds.sample, source=self._fresh)
+        if not rounds.logged:
             raise ValueError(
-                f"{allocator.name} must plan rollouts for a batch of {len(prompts)} prompts, got none; "
+                f"{allocation.allocator.name} must plan rollouts for a batch of {len(prompts)} prompts, got none; "
                 "raise its budget, or its minimum per prompt"
             )
-        if self.allocation.whole_groups:
+        if allocation.whole_groups:
             batch = self._with_group_rewards(batch)
-        groups = allocator.groups(batch)
+        groups = allocation.allocator.groups(batch)
         grouped = self._grouped(groups)
-        weights = self.allocation.weights(groups, LOSSES[self.trainer._loss][0])
+        weights = allocation.weights(groups, LOSSES[self.trainer._loss][0])
         return FinishedBatch(batch, groups, grouped, self._advantages(groups, grouped), weights)
 
     def training_batch(self, finished: FinishedBatch) -> TrainingBatch:
@@ -81,8 +100,8 @@ class BatchPlanner:
 
         Advantages are scaled up if masked rows would dilute a mean over rows.
         """
-        ranks, chunks = self.generation.ranks.size, self.trainer.args.steps_per_generation
-        rows, row_scale, batch_scale = self._loss_rows(finished), 1.0, 1.0
+        ranks, chunks = self.rounds.ranks.size, self.trainer.args.steps_per_generation
+        rows, row_scale, batch_scale = _loss_rows(finished), 1.0, 1.0
         if rows:
             batch_scale = max(1.0, ranks * chunks / len(rows))
             of_rows = rows_per_rank(len(rows), ranks, chunks) * ranks / len(rows)
@@ -92,34 +111,39 @@ class BatchPlanner:
         own = allocation_metrics(finished.batch, finished.groups, self.allocation.estimator)
         own |= self.allocation.allocator.metrics(finished.batch)
         padding = sum(share.padding for share in shares)
-        own |= {"surplus": self.surplus, "padding": padding, "rows": len(rows)}
-        metrics = prefixed(own, self.allocation.selection) | self._reward_metrics(finished)
-        metrics |= self.generation.group_metrics
+        own |= {"surplus": self.rounds.surplus, "padding": padding, "rows": len(rows)}
+        metrics = prefixed(own, self.allocation.selection) | self._reward_metrics(finished) | self.rounds.group_metrics
         metrics["frac_reward_zero_std"] = zero_deviation(
             finished.grouped, getattr(self.trainer, "scale_rewards", "group")
         )
         return TrainingBatch(shares, metrics, self._columns(finished), row_scale, batch_scale)
 
-    def _loss_rows(self, finished: FinishedBatch) -> list[LossRow]:
-        """Return the rows for the loss by group."""
-        found, weighted = [], iter((finished.advantages * finished.weights).tolist())
-        for group in finished.groups:
-            for rollout, kept, recompute in zip(group.rollouts, group.keep, group.recompute, strict=True):
-                own, advantage = rollout.completion, next(weighted)
-                if kept:
-                    source = own.at if rollout.step is None else Reused(own.row, bool(recompute))
-                    found.append(LossRow(advantage, source))
-        return found
+    def learn(self, finished: FinishedBatch) -> None:
+        """Write the rollout log, and let the allocator, the selection and the baseline learn from the batch."""
+        allocation = self.allocation
+        self.trainer._no_signal.add(finished)
+        if allocation.rollout_log is not None:
+            write_step(
+                allocation.rollout_log,
+                self.trainer._batches,
+                finished.batch,
+                finished.groups,
+                finished.advantages,
+                finished.weights,
+                text=lambda response: text_of(response.content or ""),
+                log_text=allocation.rollout_log_text,
+            )
+        allocation.observe(finished.batch)
 
     def _reward_metrics(self, finished: FinishedBatch) -> dict[str, float]:
         """Return TRL's reward metrics over all rows, and in label-free training those of rewards from votes.
 
         With a single round and no surplus TRL's own are correct, and left out here.
         """
-        found = {}
-        if len(self.generation.rounds) > 1 or self.surplus or self.allocation.whole_groups:
-            found = reward_metrics(torch.tensor(self._scores, dtype=torch.float32), self.names, self.weights)
-        if self.votes is not None:
+        found, rounds = {}, self.rounds
+        if len(rounds.logged) > 1 or rounds.surplus or self.allocation.whole_groups:
+            found = reward_metrics(torch.tensor(rounds.scores, dtype=torch.float32), self.names, self.weights)
+        if self.allocation.label_free:
             votes = [self.allocation.vote_reward_name]
             found |= reward_metrics(finished.grouped.scores, votes, finished.grouped.weights)
         return found
@@ -128,7 +152,7 @@ class BatchPlanner:
         """Return columns of TRL's table of completions: advantages, 0 outside the groups, and rewards of groups."""
 
         def column(values: Iterable[tuple[Rollout, float]], missing: float) -> list[float]:
-            found = [missing] * sum(self.generation.rounds)
+            found = [missing] * sum(rows for _, rows in self.rounds.logged)
             for rollout, value in values:
                 if rollout.step is None:
                     found[rollout.completion.place] = value
@@ -136,7 +160,7 @@ class BatchPlanner:
 
         rollouts = [rollout for group in finished.groups for rollout in group.rollouts]
         columns = {"advantages": column(zip(rollouts, finished.advantages.tolist(), strict=True), 0.0)}
-        if self.votes is not None:
+        if self.allocation.label_free:
             rewards = ((rollout, rollout.reward or 0.0) for rollout in rollouts)
             columns[self.allocation.vote_reward_name] = column(rewards, math.nan)
         if self.allocation.whole_groups:
@@ -145,63 +169,35 @@ class BatchPlanner:
                 columns[name] = column(((each, each.completion.scores[i]) for each in rollouts), math.nan)
         return columns
 
-    def _sample(self, prompts: Sequence[Prompt], counts: Counts) -> list[list[Rollout]]:
-        """Run a round on all ranks and return its rollouts by prompt, as the sampler of ``collect``.
-
-        A rollout without a reward is left out. Raises RewardsFailedError if too many have none.
-        """
-        places = np.repeat(np.arange(len(prompts)), counts).tolist()
-        surplus = -len(places) % self.generation.ranks.size
-        asked, (new, self._new_rows) = [*places, *places[-1:] * surplus], (self._new_rows, [])
-        self.surplus += surplus
-        sampled: list[Rollout] = self.generation.ask(GenerationBatch.sample, asked, new)[: len(places)]
-        self._scores += [each.completion.scores for each in sampled]
-        found: list[list[Rollout]] = [[] for _ in prompts]
-        for place, rollout in zip(places, self._judged(sampled, places, prompts), strict=True):
-            if rollout is not None:
-                found[place].append(rollout)
-        return found
-
-    def _judged(
-        self, sampled: Sequence[Rollout], places: Sequence[int], prompts: Sequence[Prompt]
-    ) -> list[Rollout | None]:
-        """Return the rollouts of the ``prompts`` at ``places``, with an answer or a reward; None for one without."""
-        if self.votes is not None:
-            answers = self.votes.read(places, [last_text(each.completion.content) for each in sampled])
-            return [replace(each, answer=answer) for each, answer in zip(sampled, answers, strict=True)]
-        judge = self.verdicts.judge_in_round if self.allocation.whole_groups else self.verdicts.judge
-        return judge(sampled, [prompts[place].text for place in places])
-
     def _with_group_rewards(self, batch: Batch) -> Batch:
         """Return the batch with rewards of whole groups. A rollout of an earlier step keeps its own."""
         fresh = [[each for each in own if each.step is None] for own in batch.rollouts]
         places = [place for place, own in enumerate(fresh) if own]
-        responses = [[replace(each.completion, row=None) for each in fresh[place]] for place in places]
-        found = self.generation.ask(GenerationBatch.score_groups, places, responses)
+        found = self.rounds.score_groups([(self.rounds.rows[place], fresh[place]) for place in places])
         in_rounds = self.allocation.functions_of_rounds(self.names)
-        rollouts, self._scores = list(batch.rollouts), []
+        rollouts, self.rounds.scores = list(batch.rollouts), []
         for place, scores in zip(places, found, strict=True):
             own = fresh[place]
             scores[:, in_rounds] = scores_of(own)[:, in_rounds]
             rows = [tuple(row) for row in scores.tolist()]
-            self._scores += rows
+            self.rounds.scores += rows
             pairs = zip(own, rows, strict=True)
             scored = [replace(each, completion=replace(each.completion, scores=row)) for each, row in pairs]
-            judged = self.verdicts.judge(scored, [batch.prompts[place].text] * len(own))
+            judged = self.rounds.rewards.judge(scored, [batch.prompts[place].text] * len(own))
             earlier = [each for each in batch.rollouts[place] if each.step is not None]
             rollouts[place] = (*earlier, *filter(None, judged))
         return replace(batch, rollouts=tuple(rollouts))
 
-    def _fresh(self, count: int, held: set[str]) -> list[Prompt]:
+    def _fresh(self, count: int) -> list[Prompt]:
+        """Return ``count`` further prompts of the batch, by the selection, or the next ones of the data set."""
         selection, source = self.allocation.selection, self.trainer._fresh
+        held = {self._prompt(row).id for row in self.rounds.rows}
         if selection is None:
             rows = draw_distinct(source, count, held, lambda row: self._prompt(row).id)
         else:
             rows = source.at(selection.choose(count, held))
-        self._new_rows.extend(rows)
-        prompts = [self._prompt(row) for row in rows]
-        held.update(prompt.id for prompt in prompts)
-        return prompts
+        self.rounds.rows.extend(rows)
+        return list(map(self._prompt, rows))
 
     def _prompt(self, row: Row) -> Prompt:
         return prompt_of(row, self.allocation.id_column, self.allocation.rate_column)
@@ -212,7 +208,7 @@ class BatchPlanner:
         rollouts = [rollout for group in groups for rollout in group.rollouts]
         penalties = torch.tensor([rollout.completion.penalty for rollout in rollouts], dtype=torch.float32)
         scores, weights = scores_of(rollouts).view(-1, len(self.names)), self.weights
-        if self.votes is not None:
+        if self.allocation.label_free:
             rewards = torch.tensor([rollout.reward for rollout in rollouts], dtype=torch.float32)
             scores, weights = rewards.unsqueeze(1), torch.ones(1)
         return Grouped(scores, sizes, weights, penalties, getattr(self.trainer, "reward_clip_range", None))
@@ -224,6 +220,19 @@ class BatchPlanner:
             advantages: Floats = self.trainer._advantages(grouped).double().numpy()
             return advantages
         return self.allocation.advantages([_penalised(group) for group in groups])
+
+
+def _loss_rows(finished: FinishedBatch) -> list[LossRow]:
+    """Return the rows for the loss by group."""
+    found, weighted = [], iter((finished.advantages * finished.weights).tolist())
+    for group in finished.groups:
+        for rollout, kept, recompute in zip(group.rollouts, group.keep, group.recompute, strict=True):
+            own, advantage = rollout.completion, next(weighted)
+            if kept and rollout.step is None:
+                found.append(LossRow(advantage, own.at))
+            elif kept:
+                found.append(LossRow(advantage, None, own.row, bool(recompute)))
+    return found
 
 
 def _penalised(group: Group) -> Group:

@@ -4,8 +4,10 @@ A score is NaN where a function gave None, which is TRL's way to say that it doe
 where the function failed: it raised, or what it returned is no number.
 """
 
+import copy
 import inspect
 import logging
+import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,6 +16,7 @@ from math import inf
 from typing import Any
 
 from apportion.scheduler.outcomes import read_reward
+from apportion.trl.failures import FailedRewards
 from apportion.untrusted import shown
 
 logger = logging.getLogger(__name__)
@@ -24,50 +27,86 @@ Values = list[float | None]
 Logged = list[tuple[str, tuple[Any, ...], Mapping[str, Any]]]
 """Calls of TRL's ``log_extra`` and ``log_metric``: the name of each and its arguments."""
 
+LOGS = ("log_extra", "log_metric")
+"""TRL's functions among the columns by which a reward function logs."""
+
 GIVEN_UP = 3
 """After an exception a function is called for one prompt at a time, until it has failed for so many in a row."""
 
 
 @dataclass
 class RewardReader:
-    """Reads what reward functions return.
+    """Reads what the reward functions ``names`` [F] return, and calls them again as ``allowed`` says.
 
     A function that raises before it ever returned ends the run, because it is wrong. After that an exception fails only
-    the rollouts of the prompts that it is raised for. ``returned`` are the names of the functions that have returned,
-    and ``problems`` what was last wrong with each.
+    the rollouts of the prompts that it is raised for. ``judge`` is the place of the function that says whether a
+    completion is correct, None if nobody needs to know. ``returned`` are the functions that have returned, and
+    ``problems`` what was last wrong with each.
     """
 
+    names: Sequence[str]
+    allowed: FailedRewards = field(default_factory=FailedRewards)
+    judge: int | None = None
     returned: set[str] = field(default_factory=set)
     problems: dict[str, str] = field(default_factory=dict)
     _told: set[tuple[str, str]] = field(default_factory=set, repr=False)
 
-    def reading(self, function: Any, name: str) -> Callable[..., Any]:
-        """Return ``function`` such that TRL gets None, a number, or infinity for each completion."""
+    def reading(
+        self, place: int, function: Any, wait: Callable[[float], None] = time.sleep, *, whole: bool = False
+    ) -> Callable[..., Any]:
+        """Return the ``function`` at ``place`` such that TRL gets None, a number, or infinity for each completion.
+
+        It is called again for completions that it failed, after ``wait`` of some seconds, and for those that it gave
+        None if it is the only function, or the judge. A further call of a ``whole`` group is for all of its rows. If a
+        further call heals none while others have rewards, these rows are at fault, and no call follows.
+        """
+        name, needed = self.names[place], place == self.judge or len(self.names) == 1
+
+        async def values(columns: Mapping[str, Any]) -> Values:
+            count = len(columns["prompts"])
+            found, logged, missing = Values([None] * count), None, list(range(count))
+            for attempt in range(self.allowed.retries + 1):
+                asked, before = list(range(count)) if whole else missing, len(missing)
+                try:
+                    again, own = await self._read(function, name, _part(columns, asked))
+                except Exception:  # it never returned
+                    if attempt == self.allowed.retries:
+                        raise
+                    logger.warning("A reward function failed; it is called again", exc_info=True)
+                else:
+                    logged = own if logged is None else logged
+                    for i, value in zip(asked, again, strict=True):
+                        if i in missing:
+                            found[i] = value
+                    missing = [i for i in missing if found[i] == inf or (needed and found[i] is None)]
+                    if not missing or len(missing) == before < count or attempt == self.allowed.retries:
+                        break
+                wait(self.allowed.seconds_before(attempt))
+            for log, args, named in logged or ():
+                columns[log](*args, **named)
+            return found
 
         async def read_later(**columns: Any) -> Values:
-            return await self._values(function, name, columns)
+            return await values(columns)
 
         def read(**columns: Any) -> Values:
-            return _result(self._values(function, name, columns))
+            return _result(values(columns))
 
         later = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
         return read_later if later else read
 
-    async def _values(self, function: Any, name: str, columns: Mapping[str, Any]) -> Values:
+    async def _read(self, function: Any, name: str, columns: Mapping[str, Any]) -> tuple[Values, Logged]:
         """Return the rewards [N] of the completions in ``columns``: one call, or one a prompt after an exception.
 
         What a call logged before it raised is dropped.
         """
         try:
-            found, logged = await self._called(function, name, columns)
+            return await self._called(function, name, columns)
         except Exception as error:
             if name not in self.returned:
                 raise
             self._tell(name, f"raised {type(error).__name__}: {error}", columns, 0, error)
-            found, logged = await self._by_prompt(function, name, columns)
-        for log, args, named in logged:
-            columns[log](*args, **named)
-        return found
+            return await self._by_prompt(function, name, columns)
 
     async def _by_prompt(self, function: Any, name: str, columns: Mapping[str, Any]) -> tuple[Values, Logged]:
         """Return the rewards [N] of one call a prompt. Columns that lack a row, because a call failed, are dropped."""
@@ -92,8 +131,8 @@ class RewardReader:
         def keep(log: str, *args: Any, **named: Any) -> None:
             logged.append((log, args, named))
 
-        kept = {log: partial(keep, log) for log in ("log_extra", "log_metric") if log in columns}
-        values = function(**{**columns, **kept})
+        kept = {log: partial(keep, log) for log in LOGS if log in columns}
+        values = function(**_copied(columns), **kept)
         if inspect.isawaitable(values):
             values = await values
         wanted = len(columns["prompts"])
@@ -139,6 +178,15 @@ def _result(reading: Coroutine[Any, Any, Values]) -> Values:
         return values
     reading.close()
     raise TypeError("a reward function that is not declared async must return its rewards, got something to await")
+
+
+def _copied(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns but those that log. Lists are copied, because a reward function may change them."""
+    return {
+        name: copy.deepcopy(own) if isinstance(own, list) and name != "environments" else own
+        for name, own in columns.items()
+        if name not in LOGS
+    }
 
 
 def _part(columns: Mapping[str, Any], places: Sequence[int]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from apportion.trl.settings import Divisor
 
 Table = dict[str, Tensor]
 
-BATCH_KEYS = ("advantages", "num_items_in_batch", unsloth.KEY)
+BATCH_KEYS = ("advantages", "num_items_in_batch")
 """Keys of the whole batch, which are computed again once it is complete."""
 LEFT = ("prompt_ids", "prompt_mask")
 MASKS = ("completion_mask", "tool_mask")

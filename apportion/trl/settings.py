@@ -14,7 +14,7 @@ from apportion.engines.dataset_prompts import DatasetPrompts, columns_of, read_p
 from apportion.engines.prompts import reads_rates
 from apportion.records import LogText, check_log_text
 from apportion.scheduler.decisions import TrainerAllocation, check_draws, warn_of_idle
-from apportion.trl.failures import FailedRewards, FailureCount
+from apportion.trl.failures import FailedRewards
 
 logger = logging.getLogger(__name__)
 
@@ -108,11 +108,6 @@ class TRLAllocation(TrainerAllocation):
     def failures(self) -> FailedRewards:
         """What happens to completions without a reward."""
         return FailedRewards.of(self.failed_rewards)
-
-    def failure_count(self, names: Sequence[str]) -> FailureCount:
-        """Return an empty count of completions without a reward by the functions ``names``."""
-        judges = not self.label_free and self.needs.binary
-        return FailureCount(self.failures, names, names.index(self.verdict or names[0]) if judges else None)
 
     @property
     def vote_reward_name(self) -> str:

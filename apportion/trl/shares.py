@@ -1,34 +1,47 @@
-"""Split the rows for the loss among the ranks: each trains on equally many, a multiple of its micro-batches.
+"""The rows that each rank trains on: equally many, a multiple of its micro-batches.
 
 Rows stay on the rank that sampled them if possible. A rank with more than its quota sends its last rows away. A rank
 with fewer receives these, and then rows of earlier steps. Masked rows fill up what is missing on every rank.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
-from operator import itemgetter
+from operator import attrgetter
+from typing import Any
 
-from apportion.trl.rows import Table
+import torch
 
+from apportion.trl.rounds import Rounds
+from apportion.trl.rows import (
+    Table,
+    concatenate,
+    loss_mask,
+    masked_rows,
+    select,
+    to_device,
+    unpack_row,
+)
+from apportion.trl.unsloth import KEY, windowed
 
-@dataclass(frozen=True)
-class Reused:
-    """A row of an earlier step. With ``recompute`` it gets log-probabilities under the current policy."""
-
-    row: Table
-    recompute: bool
+SCALES = ("row_scale", "batch_scale")
+"""Keys of a micro-batch with factors for coefficients of the loss, see ``TrainingBatch``."""
+PROBABILITY_KEYS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
+"""The columns that log-probabilities of completions are computed from."""
 
 
 @dataclass(frozen=True)
 class LossRow:
     """A row for the loss and its advantage.
 
-    ``source`` is the rank of a row of this step and the index on this rank, or an earlier row.
+    ``at`` is the rank of a row of this step and the index on this rank. Otherwise it is the ``earlier`` row. With
+    ``recompute`` that gets log-probabilities under the current policy.
     """
 
     advantage: float
-    source: tuple[int, int] | Reused
+    at: tuple[int, int] | None = None
+    earlier: Table | None = None
+    recompute: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,12 +54,27 @@ class Share:
     @property
     def places(self) -> list[tuple[int, int]]:
         """Where the rows of this step are."""
-        return [row.source for row in self.rows if isinstance(row.source, tuple)]
+        return [row.at for row in self.rows if row.at is not None]
 
     @property
-    def reused(self) -> list[Reused]:
+    def reused(self) -> list[LossRow]:
         """The rows of earlier steps."""
-        return [row.source for row in self.rows if isinstance(row.source, Reused)]
+        return [row for row in self.rows if row.at is None]
+
+
+@dataclass(frozen=True)
+class TrainingBatch:
+    """The finished batch: what each rank trains on, and what all ranks log.
+
+    ``columns`` hold one value for each sampled row. ``row_scale`` is all rows / unmasked rows if the loss is a mean
+    over rows, else 1. ``batch_scale`` is all micro-batches / micro-batches with an unmasked row.
+    """
+
+    shares: Sequence[Share]
+    metrics: dict[str, float] = field(default_factory=dict)
+    columns: dict[str, list[float]] = field(default_factory=dict)
+    row_scale: float = 1.0
+    batch_scale: float = 1.0
 
 
 def rows_per_rank(rows: int, ranks: int, chunks: int) -> int:
@@ -62,13 +90,72 @@ def split_rows(rows: Sequence[LossRow], ranks: int, chunks: int) -> list[Share]:
     """Return the share of every rank. Rows that stay on their rank keep their order."""
     each = rows_per_rank(len(rows), ranks, chunks)
     quotas = [len(rows) // ranks + (rank < len(rows) % ranks) for rank in range(ranks)]
-    placed = sorted(((row.source, row) for row in rows if isinstance(row.source, tuple)), key=itemgetter(0))
-    own = [[row for (at, _), row in placed if at == rank] for rank in range(ranks)]
+    placed = sorted((row for row in rows if row.at is not None), key=attrgetter("at"))
+    own = [[row for row in placed if row.at is not None and row.at[0] == rank] for rank in range(ranks)]
     sent = [row for of_rank, quota in zip(own, quotas, strict=True) for row in of_rank[quota:]]
-    spare = iter([*sent, *(row for row in rows if isinstance(row.source, Reused))])
+    spare = iter([*sent, *(row for row in rows if row.at is None)])
     shares = []
     for of_rank, quota in zip(own, quotas, strict=True):
         taken = of_rank[:quota]
         taken += islice(spare, quota - len(taken))
         shares.append(Share(taken, each - len(taken)))
     return shares
+
+
+def training_rows(rounds: Rounds, batch: TrainingBatch) -> dict[str, Any]:
+    """Return the rows of ``batch`` that this rank trains on, in the format of TRL's method."""
+    accelerator, pad_token = rounds.trainer.accelerator, rounds.pad_token
+    rank, table, device = rounds.ranks.rank, concatenate(rounds.tables, pad_token), accelerator.device
+    share = batch.shares[rank]
+    moved = [at for other, each in enumerate(batch.shares) for at in each.places if other != at[0] == rank]
+    sent = dict(rounds.ranks.all_gather([(at, to_device(select(table, [at[1]]), "cpu")) for at in moved]))
+    own = [at[1] for at in share.places if at not in sent]
+    parts = [select(table, own)] if own else []
+    parts += [to_device(sent[at], device) for at in share.places if at in sent]
+    parts += _reused(rounds, batch, table)
+    if share.padding:
+        parts.append(masked_rows(table, share.padding))
+    whole = concatenate(parts, pad_token)
+    tokens = accelerator.gather(loss_mask(whole).sum()).sum()
+    if KEY in whole:
+        whole = windowed(whole, pad_token)
+    advantages = [row.advantage for row in share.rows] + [0.0] * share.padding
+    return {
+        **whole,
+        "advantages": torch.tensor(advantages, dtype=torch.float32, device=device),
+        "num_items_in_batch": tokens.clamp(min=1),  # some versions of TRL divide by it unguarded
+        **{key: torch.tensor(scale, device=device) for key in SCALES if (scale := getattr(batch, key)) != 1.0},
+    }
+
+
+def _reused(rounds: Rounds, batch: TrainingBatch, table: Table) -> list[Table]:
+    """Return this rank's rows of earlier steps, with the keys of this step's ``table``.
+
+    If any rank must recompute log-probabilities, all ranks run the model on equally many rows, because a sharded model
+    needs all of them.
+    """
+    reused, device = batch.shares[rounds.ranks.rank].reused, rounds.trainer.accelerator.device
+    rows = [unpack_row(to_device(each.earlier or {}, device), table) for each in reused]
+    stale = [row for row, each in zip(rows, reused, strict=True) if each.recompute]
+    most = max(sum(row.recompute for row in share.rows) for share in batch.shares)
+    if most and not {"old_per_token_logps", "old_logps"}.isdisjoint(table):
+        filling = [masked_rows(table, most - len(stale))] if len(stale) < most else []
+        inputs = [{key: part[key] for key in PROBABILITY_KEYS} for part in [*stale, *filling]]
+        found = rounds.log_probabilities(concatenate(inputs, rounds.pad_token))
+        for row, logps in zip(stale, found, strict=False):
+            logps = logps[None, : row["completion_ids"].size(1)]
+            row["old_per_token_logps"], row["old_logps"] = logps, (logps * row["completion_mask"]).sum(1)
+            if "importance_sampling_ratio" in row:
+                row["importance_sampling_ratio"] = torch.ones_like(row["importance_sampling_ratio"])
+    return [with_keys_of(table, row) for row in rows]
+
+
+def with_keys_of(table: Table, row: Table) -> Table:
+    """Return a row of an earlier step with only the keys of ``table``. Raises ValueError if it lacks one."""
+    missing = sorted(table.keys() - row.keys())
+    if missing:
+        raise ValueError(
+            f"rows of earlier steps must have all columns of this step's loss, got one without {missing[0]}; resume "
+            "with the beta, num_iterations, steps_per_generation and vLLM settings that the run began with"
+        )
+    return {key: row[key] for key in table}

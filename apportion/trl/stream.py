@@ -134,7 +134,7 @@ class AllocatedAsyncGRPOTrainer(WholeCheckpoints, AsyncGRPOTrainer):  # type: ig
             },
             chat=args.chat_template_kwargs or {},
             functions=functions,
-            failures=worker.failures,
+            reader=worker.rewards.reader,
             seed=args.seed,
         )
         self._worker = worker

@@ -25,9 +25,7 @@ from transformers.utils import logging
 
 from apportion.engines.weights import load_weights
 from apportion.runs.children import end_with_parent
-from apportion.trl.failures import FailureCount
 from apportion.trl.reading import RewardReader
-from apportion.trl.rewards import scored
 
 OWN_COLUMNS = ("prompt", "completion", "completion_ids")
 """Columns of a row that reward functions get under other names."""
@@ -39,7 +37,7 @@ DISTRIBUTED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_A
 class SamplerJob:
     """What the process needs: the policy in ``model`` and how it is loaded, and how to sample and to score.
 
-    ``failures`` knows the names of the functions, and which have returned before, in the run that is resumed.
+    ``reader`` knows the names of the functions, and which have returned before, in the run that is resumed.
     """
 
     model: str
@@ -49,7 +47,7 @@ class SamplerJob:
     generation: Mapping[str, Any]
     chat: Mapping[str, Any]
     functions: Sequence[Callable[..., Any]]
-    failures: FailureCount
+    reader: RewardReader
     seed: int
     weights: Path | None = None
 
@@ -129,9 +127,8 @@ class _Sampler:
         model: Any = AutoModelForCausalLM.from_pretrained(self.job.model, **self.job.loading)
         self.model = model.to(self.job.device).eval()
         self.settings = GenerationConfig(do_sample=True, **self.job.generation)
-        self.failures = self.job.failures
-        pairs = zip(self.job.functions, self.failures.names, strict=True)
-        self.functions = [self.failures.reader.reading(*each) for each in pairs]
+        reader, functions = self.job.reader, enumerate(self.job.functions)
+        self.functions = [reader.reading(place, function, self._wait) for place, function in functions]
 
     def sample(self, requests: Sequence[tuple[int, Mapping[str, Any]]]) -> SampledBatch:
         """Return scored completions of ``requests``: pairs of a number and a row of the data set."""
@@ -149,7 +146,7 @@ class _Sampler:
         scored = [replace(each, scores=tuple(own)) for each, own in zip(found, scores.tolist(), strict=True)]
         seconds = {"seconds_generate": generated - started, "seconds_reward": time.monotonic() - generated}
         pairs = tuple(zip(numbers, scored, strict=True))
-        return SampledBatch(pairs, self.failures.reader, seconds)
+        return SampledBatch(pairs, self.job.reader, seconds)
 
     def _generate(self, rows: Sequence[Mapping[str, Any]]) -> list[StreamCompletion]:
         tokenizer = self.job.tokenizer
@@ -190,23 +187,7 @@ class _Sampler:
         return list(tokens["input_ids"])
 
     def _scores(self, rows: Sequence[Mapping[str, Any]], completions: Sequence[StreamCompletion]) -> Tensor:
-        """Return scores [N, F]: NaN for None, and infinity for what failed. Call again as ``failures`` says."""
-
-        def call(asked: Tensor | None) -> Tensor:
-            places = range(len(rows)) if asked is None else asked.nonzero().flatten().tolist()
-            scores = torch.zeros(len(rows), len(self.functions))
-            scores[list(places)] = self._called([rows[i] for i in places], [completions[i] for i in places])
-            return scores
-
-        return scored(call, self.failures, self._wait)
-
-    def _wait(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            self.sign.give("waiting to call the reward functions again")
-            time.sleep(min(left, 1.0))
-
-    def _called(self, rows: Sequence[Mapping[str, Any]], completions: Sequence[StreamCompletion]) -> Tensor:
+        """Return scores [N, F]: NaN for None, and infinity for what failed."""
         columns = {name: [row[name] for row in rows] for name in rows[0] if name not in OWN_COLUMNS}
         columns |= {
             "prompts": [each.prompt for each in completions],
@@ -214,13 +195,19 @@ class _Sampler:
             "completion_ids": [each.ids.tolist() for each in completions],
         }
         found = []
-        for function, name in zip(self.functions, self.failures.names, strict=True):
+        for function, name in zip(self.functions, self.job.reader.names, strict=True):
             self.sign.give(f"calling the reward function {name}")
             values = function(**columns)
             values = asyncio.run(values) if inspect.iscoroutine(values) else values
             found.append([torch.nan if value is None else value for value in values])
         self.sign.give("sending completions")
         return torch.tensor(found, dtype=torch.float32).T
+
+    def _wait(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self.sign.give("waiting to call the reward functions again")
+            time.sleep(min(left, 1.0))
 
 
 class _ChosenTokens(LogitsProcessor):

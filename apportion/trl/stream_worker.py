@@ -23,9 +23,9 @@ from apportion.predictors.score_norms import sampled_score_norm
 from apportion.runs.children import ChildError
 from apportion.scheduler import Scheduler, Ticket, Update
 from apportion.trl.checkpoints import REMEDY
+from apportion.trl.rewards import Rewards
 from apportion.trl.settings import TRLAllocation
 from apportion.trl.stream_sampler import SampledBatch, SamplerJob, SignOfLife, StreamCompletion, run_sampler
-from apportion.trl.verdicts import Verdicts
 from apportion.types import Rollout
 
 with warnings.catch_warnings():
@@ -69,8 +69,7 @@ class StreamWorker:
         self.metrics_queue: queue.Queue[Any] = queue.Queue()
         self.updates: deque[int] = deque()
         self.groups = 0
-        self.failures = allocation.failure_count(names)
-        self._verdicts = Verdicts(allocation, torch.ones(len(names)), self.failures)
+        self.rewards = Rewards(allocation, names, torch.ones(len(names)))
         self._asked: dict[int, Ticket] = {}
         self._asked_at = 0.0
         self._seconds = {"seconds_generate": 0.0, "seconds_reward": 0.0}
@@ -146,7 +145,7 @@ class StreamWorker:
     def save(self, path: Path) -> None:
         """Write everything that a resumed run needs to ``path``."""
         with self._lock:
-            own = {"groups": self.groups, "failures": self.failures.state_dict()}
+            own = {"groups": self.groups, "failures": self.rewards.state_dict()}
             save_state(path, KIND, {"stream": self.stream.state_dict(), **own})
 
     def load(self, path: Path) -> None:
@@ -156,7 +155,7 @@ class StreamWorker:
             before = {name: state[name] for name in ("settings", "baseline") if name in state}  # of 0.3.0
             self.stream.load_state_dict(before | state["stream"])
             self.stream.restarted()
-            self.failures.load_state_dict(state["failures"])
+            self.rewards.load_state_dict(state["failures"])
         self.groups = state["groups"]
 
     @property
@@ -201,7 +200,7 @@ class StreamWorker:
             raise StreamWorkerError(f"{self._name} failed while it was {self._sign.text}: {line}") from ChildError(
                 trace
             )
-        self.failures.reader = message.reader
+        self.rewards.reader = message.reader
         norms = self.allocation.needs.score_norms
         rollouts = [
             Rollout(
@@ -211,7 +210,7 @@ class StreamWorker:
         ]
         tickets = [self._asked[number] for number, _ in message.completions]
         with self._lock:  # a checkpoint has failures and the arrival of their completions, or neither
-            judged = self._verdicts.judge(rollouts, [ticket.prompt.text for ticket in tickets])
+            judged = self.rewards.judge(rollouts, [ticket.prompt.text for ticket in tickets])
             for ticket, rollout in zip(tickets, judged, strict=True):
                 self.stream.arrived(ticket, rollout)
             self._asked = {}
@@ -241,7 +240,7 @@ class StreamWorker:
         """Return a row as TRL's trainer takes it, with what its group has in common."""
         own: StreamCompletion = rollout.completion
         context = np.zeros(len(own.prompt_ids), np.int64)
-        scores = zip(self.failures.names, own.scores, strict=True)
+        scores = zip(self.rewards.names, own.scores, strict=True)
         return RolloutSample(
             prompt=own.prompt,
             completion=own.content,

@@ -9,8 +9,10 @@ import torch
 from apportion import HORA, Uniform
 from apportion.records import open_run
 from apportion.trl import AllocatedGRPOTrainer, FailedRewards
-from apportion.trl.failures import LEAST, WINDOW, FailureCount, RewardsFailedError
+from apportion.trl.failures import RewardsFailedError
 from apportion.trl.reading import RewardReader
+from apportion.trl.rewards import LEAST, WINDOW, Rewards
+from apportion.trl.settings import TRLAllocation
 from tests.trl.tiny import Judge, hora, make_questions, mark, trained
 
 NAN = float("nan")
@@ -168,7 +170,7 @@ def test_a_call_is_given_up_after_three_prompts_in_a_row_and_one_prompt_is_calle
             raise TimeoutError("busy")
         return [1.0] * len(prompts)
 
-    read = RewardReader({"judged"}).reading(judged, "judged")
+    read = RewardReader(["judged"], returned={"judged"}).reading(0, judged)
     assert read(prompts=list("abcdef")) == [np.inf, np.inf, 1.0, np.inf, np.inf, 1.0]
     assert read(prompts=["a", "a"]) == [np.inf, np.inf] and len(calls) == 1 + 6 + 1
 
@@ -211,7 +213,7 @@ def test_failures_of_an_evaluation_are_counted_apart_and_end_a_run_as_those_of_t
 
     trainer = built(1, failed_rewards="drop")
     logged = [log for log in trained(trainer) if "eval_loss" in log]
-    assert [log["eval_allocation/failed"] for log in logged] == [4] and trainer._failures.number == 0
+    assert [log["eval_allocation/failed"] for log in logged] == [4] and trainer._rewards.number == 0
     with pytest.raises(RewardsFailedError, match=r"at most 0 may have none.*silent_on_new returned text, 'broken'"):
         built(1, failed_rewards="abort").train()
     with pytest.raises(RewardsFailedError, match=r"got none for .* \(at most 50% may have none\)"):
@@ -247,31 +249,35 @@ def test_a_poison_prompt_is_skipped_after_a_resume_and_stays_in_the_count(make, 
         config = {"max_steps": steps, "save_strategy": "steps", "save_steps": 1, "output_dir": str(tmp_path)}
         built = make(AllocatedGRPOTrainer, config=config, **given)
         built.train(resume_from_checkpoint=steps == 3)
-        counts.append(built._failures.number)
+        counts.append(built._rewards.number)
     assert counts == [32, 64]
 
 
+def counting(names=("judge",), failed="stop", allocator=None, **given):
+    """Return an empty count of failures by reward functions of these names."""
+    allocation = TRLAllocation(allocator=allocator or Uniform(8), failed_rewards=failed, **given)
+    return Rewards(allocation, names, torch.ones(len(names)))
+
+
 def test_failures_are_counted_over_the_latest_completions_or_the_whole_run():
-    count, ok, bad = FailureCount(FailedRewards(), ["judge"]), torch.zeros(100, 1), torch.full((100, 1), NAN)
+    count, ok, bad = counting(), torch.zeros(100, 1), torch.full((100, 1), NAN)
     for _ in range(5):
-        count.add([False] * 100, ok, ["a"] * 100)
-    count.add([True] * 100, bad, ["a"] * 100)
+        assert not any(count.failed(ok, ["a"] * 100))
+    assert all(count.failed(bad, ["a"] * 100))
     with pytest.raises(RewardsFailedError, match=f"got none for 200 of the latest {WINDOW} .*judge returned None.*'b'"):
-        count.add([True] * 100, bad, ["b"] * 100)
+        count.failed(bad, ["b"] * 100)
     assert count.number == 200
 
-    few = FailureCount(FailedRewards(), ["judge"])
-    few.add([True] * (LEAST - 1), torch.full((LEAST - 1, 1), NAN), ["a"] * (LEAST - 1))
+    few = counting()
+    few.failed(torch.full((LEAST - 1, 1), NAN), ["a"] * (LEAST - 1))
     with pytest.raises(RewardsFailedError):
-        few.add([True], torch.tensor([[NAN]]), ["a"])
+        few.failed(torch.tensor([[NAN]]), ["a"])
 
-    whole = FailureCount(FailedRewards(share=1.0, number=3), ["a", "b"])
-    for _ in range(3):
-        whole.add([True, False], torch.tensor([[NAN, 1.0], [0.0, 0.0]]), ["x", "y"])
-        whole.add([False], torch.tensor([[1.0, 1.0]]), ["z"])
-    message = r"\(at most 3 may have none\); a returned None, 4 times in this run, for example for the prompt 'x'"
+    whole = counting(failed=FailedRewards(share=1.0, number=1))
+    whole.failed(torch.tensor([[NAN], [0.0]]), ["x", "y"])
+    message = r"\(at most 1 may have none\); judge returned None, 2 times in this run, for example for the prompt 'x'"
     with pytest.raises(RewardsFailedError, match=message):
-        whole.add([True], torch.tensor([[NAN, 1.0]]), ["x"])
+        whole.failed(torch.tensor([[NAN]]), ["x"])
 
 
 REFUSED = {
@@ -293,20 +299,20 @@ def test_settings_that_cannot_work_are_refused(make):
 
 def test_the_verdict_of_a_prompt_is_that_of_the_function_which_judges_it(caplog):
     """Two tasks, and a reward for the format. What fails while nothing is known of the tasks stays failed."""
-    count = FailureCount(FailedRewards(), ["math", "code", "format"], verdict=0)
+    names = ["math", "code", "format"]
+    count = counting(names, allocator=HORA(), verdict="math")
     outage = torch.tensor([[NAN, NAN, 1.0], [NAN, 1.0, 1.0]])
-    assert count.failed(outage).tolist() == [True, True] and not caplog.records
+    assert count.failed(outage, ["a"] * 2) == [True, True] and not caplog.records
     both = torch.tensor([[1.0, NAN, 1.0], [NAN, 0.0, 1.0], [NAN, 1.0, 0.0], [NAN, NAN, 1.0]])
     for _ in range(2):
-        judged = count.judged(both)
-        assert judged.nan_to_num(-1).tolist() == [1.0, 0.0, 1.0, -1.0]
-        assert count.failed(both).tolist() == [False, False, False, True]
+        assert count._verdicts(both) == [True, False, True, None]
+        assert count.failed(both, ["a"] * 4) == [False, False, False, True]
     assert [record.getMessage() for record in caplog.records] == [
         "math gives None for some prompts; their completions are correct if code is above 0"
     ]
-    count.judged(torch.tensor([[1.0, 1.0, 1.0]]))
-    assert count.failed(both).tolist() == [False, True, True, True]
-    assert FailureCount(FailedRewards(), count.names).judged(both) is None
+    count.failed(torch.tensor([[1.0, 1.0, 1.0]]), ["a"])
+    assert count.failed(both, ["a"] * 4) == [False, True, True, True]
+    assert counting(names).failed(both, ["a"] * 4) == [False] * 4
 
 
 def test_rewards_of_minus_one_and_one_are_verdicts(run):

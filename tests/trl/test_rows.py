@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from apportion.trl.generation import _with_keys_of
 from apportion.trl.rows import (
     concatenate,
     loss_mask,
@@ -16,6 +15,7 @@ from apportion.trl.rows import (
     split_table,
     unpack_row,
 )
+from apportion.trl.shares import with_keys_of
 
 PAD = 9
 TABLE = {
@@ -55,7 +55,7 @@ def test_a_row_for_a_later_step_takes_less_memory_and_loses_nothing():
     assert_equal(back, row)
     assert all(back[key].dtype == row[key].dtype for key in row)
     with pytest.raises(ValueError, match="all columns of this step's loss, got one without ref; resume with the beta"):
-        _with_keys_of({**row, "ref": row["prompt_ids"]}, back)
+        with_keys_of({**row, "ref": row["prompt_ids"]}, back)
 
 
 def test_masked_rows_have_a_prompt_and_tokens_of_tools_and_masked_rows_are_not_in_the_loss():

@@ -8,7 +8,7 @@ from apportion.baselines import Optimal
 from apportion.predictors import DiscountedCounts
 from apportion.records import read_log
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
-from apportion.trl.generation import score_norms
+from apportion.trl.rounds import score_norms
 from apportion.trl.settings import TRLAllocation
 from tests.trl.tiny import ids_of, log_probabilities, make_policy
 

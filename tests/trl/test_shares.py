@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from apportion.trl.shares import LossRow, Reused, rows_per_rank, split_rows
+from apportion.trl.shares import LossRow, rows_per_rank, split_rows
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -15,18 +15,17 @@ def test_shares_hold_every_row_once_and_are_equal(seed):
     ranks, chunks = (int(n) for n in rng.integers(1, 5, size=2))
     each = int(rng.integers(1, 6))
     used = rng.permutation(ranks * each)[: rng.integers(0, ranks * each + 1)].tolist()
-    reused = [Reused({"row": torch.tensor([i])}, bool(i % 2)) for i in range(rng.integers(0, 7))]
     entries = [LossRow(float(place) + 1, divmod(place, each)) for place in used]
-    entries += [LossRow(-float(i) - 1, each) for i, each in enumerate(reused)]
+    entries += [LossRow(-float(i) - 1, None, {"row": torch.tensor([i])}) for i in range(rng.integers(0, 7))]
     shares = split_rows(entries, ranks, chunks)
     found = Counter()
     for rank, share in enumerate(shares):
-        assert [row.source for row in share.rows] == [*share.places, *share.reused]
+        assert [row.at for row in share.rows] == [*share.places, *[None] * len(share.reused)]
         assert all(row in entries for row in share.rows)
         stays = [at for at in share.places if at[0] == rank]
         assert share.places[: len(stays)] == sorted(stays)
-        kept = sum(row.source in stays for row in entries)
-        sampled = sum(isinstance(row.source, tuple) and row.source[0] == rank for row in entries)
+        kept = sum(row.at in stays for row in entries)
+        sampled = sum(row.at is not None and row.at[0] == rank for row in entries)
         assert kept == min(sampled, len(share.rows))  # none leaves a rank that has room for it
         found.update(row.advantage for row in share.rows)
         assert len(share.rows) + share.padding == rows_per_rank(len(entries), ranks, chunks)

@@ -178,7 +178,7 @@ def test_a_resumed_run_knows_its_failures_and_the_functions_that_have_returned(p
     resumed = make(policy, tmp_path, reward=Faulty(faults, first=TimeoutError("busy")), max_steps=2, **given)
     saved = load_state(tmp_path / "checkpoint-1" / FILE, KIND, remedy="", records=(StreamCompletion,))
     resumed._worker.load(tmp_path / "checkpoint-1" / FILE)
-    assert resumed._worker.failures.state_dict() == saved["failures"] and saved["failures"]["number"] > 0
+    assert resumed._worker.rewards.state_dict() == saved["failures"] and saved["failures"]["number"] > 0
     assert str(resumed.allocation.baseline.state_dict()) == str(restored(saved["stream"]["baseline"]))
     resumed.train(resume_from_checkpoint=True)
     assert resumed.state.global_step == 2 and resumed._worker.groups > saved["groups"] > 0
