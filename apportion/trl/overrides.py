@@ -41,7 +41,8 @@ class AllocatedTrainer(CheckpointedTrainer):
     """The overrides of TRL's methods that all trainers with an allocator share; see ``allocated``."""
 
     _config: type[Any]
-    """TRL's class of settings."""
+    _stock: type[Any]
+    """TRL's classes of settings and of the trainer."""
     _own_loss: str | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -76,20 +77,11 @@ class AllocatedTrainer(CheckpointedTrainer):
         self._take_dataset()
 
     def _by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of the base's constructor by name. A subclass may take them as ``*args, **kwargs``."""
-        for kind in type(self).__mro__[type(self).__mro__.index(AllocatedTrainer) + 1 :]:
-            if "__init__" in vars(kind):
-                signature = inspect.signature(vars(kind)["__init__"].__get__(self))
-                kinds = [each.kind for each in signature.parameters.values()]
-                if inspect.Parameter.VAR_POSITIONAL not in kinds:
-                    break
-                if args and kinds[0] is not inspect.Parameter.VAR_POSITIONAL:
-                    raise TypeError(
-                        f"the arguments of {type(self).__name__} must be given by name, got {len(args)} without, "
-                        f"because {kind.__name__} puts its own before those of TRL; name them"
-                    )
+        """Return the arguments by name. Those without one are TRL's own, in its order."""
+        signature = inspect.signature(self._stock.__init__)
         known = {name: value for name, value in kwargs.items() if name in signature.parameters}
-        return signature.bind_partial(*args, **known).arguments | kwargs
+        given = signature.bind_partial(self, *args, **known).arguments
+        return {name: value for name, value in given.items() if name != "self"} | kwargs
 
     @property
     def _loss(self) -> str:
@@ -119,17 +111,7 @@ class AllocatedTrainer(CheckpointedTrainer):
             dataset = dataset.select_columns([name for name in columns if name in self._signature_columns])
         self._fresh = FreshRows(dataset, self.args.seed if self.args.shuffle_dataset else None)
         if hasattr(self.train_dataset, "__len__"):
-            self._ranks.run_on_main(self._prepare_prompts)
-
-    def _prepare_prompts(self) -> None:
-        """Give the allocator, baseline and selection all prompts."""
-        allocation = self.allocation
-        found = allocation.read(self.train_dataset)
-        allocation.check_distinct(len(found.distinct), allocation.prompts(self.args))
-        allocation.prepare(found.distinct)
-        if allocation.selection is not None:
-            seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-            allocation.selection.prepare(found.every, seed, getattr(allocation.allocator, "predictor", None))
+            self._ranks.run_on_main(lambda: self.allocation.prepare_run(self.train_dataset, self.args))
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         if not self.model.training:

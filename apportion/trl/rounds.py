@@ -28,7 +28,6 @@ from apportion.trl.metrics import Logged, whole_columns
 from apportion.trl.ranks import MainRankError
 from apportion.trl.replaced import replaced
 from apportion.trl.rows import Table, loss_mask, make_table, pack_row, policy_tokens, sequences, split_table
-from apportion.trl.sleep import SleepMode
 from apportion.trl.stopwatch import Stopwatch
 from apportion.trl.unsloth import aligned
 from apportion.trl.votes import Votes
@@ -80,7 +79,6 @@ class Rounds:
         self.tables, self.rows, self.scores = list[Table](), list[Row](), list[tuple[float, ...]]()
         self.logged, self.stopwatch = list[tuple[Logged, int]](), Stopwatch()
         self.surplus, self.group_metrics = 0, dict[str, float]()
-        self._sleep = SleepMode(several=not self.allocation.allocator.one_round)
         self._votes = Votes(trainer._answers) if self.allocation.label_free else None
         self._running = False
         """Whether the other ranks are inside a round, and expect no message."""
@@ -171,7 +169,6 @@ class Rounds:
                 trainer, num_generations=1, _metrics=trainer._metrics | {"train": logged}, **self._noted_methods()
             ),
             self.stopwatch.call(),
-            self._sleep.round(getattr(trainer, "vllm_generation", None)),
             whole_columns(trainer._logs),
         ):
             table = make_table(self.generate(list(map(copy.deepcopy, rows))))

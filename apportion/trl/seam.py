@@ -41,8 +41,6 @@ TRAINER_ATTRIBUTES = (
 
 GRPO_ATTRIBUTES = ("loss_type", "scale_rewards", "multi_objective_aggregation", "beta")
 RLOO_ATTRIBUTES = ("beta", "reward_clip_range", "normalize_advantages")
-VLLM_ATTRIBUTES = ("mode", "enable_sleep_mode", "llm", "sync_weights", "_llm_weights_sleeping")
-"""Attributes of ``VLLMGeneration`` in colocate mode. Early versions of TRL do not have the last one."""
 
 ASYNC_METHODS = {
     "get_train_dataloader": (),

@@ -261,6 +261,18 @@ class TRLAllocation(TrainerAllocation):
             logger.warning("%s; they share a belief: name an id_column if they are different questions", problem)
         return found
 
+    def prepare_run(self, dataset: Any, args: Any) -> None:
+        """Give the allocator, the baseline and the selection all prompts of ``dataset``, under TRL's ``args``.
+
+        Raises ValueError if they are too few.
+        """
+        found = self.read(dataset)
+        self.check_distinct(len(found.distinct), self.prompts(args))
+        self.prepare(found.distinct)
+        if self.selection is not None:
+            seed = args.seed if args.data_seed is None else args.data_seed
+            self.selection.prepare(found.every, seed, getattr(self.allocator, "predictor", None))
+
     def check_distinct(self, distinct: int, prompts: int) -> None:
         """Raise ValueError if ``distinct`` prompts are too few for generation batches that begin with ``prompts``."""
         if self.selection is not None and distinct < prompts:

@@ -24,7 +24,7 @@ from apportion.trl.settings import LOSSES
 class _AllocatedGRPO(AllocatedTrainer):
     """What is particular to GRPO."""
 
-    _config = GRPOConfig
+    _config, _stock = GRPOConfig, GRPOTrainer
     _reward_beta = 0.0
     """GRPO has its penalty in the loss."""
 
@@ -40,7 +40,7 @@ class _AllocatedGRPO(AllocatedTrainer):
 class _AllocatedRLOO(AllocatedTrainer):
     """What is particular to RLOO: its KL penalty is subtracted from the rewards."""
 
-    _config = RLOOConfig
+    _config, _stock = RLOOConfig, RLOOTrainer
 
     @property
     def _reward_beta(self) -> float:

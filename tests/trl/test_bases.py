@@ -259,6 +259,6 @@ def test_arguments_are_named_or_have_the_places_of_trl(make, policy, tmp_path):
     assert built.args is settings and built.reward_func_names == ["judge"]
     with pytest.raises(TypeError, match="multiple values for argument 'args'"):
         allocated(Louder)(policy, [Judge()], settings, args=settings, **given)
-    with pytest.raises(TypeError, match="must be given by name, got 2 without, because OwnFirst puts its own before"):
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'loudness'"):
         allocated(OwnFirst)(1.0, "model", allocator=hora())
     assert make(allocated(OwnFirst), allocator=hora(), loudness=2.0).loudness == 2.0

@@ -1,85 +1,34 @@
-"""The rows that the loss sees in ``trainer.train()``, under a rule of each kind.
+"""The rows that the loss sees in ``trainer.train()``, under a rule for each capability.
 
-Rollouts are identified by their prompt and tokens, as the reward function and the loss saw them. Groups, rewards and
-advantages are computed again from these alone.
+Rollouts are identified by their prompt and tokens, as the reward function and the loss saw them. Which of them a rule
+keeps and what reward they have is in the rollout log, and ``tests/allocators`` checks it.
 """
 
 import math
+from collections import defaultdict
 
 import numpy as np
 import pytest
 import torch
 
-from apportion import AR3PO, DAPO, OptPO
-from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
+from apportion import AR3PO, DAPO, VIP, OptPO
+from apportion.records import read_log
+from apportion.trl import AllocatedRLOOTrainer
 from tests.trl.tiny import (
     LENGTH,
     TERMS,
+    TOKENIZER,
     Judge,
-    Row,
     assert_gradient,
-    assert_rows,
     direct_gradient,
     gradient_of,
     group_advantages,
     hora,
-    ids_of,
     make_questions,
-    mark,
     policy_with,
-    whole_groups,
 )
 
 QUESTIONS = make_questions(16)
-EASE_OF = {row["prompt"]: row["k"] for row in QUESTIONS}
-GROUP, RETAINED = 6, 8
-
-
-def rewarded(calls):
-    """Return rewards of ``calls``, scored again from the text."""
-    rewards = [mark(call.text, EASE_OF[call.prompt]) for call in calls]
-    assert rewards == [call.score for call in calls]
-    return rewards
-
-
-def assert_chunks(step, rows, built):
-    """Micro-batches have equally many rows, at most those that TRL was told, and no more masked rows than necessary."""
-    steps, sizes = built.args.steps_per_generation, [len(chunk["advantages"]) for chunk in step.chunks]
-    assert max(sizes) <= built.args.per_device_train_batch_size and max(sizes) - min(sizes) <= 1
-    assert sum(sizes) == steps * max(1, -(-rows // steps))
-    assert step.padding == sum(sizes) - rows
-
-
-def test_two_updates_a_batch_see_true_groups(run):
-    """The second batch has the prompts of the first again. ``test_modes`` has one update, ``test_penalty`` RLOO."""
-    config = {"max_steps": 4, "steps_per_generation": 8, "per_device_train_batch_size": 4}
-    built, watch, _ = run(config=config, allocator=hora(), questions=QUESTIONS.select((1, 3, 5, 7)))
-    assert len(watch.steps) == 2
-    for step in watch.steps:
-        rewarded(step.calls)
-        assert_rows(step.rows, whole_groups(built, step))
-        assert_chunks(step, 32, built)
-        assert len(step.rows) == 32 and not step.padding
-    assert any(len({len(calls) for calls in step.by_prompt.values()}) > 1 for step in watch.steps)
-
-
-def test_fresh_prompts_take_the_place_of_groups_that_teach_nothing(run):
-    """They come from a stream here, elsewhere from a data set."""
-    rule = DAPO(rollouts_per_prompt=GROUP, draw=3, max_draws=3)
-    built, watch, _ = run(config={"max_steps": 2}, allocator=rule, questions=QUESTIONS.to_iterable_dataset())
-    for step in watch.steps:
-        groups = list(step.by_prompt.values())
-        assert all(len(calls) == GROUP for calls in groups)
-        mixed = [calls for calls in groups if 0 < sum(rewarded(calls)) < GROUP][:4]
-        expected = []
-        for calls in mixed:  # the first ones, as many as the batch had prompts at first
-            advantages = group_advantages(built, rewarded(calls))
-            expected += [Row(ids_of(c.prompt), c.ids, a) for c, a in zip(calls, advantages, strict=True)]
-        assert_rows(step.rows, expected)
-        assert_chunks(step, len(expected), built)
-        full = [int(chunk["completion_mask"].any(dim=1).sum()) for chunk in step.chunks]
-        assert max(full) - min(full) <= 1  # masked rows are spread over all micro-batches
-    assert any(len(step.by_prompt) > 4 for step in watch.steps)
 
 
 def read(text):
@@ -87,63 +36,79 @@ def read(text):
     return None if not text or text[0] in "+ " else "number" if text[0].isdigit() else "letter"
 
 
-def test_label_free_rewards_are_agreement_with_the_most_frequent_answer(run):
-    rule = OptPO(min_samples=RETAINED, max_samples=18, exceedances=2, wave="free")
-    built, watch, history = run(config={"max_steps": 2}, allocator=rule, questions=QUESTIONS, extract=read)
-    for step, logged in zip(watch.steps, history, strict=True):
-        expected, column, groups = [], {}, []
-        for prompt, calls in step.by_prompt.items():
-            answers = [read(call.text) for call in calls]
-            numbers, letters = answers.count("number"), answers.count("letter")
-            column[prompt] = iter([math.nan] * len(calls))
-            if numbers == letters:
-                continue
-            label = "number" if numbers > letters else "letter"
-            retained = calls[:RETAINED]
-            groups.append([float(read(call.text) == label) for call in retained])
-            column[prompt] = iter(groups[-1] + [math.nan] * (len(calls) - RETAINED))
-            advantages = group_advantages(built, groups[-1])
-            expected += [Row(ids_of(prompt), c.ids, a) for c, a in zip(retained, advantages, strict=True)]
-        assert groups
-        assert_rows(step.rows, expected)
-        assert_chunks(step, len(expected), built)
-        rewards = {"agreement": np.concatenate(groups), "judge": np.array([call.score for call in step.calls])}
-        wanted = {f"rewards/{each}/mean": values.mean() for each, values in rewards.items()}
-        wanted |= {f"rewards/{each}/std": values.std(ddof=1) for each, values in rewards.items()}
-        wanted |= {"reward": wanted["rewards/agreement/mean"]}
-        wanted["frac_reward_zero_std"] = np.mean([len(set(own)) == 1 for own in groups])
-        assert {metric: logged[metric] for metric in wanted} == pytest.approx(wanted)
-        column = [next(column[call.prompt]) for call in step.calls]
-        assert step.table["agreement"] == pytest.approx(column, nan_ok=True)
+TWO_UPDATES = {"max_steps": 4, "steps_per_generation": 8, "per_device_train_batch_size": 4}
+HARD = {"learning_rate": 3e-3, "max_steps": 5}
+FRESH = ("fresh prompts", "fresh prompts of a stream")
+CAPABILITIES = {
+    "one round": (VIP(), {}, {}),
+    "several rounds, two updates a batch": (hora(), {"questions": QUESTIONS.select((1, 3, 5, 7))}, TWO_UPDATES),
+    FRESH[0]: (DAPO(rollouts_per_prompt=6, draw=3, max_draws=3), {"questions": QUESTIONS}, {}),
+    FRESH[1]: (
+        DAPO(rollouts_per_prompt=6, draw=3, max_draws=3),
+        {"questions": QUESTIONS.to_iterable_dataset()},
+        {},
+    ),
+    "reuse": (
+        AR3PO(stages=2, rollouts_per_stage=2, reuse="replay"),
+        {"questions": QUESTIONS.select([1, 2, 3, 10])},
+        HARD,
+    ),
+    "reuse without a gradient": (
+        AR3PO(stages=2, rollouts_per_stage=2, reuse="stop_gradient"),
+        {"questions": QUESTIONS.select([1, 2, 3, 10])},
+        HARD,
+    ),
+    "votes": (OptPO(min_samples=8, max_samples=18, exceedances=2, wave="free"), {"extract": read}, {}),
+}
+"""A rule, what else its trainer is given, and TRL's settings. ``test_modes`` has one update of several rounds."""
 
 
-@pytest.mark.parametrize("reuse", ["stop_gradient", "replay"])
-def test_a_response_of_an_earlier_step_replaces_the_last_wrong_one(run, reuse):
-    """At a high learning rate. ``test_reuse`` has the probabilities of such rows."""
-    rule, questions = AR3PO(stages=2, rollouts_per_stage=2, reuse=reuse), QUESTIONS.select([1, 2, 3, 10])
-    built, watch, _ = run(config={"learning_rate": 3e-3, "max_steps": 5}, allocator=rule, questions=questions)
-    earlier, times = {}, 0
-    for step in watch.steps:
-        rows, expected, shown = step.rows, [], {}
-        for prompt, calls in step.by_prompt.items():
-            absent = earlier.get(prompt, set()) - {call.ids for call in calls}
-            ids, rewards = [call.ids for call in calls], rewarded(calls)
-            replaces = bool(absent) and not any(rewards)
-            if replaces:
-                times += 1
-                found = [row.ids for row in rows if row.prompt == ids_of(prompt) and row.ids in absent]
-                assert len(found) == (reuse != "stop_gradient")
-                ids, rewards = ids[:-1] + found, [*rewards[:-1], 1.0]
-            advantages = group_advantages(built, rewards)
-            expected += [Row(ids_of(prompt), own, a) for own, a in zip(ids, advantages, strict=False)]
-            shown[prompt] = iter([*advantages[:-1], 0.0] if replaces else advantages)
-        assert_rows(rows, expected)
-        assert_chunks(step, len(expected), built)
-        assert step.table["advantages"] == pytest.approx([next(shown[call.prompt]) for call in step.calls], abs=1e-5)
-        for call in step.calls:
-            if call.score:
-                earlier.setdefault(call.prompt, set()).add(call.ids)
-    assert times > 0
+@pytest.mark.parametrize("name", CAPABILITIES)
+def test_the_loss_sees_the_groups_of_the_rule_with_their_advantages(run, tmp_path, name):
+    rule, given, config = CAPABILITIES[name]
+    given = {"config": {"max_steps": 2} | config, "allocator": rule, "rollout_log": tmp_path / "log"} | given
+    built, watch, history = run(**given)
+    log, reused, sizes = read_log(tmp_path / "log").to_pylist(), 0, set()
+    for number, (step, logged) in enumerate(zip(watch.steps, history[-len(watch.steps) :], strict=True)):
+        votes = step.table.get("agreement", [math.nan] * len(step.calls))
+        rewards, groups, rows = defaultdict(list), defaultdict(list), [row for row in log if row["step"] == number]
+        for call, vote in zip(step.calls, votes, strict=True):
+            rewards[call.prompt].append(vote)
+        fresh = [row for row in rows if row["reused_step"] is None]
+        if name == "votes":
+            assert logged["reward"] == logged["rewards/agreement/mean"] == pytest.approx(np.nanmean(votes))
+        else:
+            told = sorted((row["prompt"], row["completion"], row["reward"]) for row in fresh)
+            assert told == sorted((call.prompt, call.text, call.score) for call in step.calls)
+        for row in (row for row in rows if row["advantage"] is not None):
+            groups[row["prompt"]].append(row)
+        for prompt, own in groups.items():
+            seen = [row["reward"] for row in own] if name != "votes" else rewards[prompt][: len(own)]
+            assert [row["advantage"] for row in own] == pytest.approx(group_advantages(built, seen), abs=1e-5)
+        kept = [row for row in rows if row["kept"]]
+        expected = sorted((row["prompt"], row["completion"], round(row["advantage"], 4) + 0.0) for row in kept)
+        found = [(decoded(row.prompt), decoded(row.ids), round(row.advantage, 4) + 0.0) for row in step.rows]
+        assert groups and sorted(found) == expected
+        shown = sorted(a for a in step.table["advantages"] if a)
+        assert shown == pytest.approx(sorted(row["advantage"] for row in fresh if row["advantage"]), abs=1e-5)
+        assert_chunks(step, len(kept), built)
+        reused += sum(row["reused_step"] is not None for row in rows)
+        sizes |= {len(calls) for calls in step.by_prompt.values()}
+    assert (reused > 0) == ("reuse" in name) and (len(sizes) > 1 or "several" not in name)
+    assert name not in FRESH or any(len(step.by_prompt) > 4 for step in watch.steps)
+
+
+def decoded(ids):
+    return TOKENIZER.decode(ids, skip_special_tokens=True)
+
+
+def assert_chunks(step, rows, built):
+    """Micro-batches have equally many rows, at most those that TRL was told, and no more masked rows than necessary."""
+    steps, sizes = built.args.steps_per_generation, [len(chunk["advantages"]) for chunk in step.chunks]
+    assert max(sizes) <= built.args.per_device_train_batch_size and max(sizes) - min(sizes) <= 1
+    assert sum(sizes) == steps * max(1, -(-rows // steps)) and step.padding == sum(sizes) - rows
+    full = [int(chunk["completion_mask"].any(dim=1).sum()) for chunk in step.chunks]
+    assert max(full) - min(full) <= 1  # masked rows are spread over all micro-batches
 
 
 FEW = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8, "num_generations": 2, "max_steps": 1}
@@ -206,13 +171,12 @@ def test_rewards_that_rloo_clips_to_one_value_are_dropped(run):
     assert logged["allocation/mixed"] == 0
 
 
-@pytest.mark.parametrize(("trainer", "weighting"), [(AllocatedGRPOTrainer, "token"), (AllocatedRLOOTrainer, "rollout")])
-def test_a_batch_without_groups_changes_no_weights(run, trainer, weighting):
+def test_a_batch_without_groups_changes_no_weights(run):
     """No completion is correct, so dynamic sampling finds no mixed group in any prompt of the data set."""
-    given = {"allocator": DAPO(rollouts_per_prompt=4, draw=2, max_draws=3), "weighting": weighting}
+    given = {"allocator": DAPO(rollouts_per_prompt=4, draw=2, max_draws=3), "weighting": "token"}
     judge, questions = Judge(mark=lambda completion, k: 0.0), make_questions(8)
     config = {"max_steps": 2, "max_grad_norm": 0.0}
-    _, watch, history = run(trainer, config=config, judge=judge, questions=questions, **given)
+    _, watch, history = run(config=config, judge=judge, questions=questions, **given)
     for step in watch.steps:
         assert {prompt: len(calls) for prompt, calls in step.by_prompt.items()} == dict.fromkeys(questions["prompt"], 4)
         assert step.rows == [] and step.padding == 4

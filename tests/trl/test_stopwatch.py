@@ -5,7 +5,7 @@ import time
 import pytest
 
 from apportion import DAPO, Uniform
-from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
+from apportion.trl import AllocatedGRPOTrainer
 from tests.trl.tiny import Judge, mark, trained
 
 PARTS = ("seconds", "seconds_generate", "seconds_reward")
@@ -19,10 +19,12 @@ class SlowJudge(Judge):
         return super().__call__(*args, **columns)
 
 
-def timed(make, trainer, allocator, whole_groups=False, **config):
+def timed(make, allocator, whole_groups=False, **config):
     """Return the allocation's log of a run, the seconds that each generation batch took at most, and the judge."""
     judge, took = SlowJudge(mark), []
-    built = make(trainer, reward_funcs=[judge], allocator=allocator, whole_groups=whole_groups, config=config)
+    built = make(
+        AllocatedGRPOTrainer, reward_funcs=[judge], allocator=allocator, whole_groups=whole_groups, config=config
+    )
     single_turn, whole = built._generate_single_turn, built._generate_and_score_completions
 
     def slow(*args, **settings):
@@ -42,16 +44,15 @@ def timed(make, trainer, allocator, whole_groups=False, **config):
 
 @pytest.mark.parametrize("whole_groups", [False, True])
 def test_a_batch_of_one_round_logs_no_rounds_and_no_rewards_twice(make, whole_groups):
-    log, took, _ = timed(make, AllocatedGRPOTrainer, Uniform(8), whole_groups, max_steps=2)
+    log, took, _ = timed(make, Uniform(8), whole_groups, max_steps=2)
     for found, most in zip(log, took, strict=True):
         assert found["seconds_generate"] >= GENERATE and found["seconds_reward"] >= REWARD
         assert sum(found[part] for part in PARTS) <= most and not any("round_" in name for name in found)
 
 
-@pytest.mark.parametrize("trainer", [AllocatedGRPOTrainer, AllocatedRLOOTrainer])
-def test_the_log_has_seconds_by_round_and_a_round_that_is_too_large_for_one_call_is_one(make, trainer):
+def test_the_log_has_seconds_by_round_and_a_round_that_is_too_large_for_one_call_is_one(make):
     allocator = DAPO(rollouts_per_prompt=8, draw=9, max_draws=2)  # 72 rollouts a round, and at most 32 in one call
-    (found,), (most,), judge = timed(make, trainer, allocator, max_steps=1)
+    (found,), (most,), judge = timed(make, allocator, max_steps=1)
     rounds = int(found["rounds"])
     assert len(judge.rounds) > rounds > 1 and f"round_{rounds + 1}/rollouts" not in found
     by_round = {part: [found[f"round_{k}/{part}"] for k in range(1, rounds + 1)] for part in ("rollouts", *PARTS)}

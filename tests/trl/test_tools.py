@@ -211,7 +211,7 @@ class Quiz:
     If ``slow``, it has no reward yet when it is asked for the first time, for an even k.
     """
 
-    made, slow = 0, False
+    made, slow, late = 0, False, 0
 
     def __init__(self):
         Quiz.made += 1
@@ -235,6 +235,7 @@ class Quiz:
     def get_reward(self):
         self.asks += 1
         early = self.slow and self.asks == 1 and self.k % 2 == 0
+        Quiz.late += early
         return None if early else float(any(number < self.k // 2 for number in self.asked))
 
 
@@ -265,7 +266,7 @@ def test_every_row_has_an_environment_of_its_own(caller, tmp_path, monkeypatch, 
     assert all(len({own for own, *_ in rows}) == len(rows) and all(all(row) for row in rows) for rows in seen)
     sizes = list(map(len, seen))
     if slow:
-        assert built.state.log_history[0]["allocation/failed"] == 0 and len(sizes) > 2
+        assert built.state.log_history[0]["allocation/failed"] == 0 and Quiz.late > 0
         return
     assert sizes == [len(calls) for step in watch.steps for calls in step.rounds] and Quiz.made == max(sizes)
     for step in watch.steps:
