@@ -30,7 +30,7 @@ from apportion.trl.metrics import close_table, combined, open_table
 from apportion.trl.no_signal import NoSignal
 from apportion.trl.planner import generation_batch
 from apportion.trl.replaced import replaced
-from apportion.trl.rewards import Rewards, zeros
+from apportion.trl.rewards import RewardVerdicts, zeros
 from apportion.trl.rounds import Rounds
 from apportion.trl.rows import split_micro_batch, spread_masked_rows
 from apportion.trl.settings import LOSSES, TRLAllocation, check_verdict
@@ -65,7 +65,7 @@ class AllocatedTrainer(CheckpointedTrainer):
         self.num_generations = self.allocation.generations(self.args)
         check_verdict(self.allocation.verdict, self.reward_func_names)
         given_rewards = self.allocation, self.reward_func_names, self.reward_weights.cpu(), self._components
-        self._rewards, self._of_evaluation = Rewards(*given_rewards), Rewards(*given_rewards)
+        self._rewards, self._of_evaluation = RewardVerdicts(*given_rewards), RewardVerdicts(*given_rewards)
         self._no_signal = NoSignal(self.allocation.extractor_name)
         self._part: dict[str, Any] | None = None
         self._padded = False
@@ -204,7 +204,7 @@ class AllocatedTrainer(CheckpointedTrainer):
 
 
 def _placeholder(name: str) -> Any:
-    """Return a reward function for label-free training, because TRL needs one. Rewards from votes replace it."""
+    """Return a reward function for label-free training, because TRL needs one. RewardVerdicts from votes replace it."""
     placeholder: Any = partial(zeros)
     placeholder.__name__ = name
     return placeholder

@@ -27,7 +27,7 @@ LEAST = 32
 
 
 @dataclass
-class Rewards:
+class RewardVerdicts:
     """How the scores [N, F] of a run's completions by its reward functions ``names`` are read, and which have failed.
 
     A failed completion has no reward, or no verdict where one is needed. ``components`` returns what the estimator

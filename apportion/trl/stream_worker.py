@@ -23,7 +23,7 @@ from apportion.predictors.score_norms import sampled_score_norm
 from apportion.runs.children import ChildError
 from apportion.scheduler import Scheduler, Ticket, Update
 from apportion.trl.checkpoints import REMEDY
-from apportion.trl.rewards import Rewards
+from apportion.trl.rewards import RewardVerdicts
 from apportion.trl.settings import TRLAllocation
 from apportion.trl.stream_sampler import SampledBatch, SamplerJob, SignOfLife, StreamCompletion, run_sampler
 from apportion.types import Rollout
@@ -69,7 +69,7 @@ class StreamWorker:
         self.metrics_queue: queue.Queue[Any] = queue.Queue()
         self.updates: deque[int] = deque()
         self.groups = 0
-        self.rewards = Rewards(allocation, names, torch.ones(len(names)))
+        self.rewards = RewardVerdicts(allocation, names, torch.ones(len(names)))
         self._asked: dict[int, Ticket] = {}
         self._asked_at = 0.0
         self._seconds = {"seconds_generate": 0.0, "seconds_reward": 0.0}

@@ -11,7 +11,7 @@ from apportion.records import open_run
 from apportion.trl import AllocatedGRPOTrainer, FailedRewards
 from apportion.trl.failures import RewardsFailedError
 from apportion.trl.reading import RewardReader
-from apportion.trl.rewards import LEAST, WINDOW, Rewards
+from apportion.trl.rewards import LEAST, WINDOW, RewardVerdicts
 from apportion.trl.settings import TRLAllocation
 from tests.trl.tiny import Judge, hora, make_questions, mark, trained
 
@@ -256,7 +256,7 @@ def test_a_poison_prompt_is_skipped_after_a_resume_and_stays_in_the_count(make, 
 def counting(names=("judge",), failed="stop", allocator=None, **given):
     """Return an empty count of failures by reward functions of these names."""
     allocation = TRLAllocation(allocator=allocator or Uniform(8), failed_rewards=failed, **given)
-    return Rewards(allocation, names, torch.ones(len(names)))
+    return RewardVerdicts(allocation, names, torch.ones(len(names)))
 
 
 def test_failures_are_counted_over_the_latest_completions_or_the_whole_run():
