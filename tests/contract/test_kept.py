@@ -1,35 +1,42 @@
 """The size and the reuse that every allocator states, against its finished batches and groups."""
 
+import tomllib
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
-from apportion import AR3PO, DAPO, TTRL, Even, OptPO, ReinforceAda, Uniform, Voting, collect
-from apportion.allocators import ALLOCATORS, Allocator, SharedVotes, Size
+from apportion import Uniform, collect
+from apportion.allocators import ALLOCATORS, Allocator, Size
+from apportion.config import build
 from tests.builders import bernoulli_sampler, make_prompts
 from tests.rules import IN_TOKENS, MAKE, in_tokens
 
-REUSE = {
-    "ar3po that recomputes": lambda: AR3PO(stages=2, rollouts_per_stage=3, reuse="recompute"),
-    "ar3po that replays": lambda: AR3PO(stages=2, rollouts_per_stage=3, reuse="replay"),
-}
-TRAINS_ON_EARLIER = {*REUSE}
-VARIANTS = REUSE | {
-    "ar3po without reuse": lambda: AR3PO(stages=3, rollouts_per_stage=2, reuse="none"),
-    "dapo with a target": lambda: DAPO(rollouts_per_prompt=4, target=2, draw=3, max_draws=5),
-    "reinforce_ada that trains on all": lambda: ReinforceAda(rollouts_per_round=3, rounds=2, down_sample=False),
-    "reinforce_ada that keeps an odd number": lambda: ReinforceAda(rollouts_per_round=3, rounds=3, keep=5),
-    "even with a broken average": lambda: Even(rollouts_per_prompt=2.5),
-    "voting that retains the first": lambda: Voting(min_samples=3, max_samples=8, retain="first"),
-    "ttrl that retains all": lambda: TTRL(max_samples=7, min_samples=3, retain="all"),
-    "optpo that retains all": lambda: OptPO(min_samples=2, max_samples=9, exceedances=3, retain="all"),
-    "shared_votes that retain all": lambda: SharedVotes(4.5, min_samples=2, max_samples=9, rounds=2, retain="all"),
-}
+VARIANTS = tomllib.loads("""
+"ar3po that recomputes" = {name = "ar3po", stages = 2, rollouts_per_stage = 3, reuse = "recompute"}
+"ar3po that replays" = {name = "ar3po", stages = 2, rollouts_per_stage = 3, reuse = "replay"}
+"ar3po without reuse" = {name = "ar3po", stages = 3, rollouts_per_stage = 2, reuse = "none"}
+"dapo with a target" = {name = "dapo", rollouts_per_prompt = 4, target = 2, draw = 3, max_draws = 5}
+"reinforce_ada that trains on all" = {name = "reinforce_ada", rollouts_per_round = 3, rounds = 2, down_sample = false}
+"reinforce_ada that keeps an odd number" = {name = "reinforce_ada", rollouts_per_round = 3, rounds = 3, keep = 5}
+"even with a broken average" = {name = "even", rollouts_per_prompt = 2.5}
+"voting that retains the first" = {name = "voting", min_samples = 3, max_samples = 8, retain = "first"}
+"ttrl that retains all" = {name = "ttrl", max_samples = 7, min_samples = 3, retain = "all"}
+"optpo that retains all" = {name = "optpo", min_samples = 2, max_samples = 9, exceedances = 3, retain = "all"}
+["shared_votes that retain all"]
+name = "shared_votes"
+samples_per_prompt = 4.5
+min_samples = 2
+max_samples = 9
+rounds = 2
+retain = "all"
+""")
+TRAINS_ON_EARLIER = ("ar3po that recomputes", "ar3po that replays")
 EVERY = {
     **{name: MAKE[name] for name in sorted(ALLOCATORS)},
     **{f"{name} in tokens": lambda name=name: in_tokens(MAKE[name]()) for name in IN_TOKENS},
-    **VARIANTS,
+    **{title: partial(build, Allocator, settings) for title, settings in VARIANTS.items()},
 }
 BATCHES = 60
 

@@ -7,6 +7,7 @@ import gzip
 import json
 from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from random import Random
 
@@ -271,17 +272,11 @@ def stopping():
         "adaptive_consistency_beta": [{"confidence": 0.8}],
     }
     found = {}
-    for name in RULES:
-        for settings in ({}, *own.get(name, [])):
-            for wave in (1, 6, "free"):
-                for curtail in (False, True):
-                    ended = decide(votes(), name, VOTES, wave=wave, curtail=curtail, **settings)
-                    key = f"{name} {settings} wave {wave}{', curtailed' * curtail}"
-                    found[key] = {
-                        "samples": ended.samples.tolist(),
-                        "answers": list(ended.answer),
-                        "waves": ended.waves.tolist(),
-                    }
+    chosen = [(name, settings) for name in RULES for settings in ({}, *own.get(name, []))]
+    for (name, settings), wave, curtail in product(chosen, (1, 6, "free"), (False, True)):
+        ended = decide(votes(), name, VOTES, wave=wave, curtail=curtail, **settings)
+        key = f"{name} {settings} wave {wave}{', curtailed' * curtail}"
+        found[key] = {"samples": ended.samples, "answers": ended.answer, "waves": ended.waves}
     return found
 
 
@@ -293,10 +288,7 @@ def estimators():
         for step, (prompts, sample, _) in enumerate(stream(kind == "graded")):
             counts = [1 + (q + step) % 7 for q in range(len(prompts))]
             for prompt, group in zip(prompts, sample(prompts, counts), strict=True):
-                rounds = [
-                    Rollout(r.correct, r.answer, r.reward, None, r.tokens, r.score_norm, i // 2)
-                    for i, r in enumerate(group)
-                ]
+                rounds = [replace(one, round=i // 2) for i, one in enumerate(group)]
                 groups += [Group(prompt, tuple(rounds))] * bool(rounds)
         for name in ESTIMATORS:
             baseline = [rate(i) for i in range(len(groups))] if name in ("reinforce", "spo") else None
@@ -309,9 +301,8 @@ def estimators():
         rewards = np.concatenate([group.rewards for group in groups])
         found[f"whitened, {kind}"] = plain(whiten(rewards, 1.0 + np.arange(len(rewards)) % 3))
     draw = Random("gae")
-    tokens = np.array([[draw.random() for _ in range(6)] for _ in range(3)])
-    values = np.array([[draw.random() for _ in range(6)] for _ in range(3)])
-    mask = np.array([[True] * 6, [True] * 4 + [False] * 2, [True] + [False] * 5])
+    tokens, values = (np.array([[draw.random() for _ in range(6)] for _ in range(3)]) for _ in range(2))
+    mask = np.arange(6) < np.array([[6], [4], [1]])
     found["gae"] = plain(gae(tokens, values, mask, gamma=0.99, lam=0.95))
     return found
 

@@ -8,7 +8,6 @@ import contextlib
 import csv
 import io
 import json
-import os
 import re
 import shutil
 import tempfile
@@ -31,6 +30,7 @@ from apportion.cli import app
 from apportion.config import build
 from apportion.predictors import PREDICTORS
 from apportion.selection import SELECTORS
+from tests.builders import write_jsonl
 from tests.golden.decisions import fed, made, pool
 from tests.golden.old import HERE
 from tests.rules import small_settings
@@ -101,20 +101,18 @@ def hidden(text):
 
 def write_inputs():
     """Write small logs of every form into the present folder, with seeded outcomes."""
+    Path("verl").mkdir()
+    Path("trl").mkdir()
     draw = Random("logs")
     rates = [draw.random() ** 2 for _ in range(24)]
     rates[:2] = [0.0, 1.0]
-
-    def lines(path, rows):
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def right(q, n=8):
         return sum(draw.random() < rates[q] for _ in range(n))
 
     texts = [f"What is {q} + {q}?" for q in range(24)]
     counts = [{"id": f"q{q}", "prompt": texts[q], "correct_of_8": [right(q) for _ in range(4)]} for q in range(24)]
-    lines("counts.jsonl", [row | {"rate": round(rates[q], 3)} for q, row in enumerate(counts)])
+    write_jsonl(Path("counts.jsonl"), [row | {"rate": round(rates[q], 3)} for q, row in enumerate(counts)])
     rollouts = [
         {"step": step, "prompt": texts[q], "completion": f"It is {i}.", "reward": float(draw.random() < rates[q])}
         for step in range(3)
@@ -125,44 +123,38 @@ def write_inputs():
         table = csv.DictWriter(file, rollouts[0])
         table.writeheader()
         table.writerows(rollouts)
-    lines("graded.jsonl", [row | {"reward": round(draw.random() * rates[i % 24], 3)} for i, row in enumerate(rollouts)])
+    write_jsonl(
+        Path("graded.jsonl"),
+        [row | {"reward": round(draw.random() * rates[i % 24], 3)} for i, row in enumerate(rollouts)],
+    )
     for step in range(1, 4):
         rows = [row for row in rollouts if row["step"] == step - 1]
         dump = [
             {"input": row["prompt"], "output": row["completion"], "gts": "0", "score": row["reward"], "step": step}
             for row in rows
         ]
-        lines(f"verl/{step}.jsonl", dump)
+        write_jsonl(Path(f"verl/{step}.jsonl"), dump)
         import pyarrow.parquet  # noqa: PLC0415 - an extra that reports need
 
-        Path("trl").mkdir(exist_ok=True)
-        columns = {
-            "step": [step] * len(rows),
-            "prompt": [row["prompt"] for row in rows],
-            "completion": [row["completion"] for row in rows],
-            "judged": [row["reward"] for row in rows],
-            "advantage": [0.0] * len(rows),
-        }
-        pyarrow.parquet.write_table(pyarrow.table(columns), f"trl/completions_{step:05d}.parquet")
-    lines("unknown.jsonl", [{"one": 1, "two": 2}])
+        table = [
+            {
+                "step": step,
+                **{key: row[key] for key in ("prompt", "completion")},
+                "judged": row["reward"],
+                "advantage": 0.0,
+            }
+            for row in rows
+        ]
+        table = pyarrow.Table.from_pylist(table)
+        pyarrow.parquet.write_table(table, f"trl/completions_{step:05d}.parquet")
+    write_jsonl(Path("unknown.jsonl"), [{"one": 1, "two": 2}])
     Path("broken.jsonl").write_text('{"step": 0, "prompt": "a", "reward": 1}\n{"step": 0, "pro')
     Path("rates.csv").write_text("success\n0.1\n0.5\n0.9\n")
-    lines("questions.jsonl", [{"question": text, "answer": str(2 * q)} for q, text in enumerate(texts[:3])])
+    write_jsonl(Path("questions.jsonl"), [{"question": text, "answer": str(2 * q)} for q, text in enumerate(texts[:3])])
     shutil.copytree(HERE / "log", "log")
     Path("old").mkdir()
     for path in (HERE / "vote").iterdir():
         Path("old", path.name).write_bytes(path.read_bytes())
-
-
-@contextlib.contextmanager
-def empty_folder():
-    before = Path.cwd()
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        try:
-            yield
-        finally:
-            os.chdir(before)
 
 
 def invoked(arguments):
@@ -185,7 +177,7 @@ def timeless(value):
 
 
 def commands():
-    with empty_folder():
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         write_inputs()
         return {command: invoked(command.split()) for command in COMMANDS}
 

@@ -24,12 +24,6 @@ def scored_batch(prompts, outcomes, norms):
     return finished(prompts, rollouts)
 
 
-def drawn_batch(rng, prompts, success, right, wrong, size):
-    outcomes = [rng.random(size) < p for p in success]
-    norms = [rng.exponential(np.where(r, a, b)) for r, a, b in zip(outcomes, right, wrong, strict=True)]
-    return scored_batch(prompts, outcomes, norms)
-
-
 @given(st.floats(0, 1), st.floats(-1, 2), moments, moments)
 def test_the_second_moment_is_that_of_the_enumerated_outcomes(p, b, right, wrong):
     norms = {1: [0.5 * right, 1.5 * right], 0: [0.2 * wrong, 1.8 * wrong]}
@@ -53,24 +47,6 @@ def test_equal_norms_multiply_the_variance_of_the_reward():
     predictor.update(scored_batch(prompts, [[1, 1, 1], [0, 1, 0], [0, 0, 0]], [[7.0] * 3] * 3))
     belief = predictor.predict(make_prompts(4))
     assert belief.variance == pytest.approx(7 * belief.mean * (1 - belief.mean))
-
-
-def test_a_nearly_solved_prompt_borrows_failures_from_similar_prompts():
-    rng, prompts = np.random.default_rng(2), make_prompts(60)
-    success = np.repeat([0.3, 0.97], 30)
-    right, wrong = np.repeat([4.0, 0.1], 30), np.repeat([2.0, 50.0], 30)
-    predictor = ScoreMoments()
-    for _ in range(8):
-        predictor.update(drawn_batch(rng, prompts, success, right, wrong, 8))
-    new = make_prompts(1, "never failed")
-    for _ in range(8):
-        predictor.update(scored_batch(new, [[1] * 8], [[0.1] * 8]))
-    belief = predictor.predict(new)
-    p = belief.mean
-    assert (
-        belief.variance > 20 * p * (1 - p)
-    ).all()  # from the failures of easy prompts; pooling over all prompts would give 6
-    assert (belief.variance < 60 * p * (1 - p)).all()
 
 
 @pytest.mark.parametrize("norm", [0.0, 1e-200])

@@ -7,22 +7,11 @@ from tests.builders import write_jsonl
 
 def write_run(directory, success, counts, p):
     directory.mkdir(parents=True)
-    lines = [{"step": 0, "rollouts": 0, "tokens": 0, "success": success[0], "pass_32": 0.5}]
-    for step, value in enumerate(success[1:], start=1):
-        lines.append(
-            {
-                "step": step,
-                "rollouts": 10 * step,
-                "tokens": 70 * step,
-                "rows": 8.0,
-                "cpu_seconds": 1.5,
-                "success": value,
-                "pass_32": 0.9,
-                "informative": 0.5,
-                "p": p,
-                "counts": counts,
-            }
-        )
+    step = {"rows": 8.0, "cpu_seconds": 1.5, "informative": 0.5, "p": p, "counts": counts}
+    lines = [
+        {"step": s, "rollouts": 10 * s, "tokens": 70 * s, "success": value, "pass_32": 0.9} | (step if s else {})
+        for s, value in enumerate(success)
+    ]
     write_jsonl(directory / "metrics.jsonl", lines)
     return Run.read(directory)
 
