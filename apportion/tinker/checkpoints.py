@@ -25,7 +25,7 @@ def state_file(config: Config, step: int) -> Path:
 def save(config: Config, step: int, last: int, state: dict[str, Any]) -> None:
     """Write the state after ``step`` of ``last`` steps if a checkpoint may come. Delete those of rolling ones."""
     kept, rolling = (range(0, last + 1, every or last + 1) for every in (config.save_every, config.rolling_save_every))
-    if step not in (*kept, *rolling, last):
+    if not (step in kept or step in rolling or step == last):
         return
     path = state_file(config, step)
     path.parent.mkdir(parents=True, exist_ok=True)
