@@ -172,7 +172,7 @@ def main():
             "p. Then the expected gradient over that without failures: RLOO, one weight a prompt, with 95% intervals "
             f"({UPDATES} updates of {GROUPS} groups, paired with the same draws without failures).",
             "If failures depend on whether a completion is right, those that arrive have another success rate. So the "
-            f"gradient is biased, in theory by {', '.join(f'{each:.3f}' for each in biased)}, with or without siblings. "
+            f"gradient is biased, in theory by {', '.join(f'{each:.3f}' for each in biased)}, in every driver. "
             f"Sampling again, up to {ATTEMPTS} attempts, fills the group and keeps the bias, because it accepts what "
             "does not fail. Scoring the same completion again removes it.",
         ],

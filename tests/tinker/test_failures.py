@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from tinker_cookbook.rl import train
 from tinker_cookbook.rl.rollout_strategy import MinViableGroup, RetryOnFailure
+from tinker_cookbook.rl.train import AsyncConfig
 
 from apportion import HORA, Allocator, Plan, Uniform
 from apportion.tinker import allocated
 from tests.tinker.problems import Faults, questions
-from tests.tinker.runs import assert_advantages, counts, trained
+from tests.tinker.runs import BELOW, assert_advantages, counts, trained
 
 ALLOCATORS = {"separable": lambda: Uniform(4), "barrier": lambda: HORA(pre_rollouts=2, rollouts_per_prompt=4)}
 
@@ -63,13 +64,23 @@ def test_a_failed_rollout_is_tried_again_by_the_users_strategy(configured, run, 
     assert log[0]["env/all/allocation/failed"] == 0 and log[0]["rollout_errors/OSError"] == 4
 
 
-def test_a_failed_rollout_is_unscored(configured, run, service):
+@pytest.mark.parametrize(
+    "ahead", [None, AsyncConfig(max_steps_off_policy=0, groups_per_batch=4, loss_fn="importance_sampling")]
+)
+def test_the_siblings_of_a_failed_rollout_are_trained_on_with_the_advantages_of_the_siblings(
+    configured, run, service, ahead
+):
     strategy = MinViableGroup(min_successful=1, max_retries=0)
-    config = configured({"faults": Faults(second)}, max_steps=1, rollout_error_tolerance=strategy)
-    log = run(allocated(config, HORA(pre_rollouts=2, rollouts_per_prompt=4)))
-    assert len(service.trained[0]) == 12 and log[0]["env/all/allocation/failed"] == 4
-    assert log[0]["env/all/allocation/rollouts"] == 16 and log[0]["rollout_errors/OSError"] == 4
-    assert_advantages(service, 0)
+    settings = {"rollout_error_tolerance": strategy, "async_config": ahead, "max_steps": 1}
+    log = run(allocated(configured({"faults": Faults(second)}, **settings), Uniform(4)))
+    assert log[0]["env/all/allocation/failed"] == log[0]["rollout_errors/OSError"] == 4
+    assert log[0]["env/all/allocation/rollouts"] == 16
+    groups, weight = trained(service, 0), 1.0 if ahead is None else 4 / 3
+    for question, group in groups.items():
+        rewards = np.array([float(row.ids[0] < BELOW[question]) for row in group])
+        expected = weight * (rewards - rewards.mean())
+        np.testing.assert_allclose([row.advantage for row in group], expected, rtol=1e-5, atol=1e-6)
+    assert [len(group) for group in groups.values()] == [3] * 4
 
 
 @pytest.mark.parametrize(
