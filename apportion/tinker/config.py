@@ -12,11 +12,10 @@ from tinker_cookbook.rl.types import RLDataset, RLDatasetBuilder
 from apportion.allocators import Allocator
 from apportion.scheduler.decisions import UNDECIDED, bill
 from apportion.scheduler.scheduler import plans_prompts_alone
-from apportion.tinker.dataset import AllocatedDataset
+from apportion.tinker.dataset import AllocatedDataset, StreamedDataset
 from apportion.tinker.groups import AllocatedRollouts
 from apportion.tinker.problems import size_of
 from apportion.tinker.settings import TinkerAllocation
-from apportion.tinker.streamed import StreamedDataset
 
 LINEAR_LOSSES = ("importance_sampling", "ppo", "cispo")
 """Losses of the service in which a factor of an advantage is a factor of its gradient."""

@@ -1,14 +1,18 @@
-"""The user's data set under an allocator: its batches, and what is learned from each of them.
+"""The user's data set under an allocator: its groups, in batches or alone, and what is learned from them.
 
 The training loop runs all groups of a batch at once. The first one starts a task that samples for all of them by
 ``apportion.loop.collect_async``, and every group waits for that task. So there is nothing to agree on between groups:
 they end together, with a result or with the same error.
+
+The asynchronous loop decides when a group starts, which weights sample it, and when it is trained. The rule decides how
+many rollouts it gets, alone or by a price (``allocators.spending.price``). What finished groups taught is learnt in one
+step for as many as an update trains. A state is saved then, before the loop can have trained so many.
 """
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -19,12 +23,14 @@ from tinker_cookbook.rl.rollouts import do_group_rollout_and_filter_constant_rew
 from tinker_cookbook.rl.train import Config
 from tinker_cookbook.rl.types import EnvGroupBuilder, RLDataset, TrajectoryGroup
 
+from apportion.allocators.spending.price import Price
 from apportion.engines.fresh_rows import FreshRows, draw_distinct
 from apportion.engines.metrics import allocation_metrics, prefixed
 from apportion.engines.saved_state import load_state, restoring
-from apportion.loop import collect_async
+from apportion.loop import collect_alone, collect_async
 from apportion.predictors.saved import SavedValues
 from apportion.scheduler.decisions import check_draws
+from apportion.scheduler.scheduler import price_of
 from apportion.tinker.checkpoints import KIND, REMEDY, save, state_file
 from apportion.tinker.groups import AllocatedGroup
 from apportion.tinker.rewards import EarlierEpisode, rewarded, rollouts_of
@@ -33,16 +39,17 @@ from apportion.types import Batch, Group, Prompt, Rollout
 
 
 class AllocatedDataset(RLDataset):  # type: ignore[misc]
-    """The batches of ``inner`` for the user's ``config``. Their groups are sized by the allocator.
+    """The batches of ``inner`` for the user's ``config``. Their groups are sized by the allocator, or by its ``price``.
 
     Batches are asked for in order, one at a time. ``inner`` must return the same problems for the same index.
     """
 
+    price: Price | None = None
+
     def __init__(self, inner: RLDataset, config: Config, allocation: TinkerAllocation) -> None:
-        self.inner, self.config, self.allocation = inner, config, allocation
+        self.config, self.allocation = config, allocation
         self.batches = EpochCycledRLDataset(inner, config.num_epochs)
-        steps = len(self.batches)
-        self.last = steps if config.max_steps is None else min(steps, config.max_steps)
+        self.last = len(self) if config.max_steps is None else min(len(self), config.max_steps)
         self.step = self._drawn = 0
         predictor = getattr(allocation.allocator, "predictor", None)
         if predictor is not None and predictor.reads_texts:
@@ -74,11 +81,17 @@ class AllocatedDataset(RLDataset):  # type: ignore[misc]
         if allocation.selection is not None:
             builders = [self._catalogue[row].data for row in allocation.selection.choose(len(builders))]
         check_draws(allocation.allocator, len(builders), lambda _: self._distinct)
-        shared = Shared(lambda policy: self._collect(prompts, places, policy))
-        places = [AllocatedGroup(builder, shared.sample) for builder in builders]
+        shared: list[asyncio.Task[None]] = []
+
+        async def sample(group: AllocatedGroup, policy: TinkerTokenCompleter) -> None:
+            if not shared:
+                shared.append(asyncio.create_task(self._collect(prompts, places, policy)))
+            await shared[0]  # cancelling a group ends the batch
+
+        places = [AllocatedGroup(builder, sample) for builder in builders]
         prompts = [self._prompt(place.builder, place) for place in places]
         more = (getattr(allocation.allocator, "target", None) or 0) - len(places)
-        places += [AllocatedGroup(builders[0], shared.sample) for _ in range(more)]
+        places += [AllocatedGroup(builders[0], sample) for _ in range(more)]
         return places
 
     def _prompt(self, builder: EnvGroupBuilder, data: Any) -> Prompt:
@@ -87,7 +100,8 @@ class AllocatedDataset(RLDataset):  # type: ignore[misc]
     @cached_property
     def _catalogue(self) -> list[Prompt]:
         """The prompts of an epoch, with their builders."""
-        batches = map(self.inner.get_batch, range(len(self.inner)))
+        inner = self.batches.inner
+        batches = map(inner.get_batch, range(len(inner)))
         return [self._prompt(builder, builder) for batch in batches for builder in batch]
 
     @cached_property
@@ -134,9 +148,9 @@ class AllocatedDataset(RLDataset):  # type: ignore[misc]
                 f"{len(groups)}; keep fewer in groups(), or name their number as its target"
             )
         members, metrics = rewarded(groups, self.allocation), self._learn(batch, groups)
-        owners = [group.prompt.data for group in groups]
-        free = iter([place for place in places if place not in set(owners)])
-        for owner, own in zip(owners, members, strict=True):
+        owners = {group.prompt.data: own for group, own in zip(groups, members, strict=True)}
+        free = iter([place for place in places if place not in owners])
+        for owner, own in owners.items():
             place = owner if owner.sample else next(free)  # a prompt that was drawn has no place of its own
             place.builder, place.errors, place.members = owner.builder, owner.errors, own
             place.log(metrics)
@@ -175,34 +189,74 @@ class AllocatedDataset(RLDataset):  # type: ignore[misc]
         found = allocation_metrics(batch, groups, estimator) | rule.metrics(batch)
         logged = prefixed(found, self.allocation.selection)
         self.allocation.observe(batch)
+        if self.price is not None:
+            self.price.forget()
         self.step += 1
         save(self.config, self.step, self.last, self._state())
         return {name: value for name, value in logged.items() if not math.isnan(value)}
 
     def _state(self) -> dict[str, Any]:
-        own = self.allocation
+        own, price = self.allocation, self.price
+        alone = {} if self.config.async_config is None else {"price": price and price.state_dict()}
         return {
             "name": own.allocator.name, **own.state_dicts(), "settings": own.settings, "drawn": self._drawn
-        }  # fmt: skip
+        } | alone  # fmt: skip
 
     def _load(self, saved: SavedValues) -> None:
         self.allocation.load_state_dicts(saved.values, saved.state("settings"))
         self._drawn = saved.count("drawn")
+        if self.price is not None:
+            self.price.load_state_dict(saved.state("price"))
 
 
-@dataclass
-class Shared:
-    """A ``task`` that the groups of a batch share."""
+class StreamedDataset(AllocatedDataset):
+    """The problems of ``inner`` for the asynchronous loop. A group chooses its prompt and its size when it starts."""
 
-    work: Callable[[TinkerTokenCompleter], Coroutine[Any, Any, None]]
-    task: asyncio.Task[None] | None = None
+    def __init__(self, inner: RLDataset, config: Config, allocation: TinkerAllocation) -> None:
+        super().__init__(inner, config, allocation)
+        self.price = price_of(allocation.allocator, self._catalogue)
+        if self.price is not None:
+            self.allocation = replace(allocation, allocator=self.price.rule)
+        held = config.async_config.groups_per_batch * (config.async_config.max_steps_off_policy + 2)
+        if allocation.selection is not None and held > self._distinct:
+            raise ValueError(
+                f"a selection needs {held} prompts for the groups of async_config that run or wait, got "
+                f"{self._distinct}; lower max_steps_off_policy or groups_per_batch"
+            )
+        self._held: set[str] = set()
+        self._unlearnt: list[Batch] = []
+        self._completed = self._left = self._asked = 0
 
-    async def sample(self, group: AllocatedGroup, policy: TinkerTokenCompleter) -> None:
-        """Begin the task, and wait for it. Cancelling this ends it."""
-        self.task = self.task or asyncio.create_task(self.work(policy))
-        try:
-            await asyncio.shield(self.task)
-        except asyncio.CancelledError:
-            self.task.cancel()
-            await asyncio.wait([self.task])
-            raise
+    def get_batch(self, index: int) -> Sequence[EnvGroupBuilder]:
+        """Return a group for each problem of the batch."""
+        builders = self.batches.get_batch(index)
+        self._left, self._asked = self._left + len(builders), index + 1
+        return [AllocatedGroup(builder, self._sample) for builder in builders]
+
+    async def _sample(self, group: AllocatedGroup, policy: TinkerTokenCompleter) -> None:
+        """Sample a prompt for ``group``: that of its builder, or the selection's next one whose outcome is known."""
+        selection = self.allocation.selection
+        if selection is not None:
+            chosen = self._catalogue[selection.choose(1, self._held)[0]]
+            self._held.add(chosen.id)
+            group.builder = chosen.data
+        prompt = self._prompt(group.builder, group)
+        planner = self.price or self.allocation.allocator
+        self._finish(group, await collect_alone(planner, prompt, partial(self._sampled, policy)))
+
+    def _finish(self, group: AllocatedGroup, batch: Batch) -> None:
+        """Leave in ``group`` what enters the loss. Learn, if it completes an update or the data set."""
+        self._unlearnt.append(batch)
+        self._left -= 1
+        size = self.allocation.allocator.size(1)
+        usual = self.price.rows if self.price else float(size.kept or size.asked or 1)
+        for members in rewarded(self._trained(batch), self.allocation, usual):
+            group.members = members
+        totals = {reward + sum(step.reward for step in each.transitions) for each, reward, _ in group.members}
+        trains = len(totals) > self.config.remove_constant_reward_groups
+        self._completed += trains
+        updated = trains and self._completed % self.config.async_config.groups_per_batch == 0
+        if updated or (self._asked >= self.last and not self._left):
+            whole, self._unlearnt = Batch.concatenate(self._unlearnt), []
+            self._held.difference_update(prompt.id for prompt in whole.prompts)
+            group.log(self._learn(whole, self._trained(whole)))
