@@ -1,6 +1,5 @@
 """verl's agent-loop manager with a coordinator beside its workers: set it as ``agent_loop_manager_class``."""
 
-import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
@@ -59,15 +58,7 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
 
     async def _init_agent_loop_workers(self) -> None:
         await super()._init_agent_loop_workers()
-        seconds = self.allocation.limits.start
-        starting = asyncio.gather(*(worker.name.remote() for worker in self.agent_loop_workers))
-        try:
-            self.names = await asyncio.wait_for(starting, seconds)
-        except TimeoutError as error:
-            raise RuntimeError(
-                f"{len(self.agent_loop_workers)} agent-loop workers must start within {seconds:g} seconds, got "
-                "fewer; see Ray's log for what they wait for, or lower actor_rollout_ref.rollout.agent.num_workers"
-            ) from error
+        self.names = [f"agent_loop_worker_{i}" for i in range(len(self.agent_loop_workers))]
         if AllocatedAgentLoopManager.latest is not None:
             AllocatedAgentLoopManager.latest.close()
         AllocatedAgentLoopManager.latest = self

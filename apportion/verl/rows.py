@@ -1,5 +1,6 @@
 """Rows in verl's TransferQueue: write the columns of a group, clear the rows of no group, and read the columns."""
 
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
@@ -14,21 +15,22 @@ COLUMNS = "apportion"
 """The field that holds the columns [G] of a row's group, and the row's ``position`` in it."""
 
 
-async def commit_rows(commit: CommitTask, *, by_row: bool) -> None:
+async def commit_rows(commit: CommitTask, cleared: Collection[str], *, by_row: bool, rewarded: bool) -> None:
     """Write the columns of the groups, clear the rows of no group, then tell the trainer that the uid is done.
 
     With ``by_row`` every row gets its key as uid, because our estimators read groups from ``COLUMNS``. Otherwise the
-    rows of a group share a uid, as verl's estimators expect.
+    rows of a group share a uid, as verl's estimators expect. If they are ``rewarded``, by the allocator, the rewards of
+    the groups replace the scores of the rows.
     """
     rows: dict[str, dict[str, Any]] = {}
     for group in commit.groups:
         for row in group.rows:
-            rows |= _fields(commit.uid, group, row, by_row)
+            rows |= _fields(commit.uid, group, row, by_row, rewarded)
     if rows:
         fields = list_of_dict_to_tensordict(list(rows.values()))
         await tq.async_kv_batch_put(keys=list(rows), partition_id=PARTITION, fields=fields)
-    if commit.cleared:
-        await tq.async_kv_clear(keys=list(commit.cleared), partition_id=PARTITION)
+    if cleared:
+        await tq.async_kv_clear(keys=list(cleared), partition_id=PARTITION)
     await tq.async_kv_put(key=commit.uid, partition_id=PARTITION, tag={"status": commit.status})
 
 
@@ -49,13 +51,13 @@ def columns_of(keys: list[str]) -> list[dict[str, Any]]:
     return found
 
 
-def _fields(uid: str, group: TrainedGroup, row: TrainedRow, by_row: bool) -> dict[str, dict[str, Any]]:
+def _fields(uid: str, group: TrainedGroup, row: TrainedRow, by_row: bool, rewarded: bool) -> dict[str, dict[str, Any]]:
     """Return the fields of a rollout's rows, by their keys."""
     columns = {"position": row.position, **group.columns}
     found: dict[str, dict[str, Any]] = {}
     for key, length in zip(row.keys(uid), row.written.lengths, strict=True):
         found[key] = {"uid": key if by_row else columns["group"], COLUMNS: columns}
-        if group.rewarded:
+        if rewarded:
             found[key]["rm_scores"] = torch.zeros(length, dtype=torch.float32)
             found[key]["rm_scores"][-1] = columns["rewards"][row.position]
     return found

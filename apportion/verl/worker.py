@@ -19,8 +19,9 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from apportion.answers.equivalence import AnswerClasses
 from apportion.answers.reader import AnswerReader
 from apportion.predictors.score_norms import sampled_score_norm
-from apportion.scheduler.outcomes import read_reward
-from apportion.types import Rollout
+from apportion.scheduler.outcomes import rollout_of
+from apportion.types import Needs, Rollout
+from apportion.untrusted import shown
 from apportion.verl.coordinator.messages import (
     CommitTask,
     RolloutTask,
@@ -64,7 +65,7 @@ COUNTS = ("__rollout_n__", "__do_sample__")
 
 @dataclass
 class HeldRow:
-    """A row that the trainer requested: its ``data``, and how verl runs an agent loop on it.
+    """A row that the trainer requested: its ``data``, and how to ``run`` verl's agent loop in a session on it.
 
     ``running`` are the sessions by their asyncio tasks. ``writing`` are those that are writing their rows, which no
     deadline interrupts. ``written`` are the keys of all rows, also of sessions past their deadline. Once the row is
@@ -72,9 +73,7 @@ class HeldRow:
     """
 
     data: dict[str, Any]
-    sampling: dict[str, Any]
-    trajectory: dict[str, Any]
-    trace: bool
+    run: Callable[[int, Mapping[str, Any]], Awaitable[list[AgentLoopOutput] | None]]
     classes: dict[str, AnswerClasses] = field(default_factory=dict)
     running: dict[asyncio.Task[Any], int] = field(default_factory=dict)
     writing: set[int] = field(default_factory=set)
@@ -102,10 +101,6 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         self._running: set[asyncio.Task[None]] = set()
         self._done: set[str] = set()
         self._outbox = Outbox()
-
-    def name(self) -> str:
-        """Return the worker's name in Ray."""
-        return str(ray.get_runtime_context().get_actor_name())
 
     @ray.method(concurrency_group=GROUP)  # type: ignore[untyped-decorator]
     def reports(self) -> list[bytes]:
@@ -148,8 +143,12 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
             self._done.discard(uid)
             self._outbox.put(TaskResult(uid))
             return
-        data = {key: value for key, value in prompt.items() if key not in COUNTS}
-        row = HeldRow(data, dict(sampling_params), trajectory, trace)
+
+        def run(session: int, data: Mapping[str, Any]) -> Awaitable[list[AgentLoopOutput] | None]:
+            own = dict(sampling_params)
+            return self._run_agent_loop(own, trajectory=trajectory, trace=trace, session_id=session, **data)
+
+        row = HeldRow({key: value for key, value in prompt.items() if key not in COUNTS}, run)
         if uid not in self._done:
             # before tasks find the row, so that this status never overwrites that of a commit
             await insisted(lambda: tq.async_kv_put(key=uid, partition_id=PARTITION, tag={"status": "running"}))
@@ -198,39 +197,31 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
             row = await self._row(task.uid)
         except TimeoutError:  # the worker that held it died unnoticed
             return TaskResult(task.id, failures=(f"the row of {task.uid} is not here",), expired=True)
-        data = row.data if task.address.row is None else {**row.data, **task.address.row}
-        running = {session: asyncio.create_task(self._run_session(row, data, session)) for session in task.sessions}
-        for session, each in running.items():
+        sessions = [asyncio.create_task(self._session(row, task, session)) for session in task.sessions]
+        for session, each in zip(task.sessions, sessions, strict=True):
             row.running[each] = session
             each.add_done_callback(row.running.pop)
-        late = (await asyncio.wait(running.values(), timeout=task.seconds))[1]
+        late = (await asyncio.wait(sessions, timeout=task.seconds))[1]
         given_up = row.give_up(late)
         unended = (await asyncio.wait(given_up, timeout=ENDING_SECONDS))[1] if given_up else set()
-        running = {session: each for session, each in running.items() if each not in unended}
-        results = await asyncio.gather(*running.values(), return_exceptions=True)
-        rollouts: list[Rollout] = []
-        failures: tuple[str, ...] = ()
-        for session, outputs in zip(running, results, strict=True):
-            if isinstance(outputs, BaseException):
-                failures += (_described(outputs, task.seconds),)
-                if isinstance(outputs, Exception):
-                    logger.error("A rollout of %s failed", task.uid, exc_info=outputs)
-            elif outputs:
-                try:
-                    rollouts.append(await self._rollout(row, task, session, outputs))
-                except Exception as error:  # the commit clears its rows
-                    failures += (_described(error, task.seconds),)
-                    logger.exception("A rollout of %s cannot be read", task.uid)
+        results = await asyncio.gather(*(each for each in sessions if each not in unended), return_exceptions=True)
+        for found in results:
+            if isinstance(found, Exception):
+                logger.error("A rollout of %s failed", task.uid, exc_info=found)
+        failures = [_described(found, task.seconds) for found in results if isinstance(found, BaseException)]
         if unended:  # such a session can no longer generate, and the commit leaves out what it still writes
             logger.error("%d of the sessions of %s did not end when cancelled", len(unended), task.uid)
-            failures += ("a session did not end when it was cancelled",) * len(unended)
-        return TaskResult(task.id, tuple(rollouts), failures, expired=bool(late))
+            failures += ["a session did not end when it was cancelled"] * len(unended)
+        rollouts = tuple(found for found in results if isinstance(found, Rollout))
+        return TaskResult(task.id, rollouts, tuple(failures), expired=bool(late))
 
-    async def _run_session(self, row: HeldRow, data: Mapping[str, Any], session: int) -> list[AgentLoopOutput] | None:
+    async def _session(self, row: HeldRow, task: RolloutTask, session: int) -> Rollout:
+        """Return the rollout of a session. If it cannot be read the commit clears its rows."""
         async with self._calls.session():
-            return await self._run_agent_loop(
-                dict(row.sampling), trajectory=row.trajectory, trace=row.trace, session_id=session, **data
-            )
+            outputs = await row.run(session, row.data | dict(task.address.row or {}))
+        if not outputs:
+            raise RuntimeError("an agent loop must return an output, got none")
+        return await self._rollout(row, task, session, outputs)
 
     async def _agent_loop_postprocess(self, output: Any, validate: bool, **kwargs: Any) -> list[AgentLoopOutput] | None:
         """Have verl score the outputs and write their rows, then return them to the task that requested them."""
@@ -262,15 +253,13 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         ids = [np.asarray(output.response_ids, np.int64) for output in outputs]
         digest = hashlib.blake2b(np.concatenate(ids).tobytes(), digest_size=16).digest()
         written = WrittenRollout(digest, task.uid, session, tuple(len(each) for each in ids))
-        norm = self._score_norm(outputs)
         if self.allocation.label_free:
-            answer = await self._read_answer(row, task, last)
-            return Rollout(answer=answer, completion=written, tokens=tokens, score_norm=norm)
-        reward, correct = self._judged(last)
-        needs = self.allocation.allocator.needs
-        if needs.reused_rollouts and (correct or needs.reused_incorrect):
-            written = replace(written, outputs=tuple(map(pack_output, outputs)))
-        return Rollout(correct, None, reward, written, tokens, norm)
+            rollout = Rollout(answer=await self._read_answer(row, task, last))
+        else:
+            rollout, needs = self._judged(last), self.allocation.allocator.needs
+            if needs.reused_rollouts and (rollout.correct or needs.reused_incorrect):
+                written = replace(written, outputs=tuple(map(pack_output, outputs)))
+        return replace(rollout, completion=written, tokens=tokens, score_norm=self._score_norm(outputs))
 
     def _score_norm(self, outputs: list[AgentLoopOutput]) -> float | None:
         """Return the score norm of the policy's own tokens in all outputs of a rollout; None if nothing reads it."""
@@ -287,24 +276,21 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
             logprobs += [logprob for logprob, own in pairs if own]
         return sampled_score_norm(logprobs, self._norms)
 
-    def _judged(self, output: AgentLoopOutput) -> tuple[float, bool | None]:
-        """Return the reward of a rollout, and whether it is correct; None if that is unknown.
-
-        Raises ValueError if either is no finite number.
-        """
-        reward, verdict = _number("score", output.reward_score), self.allocation.verdict
-        extra: Mapping[str, Any] = output.extra_fields.get("reward_extra_info") or {}
-        if verdict is None:
-            verdicts = (0.0, 1.0, -1.0) if self.allocation.allocator.needs.binary else (0.0, 1.0)
-            return reward, reward == 1.0 if reward in verdicts else None
-        if verdict == SCORE:
-            return reward, reward > 0
-        if verdict not in extra:
+    def _judged(self, output: AgentLoopOutput) -> Rollout:
+        """Return a rollout with its reward and verdict. Raises ValueError if either is no finite number."""
+        key, reward = self.allocation.verdict, output.reward_score
+        extra: Mapping[str | None, Any] = output.extra_fields.get("reward_extra_info") or {}
+        verdict = reward if key == SCORE else extra.get(key)
+        if verdict is None and key not in (None, SCORE):
             raise ValueError(
                 f"allocation.verdict must be {SCORE!r} or a key that the reward function returns beside the score, "
-                f"{', '.join(extra) or 'none'}, got {verdict!r}; have the function return it"
+                f"{', '.join(map(str, extra)) or 'none'}, got {key!r}; have the function return it"
             )
-        return reward, _number(verdict, extra[verdict]) > 0
+        rollout = rollout_of(reward, Needs(), verdict=verdict)  # the coordinator refuses one without a verdict
+        if rollout is None:
+            beside = "" if key in (None, SCORE) else f" and {shown(verdict)} as {key}"
+            raise ValueError(f"the reward function must return finite numbers, got {shown(reward)}{beside}")
+        return rollout
 
     async def _read_answer(self, row: HeldRow, task: RolloutTask, output: AgentLoopOutput) -> str | None:
         answer = self._answers.read(self.tokenizer.decode(output.response_ids, skip_special_tokens=True))
@@ -316,13 +302,13 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         return None if answer is None else await row.classes[group].join(answer)
 
     async def _commit(self, commit: CommitTask) -> TaskResult:
-        rows = [row for group in commit.groups for row in group.rows]
-        reused = [(row.written, row.session) for row in rows if row.session is not None]
+        reused = [(row.written, row.session) for row in commit.rows if row.session is not None]
         try:
             row = await self._row(commit.uid)
         except TimeoutError:  # the worker that held it died unnoticed; rows that other workers wrote can be committed
             if reused:
                 raise
+            found = await _rows_of(commit.uid)
         else:
             row.closed = True
             row.give_up(row.running)
@@ -334,11 +320,9 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
                 await asyncio.sleep(WRITING_SECONDS)
             for written, session in reused:
                 await self._write_again(row, written, session)
-            left_out = row.written.difference(*(group.kept_keys for group in commit.groups))
-            if commit.swept:
-                left_out |= await _rows_of(commit)
-            commit = replace(commit, cleared=tuple({*commit.cleared, *left_out}))
-        await commit_rows(commit, by_row=self._by_row)
+            found = await _rows_of(commit.uid) if commit.swept else row.written
+        left_out = found - commit.keys
+        await commit_rows(commit, left_out, by_row=self._by_row, rewarded=self.allocation.label_free)
         self._rows.pop(commit.uid, None)
         return TaskResult(commit.id)
 
@@ -349,11 +333,9 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         await super()._agent_loop_postprocess(outputs, False, **data, session_id=session)
 
 
-async def _rows_of(commit: CommitTask) -> set[str]:
-    """Return the keys of all rows of a prompt that are not trained on, also those that a dead worker wrote."""
-    tags = (await tq.async_kv_list(PARTITION)).get(PARTITION, {})
-    kept = {key for group in commit.groups for row in group.rows for key in row.keys(commit.uid)}
-    return {key for key in tags if key.startswith(f"{commit.uid}_")} - kept
+async def _rows_of(uid: str) -> set[str]:
+    """Return the keys of all rows of a prompt, also those that a dead worker wrote."""
+    return {key for key in (await tq.async_kv_list(PARTITION)).get(PARTITION, {}) if key.startswith(f"{uid}_")}
 
 
 async def insisted(work: Callable[[], Awaitable[T]]) -> T:
@@ -373,13 +355,3 @@ def _described(error: BaseException, seconds: float | None) -> str:
         return f"no end within {seconds:g} s" if seconds else "its cancellation"
     cause = error.cause if isinstance(error, RayTaskError) else error
     return f"{type(cause).__name__}: {' '.join(str(cause).split())[:DESCRIBED]}"
-
-
-def _number(name: str, value: object) -> float:
-    """Return the number that a reward function returned as ``name``. Raises ValueError for anything else."""
-    outcome = read_reward(value)
-    if outcome.reward is None:
-        raise ValueError(
-            f"the reward function must return a finite number as {name}, got {outcome.problem}; this rollout has failed"
-        )
-    return outcome.reward

@@ -162,11 +162,11 @@ def engine(rule):
     return plain({"asked": "\n".join(asked), "advantages": advantages, "state": state, "counts": dict(groups.counts)})
 
 
-def committed(tasks):
+def committed(tasks, pool):
     """Return what verl trains on, by uid: its rows, and the columns from which they get advantages."""
     return [
-        {"uid": task.uid, "status": task.status, "cleared": len(task.cleared)}
-        | {"rows": [key for group in task.groups for row in group.rows for key in row.keys(task.uid)]}
+        {"uid": task.uid, "status": task.status, "cleared": pool.cleared[task.uid]}
+        | {"rows": [key for row in task.rows for key in row.keys(task.uid)]}
         | {"columns": digest([group.columns for group in task.groups])}
         for task in tasks
     ]
@@ -179,7 +179,7 @@ def rounds(rule):
     for step in range(3):
         open_rounds(coordinator, request_of(texts_of(*range(step, step + 7)), step=step))
         work(coordinator, order)
-    return plain({"commits": committed(worker_pool.committed), "state": digest(rule.state_dict())})
+    return plain({"commits": committed(worker_pool.committed, worker_pool), "state": digest(rule.state_dict())})
 
 
 def verl_stream(rule):
@@ -188,7 +188,7 @@ def verl_stream(rule):
     for update in range(UPDATES):
         trainer.step(failing if update % 2 else None)
     state = trainer.coordinator.state()["allocator"]
-    return plain({"commits": committed(task for _, task in trainer.trained), "state": digest(state)})
+    return plain({"commits": committed((task for _, task in trainer.trained), trainer.pool), "state": digest(state)})
 
 
 def collected(rule):

@@ -365,7 +365,7 @@ TABLE = r"""
     a write of rows takes 15 s => write: late 15 s
     a commit fails at its columns => columns: raises here
     a commit fails at its columns twice => columns: raises here, 2 times
-    a commit fails when it clears => score: raises remotely, 4 times; clear: raises here
+    a commit fails when it clears => write: raises here after, 4 times; clear: raises here
     * a commit fails at the status => status: raises here
     a commit fails after the status => status: raises here after
     commits fail from now on => columns: raises here, always => commit of a prompt failed

@@ -61,7 +61,7 @@ def test_a_run_with_many_faults_trains_on_the_right_rows_and_ends_without_worker
         {name.removeprefix("allocation/"): value for name, value in metrics.items()} for metrics in done.metrics
     )
     assert first["errors"] == first["retried"] == 4 and first["failed"] == 0 and first["rows"] == 16
-    assert "must return a finite number as score, got NaN" in done.output
+    assert "must return finite numbers, got nan" in done.output
     assert second["reassigned"] >= 1
     assert second["rollouts"] == 16  # what hangs is given up late, or lost with its worker
     assert third["errors"] == third["expired"] == third["failed"] == 2 and third["rows"] == 14

@@ -1,7 +1,6 @@
 """Rows that are written for the trainer and read by our estimators, in a real TransferQueue."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 import torch
@@ -57,8 +56,9 @@ def group(rewards, written, name=UID):
     return TrainedGroup(columns, rows)
 
 
-def committed(queue, uid, groups, cleared=(), by_row=True):
-    asyncio.run(commit_rows(CommitTask(f"{uid}:commit", uid, tuple(groups), tuple(cleared), "finished"), by_row=by_row))
+def committed(queue, uid, groups, cleared=(), by_row=True, rewarded=False):
+    commit = CommitTask(uid, tuple(groups), "finished")
+    asyncio.run(commit_rows(commit, cleared, by_row=by_row, rewarded=rewarded))
     return queue.kv_list("train")["train"]
 
 
@@ -92,8 +92,7 @@ def test_rewards_of_the_allocator_replace_scores_and_rows_share_a_groups_name_as
     """An extra prompt's group has its own name, and keys of the uid."""
     first, second, third = sampled(queue, UID, [(3,), (4, 2), (5,)])
     groups = [group((-0.25, 0.25), {0: first, 1: second}), group((2.0,), {0: third}, name=f"{UID}.1")]
-    groups = [replace(each, rewarded=True) for each in groups]
-    committed(queue, UID, groups, by_row=False)
+    committed(queue, UID, groups, by_row=False, rewarded=True)
     uids, scores = fields_of(queue, first.keys + second.keys + third.keys, "uid", "rm_scores")
     assert uids.tolist() == [UID, UID, UID, f"{UID}.1"]
     assert [row.tolist() for row in scores] == [[0, 0, -0.25], [0, 0, 0, 0.25], [0, 0.25], [0, 0, 0, 0, 2]]

@@ -1,45 +1,60 @@
-"""What the trainer finds of finished prompts: their groups, the rows that are trained on, and the rows to clear."""
+"""What the trainer finds of finished prompts: their groups, and the rows that are trained on."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from apportion.types import Batch, Group
-from apportion.verl.coordinator.messages import CommitTask, TrainedGroup, TrainedRow, address_of, row_keys
-from apportion.verl.coordinator.rounds import FinishedPrompts
+from apportion.verl.coordinator.messages import CommitTask, TrainedGroup, TrainedRow, address_of, uids_of
+
+History = tuple[float | None, float]
+"""The baseline of a prompt from earlier rounds, None without one, and its weight in the loss."""
 
 
-def commit_tasks(finished: FinishedPrompts, sessions: Mapping[str, int], *, rewarded: bool = False) -> list[CommitTask]:
-    """Return one commit for each uid of ``finished``: its groups, and the keys of all its rows that are in none.
+@dataclass(eq=False)
+class FinishedPrompts:
+    """All prompts under some uids, with all their rollouts, their ``groups``, and the ``history`` by prompt id."""
 
-    ``sessions`` is the number of sessions requested so far, by group; reused rollouts are written as later ones.
-    A session without a result has at most one row, which is cleared. A uid has failed if rollouts were requested and
-    none arrived; verl may then draw another prompt. A uid without requested rollouts is finished.
+    batch: Batch
+    groups: list[Group]
+    history: dict[str, History]
+
+    @property
+    def uids(self) -> tuple[str, ...]:
+        """The uids of the prompts."""
+        return uids_of(self.batch.prompts)
+
+    @property
+    def trainable(self) -> bool:
+        """Whether a row of them is trained on."""
+        return any(group.keep.any() for group in self.groups)
+
+    def add_single(self, group: Group) -> None:
+        """Add a group of one rollout, which has no signal: a baseline from history would give it one."""
+        baseline, weight = self.history[group.prompt.id]
+        self.groups.append(group)
+        self.history[group.prompt.id] = (None if baseline is None else float(group.rewards[0]), weight)
+
+
+def commit_tasks(finished: FinishedPrompts, sessions: Mapping[str, int]) -> list[CommitTask]:
+    """Return one commit for each uid of ``finished``.
+
+    ``sessions`` is the number of sessions requested so far, by group; reused rollouts are written as later ones. A uid
+    has failed if rollouts were requested and none arrived; verl may then draw another prompt. A uid without requested
+    rollouts is finished.
     """
-    own, rows = defaultdict[str, list[TrainedGroup]](list), defaultdict[str, set[str]](set)
+    groups = defaultdict[str, list[TrainedGroup]](list)
     for group in finished.groups:
         address = address_of(group.prompt)
         later = address.first_session + sessions[address.group]
-        own[address.uid].append(_trained_group(group, later, rewarded, *finished.history[group.prompt.id]))
+        groups[address.uid].append(_trained_group(group, later, finished.history[group.prompt.id]))
     asked, arrived, batch = Counter[str](), Counter[str](), finished.batch
     for prompt, rollouts, count in zip(batch.prompts, batch.rollouts, batch.asked.tolist(), strict=True):
-        address = address_of(prompt)
-        uid, first = address.uid, address.first_session
-        asked[uid] += count
-        arrived[uid] += len(rollouts)
-        fresh = (rollout.completion for rollout in rollouts if rollout.step is None)
-        outputs = {written.session: len(written.lengths) for written in fresh}
-        for session in range(first, first + sessions[address.group]):
-            rows[uid].update(row_keys(uid, session, outputs.get(session, 1)))
+        asked[address_of(prompt).uid] += count
+        arrived[address_of(prompt).uid] += len(rollouts)
     return [
-        CommitTask(
-            f"{uid}:commit",
-            uid,
-            tuple(own[uid]),
-            tuple(sorted(rows[uid].difference(*(group.kept_keys for group in own[uid])))),
-            "failure" if count and not arrived[uid] else "finished",
-        )
+        CommitTask(uid, tuple(groups[uid]), "failure" if count and not arrived[uid] else "finished")
         for uid, count in asked.items()
     ]
 
@@ -51,18 +66,18 @@ def single_rollout_group(batch: Batch) -> Group | None:
     """
     for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):
         if rollouts:
-            reward = 0.0 if rollouts[0].reward is None else rollouts[0].reward
-            return Group(prompt, (replace(rollouts[0], reward=reward),))
+            return Group(prompt, (replace(rollouts[0], reward=rollouts[0].reward or 0.0),))
     return None
 
 
-def _trained_group(group: Group, session: int, rewarded: bool, baseline: float | None, weight: float) -> TrainedGroup:
+def _trained_group(group: Group, session: int, history: History) -> TrainedGroup:
     """Return ``group`` as it is committed. Its reused rollouts are written as ``session`` and the following."""
     rows = []
     for i in group.keep.nonzero()[0].tolist():
         reused = group.rollouts[i].step is not None
         rows.append(TrainedRow(i, group.rollouts[i].completion, session if reused else None))
         session += reused
+    baseline, weight = history
     columns: dict[str, Any] = {
         "group": address_of(group.prompt).group,
         "rewards": tuple(group.rewards.tolist()),
@@ -75,4 +90,4 @@ def _trained_group(group: Group, session: int, rewarded: bool, baseline: float |
         columns["score_norms"] = norms
     if baseline is not None:
         columns["baseline"] = (baseline,) * len(norms)
-    return TrainedGroup(columns, tuple(rows), rewarded)
+    return TrainedGroup(columns, tuple(rows))

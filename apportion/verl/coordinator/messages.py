@@ -42,8 +42,8 @@ class TrainerRequest:
 
     @property
     def id(self) -> str:
-        """The uid of the first prompt, which no other request has; "" without prompts."""
-        return address_of(self.prompts[0]).uid if self.prompts else ""
+        """The uid of the first prompt, which no other request has."""
+        return address_of(self.prompts[0]).uid
 
 
 @dataclass(frozen=True)
@@ -120,44 +120,39 @@ class TrainedGroup:
 
     They are the ``rewards``, ``tokens`` and ``rounds``, the name of the ``group``, and the ``weight`` of its prompt in
     the loss, which undoes a selection. ``score_norms`` are there if all are known, and ``baseline`` with one from
-    history. ``rewarded`` is set if the allocator gave the rewards. They then replace the scores of the rows.
+    history.
     """
 
     columns: Mapping[str, Any]
     rows: tuple[TrainedRow, ...]
-    rewarded: bool = False
-
-    @property
-    def kept_keys(self) -> set[str]:
-        """The keys of the rows that stay as they were written in this step."""
-        return {key for row in self.rows if row.session is None for key in row.written.keys}
 
 
 @dataclass(frozen=True)
 class CommitTask:
-    """Asks a worker to commit the groups of ``uid`` for the trainer; ``cleared`` are keys of rows in no group.
+    """Asks a worker to commit the groups of ``uid`` for the trainer, and to clear all its rows of no group.
 
     ``swept`` is set if a worker died with the row of ``uid``: it may have written rows that nobody knows of.
     """
 
-    id: str
     uid: str
     groups: tuple[TrainedGroup, ...]
-    cleared: tuple[str, ...]
     status: Status
     swept: bool = False
 
-
-@dataclass(frozen=True)
-class ValidationTask:
-    """Has a worker validate ``uid``, as it does with all rows of a validation. It is never sent."""
-
-    uid: str
-
     @property
     def id(self) -> str:
-        """The uid, by which the worker says that it is done."""
-        return self.uid
+        """The name of the task."""
+        return f"{self.uid}:commit"
+
+    @property
+    def rows(self) -> list[TrainedRow]:
+        """The rollouts that are trained on."""
+        return [row for group in self.groups for row in group.rows]
+
+    @property
+    def keys(self) -> set[str]:
+        """The keys of their rows."""
+        return {key for row in self.rows for key in row.keys(self.uid)}
 
 
 WorkerTask = RolloutTask | CommitTask

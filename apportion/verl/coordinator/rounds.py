@@ -1,85 +1,93 @@
-"""The state of a round, as plain data."""
+"""Rounds: a request of the trainer is a batch, and the library's loop runs on it one result at a time.
 
-import math
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+Prompts that share a budget wait for each other. Each is committed as soon as nothing can change it any more.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 
-from apportion.types import Batch, Group, Mask, Plan, Rollout
-from apportion.verl.coordinator.messages import (
-    TaskResult,
-    TrainerRequest,
-    ValidationTask,
-    WorkerTask,
-    address_of,
-    uids_of,
-)
+from apportion.predictors.saved import SavedValues
+from apportion.types import Batch, Counts, Group, Mask, Plan, Prompt, Rollout
+from apportion.verl.coordinator.commits import FinishedPrompts, History, single_rollout_group
+from apportion.verl.coordinator.messages import RowAddress, TaskResult, address_of, uids_of
+from apportion.verl.coordinator.planner import Learned, OpenRequest, Planner
+from apportion.verl.coordinator.selection import PromptSelection
 
-History = Mapping[str, tuple[float | None, float]]
-"""The baseline of each prompt from earlier rounds, None without one, and its weight in the loss, by prompt id."""
+SESSIONS_PER_PROMPT = 1_000_000
+"""Session numbers reserved for a prompt. The extra prompts under a uid begin at multiples of it."""
 
 NO_PLAN = Plan(np.zeros(0, np.int64))
 
 
-@dataclass(eq=False)
-class FinishedPrompts:
-    """All prompts under some uids, with all their rollouts, their ``groups``, and their ``history``."""
+class ExtraPrompts(Protocol):
+    """A source of prompts beyond the trainer's. ``drawn`` is the number of rows drawn since the first."""
 
-    batch: Batch
-    groups: tuple[Group, ...]
-    history: History
+    drawn: int
 
-    @property
-    def uids(self) -> tuple[str, ...]:
-        """The uids of the prompts."""
-        return uids_of(self.batch.prompts)
-
-    @property
-    def trainable(self) -> bool:
-        """Whether a row of them is trained on."""
-        return any(np.count_nonzero(group.keep) for group in self.groups)
+    def draw(self, count: int, held: set[str]) -> list[Prompt]:
+        """Return ``count`` prompts whose ids are not in ``held``, and whose ``data`` is their row."""
 
 
 @dataclass(eq=False)
-class PlannedBatch:
-    """Prompts that are planned together: a single one if the allocator is separable, else all of the round.
+class Round:
+    """A request as a batch: the ``units`` of prompts that are planned together, of which so many are ``unfinished``.
 
-    ``plan`` is the wave in progress, of which the prompts ``running`` are not done. ``arrived`` holds its rollouts.
-    Both are by index in the batch. ``final`` [P] are the prompts that the wave is the last of, and ``members`` the
-    indices of each uid's prompts. ``early`` are the uids that finished before the batch, and ``ended`` when prompts of
-    the wave ended that wait for the others of it.
-
-    ``groups`` are set once nothing more is planned, the ``history`` when the first prompt finishes. ``given`` is the
-    only plan of prompts that a resumed run requests again, None for those that the allocator plans.
+    ``history`` has the baselines and weights of all prompts from before they were sampled, by id. Finished prompts are
+    ``withheld`` until the round is ``trainable``, because one of them has a row; then their commits are ``sent``. The
+    round is ``closed`` once the allocator has learned from it.
     """
 
-    batch: Batch
-    plan: Plan = field(default_factory=lambda: NO_PLAN)
-    running: set[int] = field(default_factory=set)
-    arrived: dict[int, list[Rollout]] = field(default_factory=dict)
-    final: Mask = field(default_factory=lambda: np.zeros(0, bool))
-    members: dict[str, list[int]] = field(default_factory=dict)
-    early: set[str] = field(default_factory=set)
-    groups: tuple[Group, ...] = ()
-    history: History | None = None
-    given: Plan | None = None
-    ended: list[float] = field(default_factory=list)
+    opened: OpenRequest
+    history: dict[str, History]
+    units: "list[RoundUnit]" = field(default_factory=list)
+    unfinished: int = 0
+    withheld: list[FinishedPrompts] = field(default_factory=list)
+    sent: list[FinishedPrompts] = field(default_factory=list)
+    trainable: bool = False
+    closed: bool = False
 
-    def begin(self, plan: Plan, final: Mask) -> list[int]:
-        """Begin the wave of ``plan``. Return the indices of the prompts that it gives rollouts to."""
-        chosen: list[int] = plan.counts.nonzero()[0].tolist()
-        self.plan, self.running, self.arrived, self.final = plan, set(chosen), {q: [] for q in chosen}, final
-        self.members, self.ended = {}, []
+
+@dataclass(eq=False)
+class RoundUnit:
+    """Prompts of a round that are planned together: a single one if the rule is separable, else all.
+
+    ``given`` is the only plan of prompts that a resumed run requests again, None for those that the rule plans.
+    ``members`` are the places of each uid's prompts, ``early`` the uids that finished before the unit, and ``groups``
+    are set once it is finished.
+
+    ``plan`` is the wave in progress, and ``running`` the places that are not done. ``arrived`` holds its rollouts by
+    place. It is the last wave of ``final`` places. ``ended`` is when others ended, which wait for the wave.
+    """
+
+    round: Round
+    batch: Batch
+    given: Plan | None = None
+    early: set[str] = field(default_factory=set)
+    groups: list[Group] = field(default_factory=list)
+    members: dict[str, list[int]] = field(init=False)
+    plan: Plan = field(init=False)
+    running: set[int] = field(init=False)
+    arrived: dict[int, list[Rollout]] = field(init=False)
+    final: Mask = field(init=False)
+    ended: list[float] = field(init=False)
+
+    def begin(self, plan: Plan, final: Mask) -> None:
+        """Begin the wave of ``plan``."""
+        self.plan, self.final, self.ended = plan, final, []
+        self.arrived = {q: [] for q in plan.counts.nonzero()[0].tolist()}
+        self.running = set(self.arrived)
+        self.members = {}
         for q, prompt in enumerate(self.batch.prompts):
             self.members.setdefault(address_of(prompt).uid, []).append(q)
-        return chosen
 
     def ends_early(self, uid: str) -> bool:
         """Return whether nothing can change the prompts under ``uid`` any more, and they have not finished yet."""
-        own = self.members[uid]
-        return uid not in self.early and all(self.final[q] and q not in self.running for q in own)
+        return uid not in self.early and all(self.final[q] and q not in self.running for q in self.members[uid])
 
     def so_far(self, uid: str) -> Batch:
         """Return the prompts under ``uid``, with what has arrived of the wave."""
@@ -90,77 +98,202 @@ class PlannedBatch:
         """Add the wave to the batch."""
         self.batch = self.batch.add(self.plan, [self.arrived.get(q, ()) for q in range(len(self.batch.prompts))])
 
-    def answers(self, q: int) -> tuple[str, ...]:
-        """Return the distinct answers to prompt ``q`` so far, in order of arrival."""
-        rollouts = (*self.batch.rollouts[q], *self.arrived.get(q, ()))
-        return tuple(dict.fromkeys(rollout.answer for rollout in rollouts if rollout.answer is not None))
 
+@dataclass
+class RoundPlanner(Planner):
+    """Plans each request as a round. Allocators that draw prompts take them from ``extra_prompts``."""
 
-@dataclass(eq=False)
-class AllocationRound:
-    """A trainer request in progress.
+    extra_prompts: ExtraPrompts | PromptSelection | None
 
-    ``worker`` maps each uid that the trainer still waits for to the worker that holds its row, "" for none.
-    ``reassigned`` are the uids whose first worker died. ``unfinished`` batches are still planned. Finished prompts are
-    ``withheld`` until the round is ``trainable``, because one of them has a row; then their commits are ``sent``. The
-    round is ``closed`` once the allocator has learned from it, and over when the last uid is committed.
+    def __post_init__(self) -> None:
+        self.learned_uids = set[str]()  # before the run was resumed
+        self._rounds: dict[str, Round] = {}  # by the uids that are not committed
+        self._committed = set[str]()  # since the last log
+        self._resumed = False
 
-    ``sessions`` are those requested so far, by group. ``extra`` prompts are counted by the uid that their rows are
-    written under, ``errors`` by worker. ``waited`` are the seconds in which prompts waited for others of their wave,
-    added up.
-    """
+    def start(self, opened: OpenRequest) -> None:
+        """Plan a round and request its first rollouts."""
+        prompts = opened.request.prompts
+        round, uids = Round(opened, self.history(prompts)), uids_of(prompts)
+        whole = self.allocation.allocator.start(prompts)
+        if self._resumed:  # verl requests again all that was in flight
+            self.learned_uids.intersection_update(uids)
+            self.given = {uid: self.given[uid] for uid in uids if uid in self.given}
+            self._resumed = False
+        self._rounds.update(dict.fromkeys(uids, round))
+        again = [q for q, uid in enumerate(uids) if uid in self.given]
+        new = [q for q, uid in enumerate(uids) if uid not in self.given]
+        if again:
+            counts = Plan(np.array([self.given[uids[q]] for q in again]))
+            round.units.append(RoundUnit(round, whole.part(again), counts))
+        parts = [[q] for q in new] if self.allocation.allocator.separable else [new]
+        round.units += [RoundUnit(round, whole.part(own)) for own in parts if own]
+        round.unfinished = len(round.units)
+        for unit in round.units:
+            self._advance(unit)
 
-    request: TrainerRequest
-    worker: dict[str, str]
-    batches: list[PlannedBatch] = field(default_factory=list)
-    unfinished: int = 0
-    withheld: list[FinishedPrompts] = field(default_factory=list)
-    sent: list[FinishedPrompts] = field(default_factory=list)
-    trainable: bool = False
-    closed: bool = False
-    reassigned: set[str] = field(default_factory=set)
-    latest_failure: str = "no error"
-    metrics: dict[str, float] = field(default_factory=dict)
-    sessions: Counter[str] = field(default_factory=Counter)
-    extra: Counter[str] = field(default_factory=Counter)
-    counts: Counter[str] = field(default_factory=Counter)
-    errors: Counter[str] = field(default_factory=Counter)
-    waited: float = 0.0
+    def committed(self, uid: str) -> None:
+        """As in ``Planner``."""
+        del self._rounds[uid]
+        self._committed.add(uid)
 
-    @property
-    def batch(self) -> Batch:
-        """All prompts, in the order of the request."""
-        batches = [planned.batch for planned in self.batches]
-        return batches[0] if len(batches) == 1 else Batch.concatenate(batches)
+    def trained(self) -> None:
+        """Do nothing: a round was learned from when it ended."""
 
-    @property
-    def groups(self) -> list[Group]:
-        """The groups of the batches that are finished."""
-        return [group for planned in self.batches for group in planned.groups]
+    def metrics(self) -> dict[str, float]:
+        """Forget what was committed before this log: verl has saved its queue since then."""
+        for uid in self._committed:
+            self.given.pop(uid, None)
+        self._committed.clear()
+        return {}
 
-    def count(self, worker: str, result: TaskResult) -> None:
-        """Count what failed of the rollouts that ``worker`` was asked for.
+    def state(self) -> dict[str, Any]:
+        """Return the prompts of unfinished rounds whose commits were sent, and the uids of learned ones in flight.
 
-        Raises RuntimeError for a fault of the set-up.
+        verl saves its queue after the log of a step, and a resumed run requests again what was in flight then.
         """
-        if result.error is not None:
-            raise RuntimeError(result.error)
-        self.counts["errors"] += len(result.failures)
-        self.counts["expired"] += result.expired
-        self.errors[worker] += len(result.failures)
-        self.latest_failure = result.failures[-1] if result.failures else self.latest_failure
+        rounds = dict.fromkeys(round for round in self._rounds.values() if not round.closed)
+        sent = [self._new(Batch.concatenate([each.batch for each in round.sent])) for round in rounds]
+        own = {uid for round in rounds for each in round.sent for uid in each.uids}
+        own |= {uid for uid, round in self._rounds.items() if round.closed}
+        return super().state() | {
+            "unfinished": [_without_data(batch) for batch in sent if batch.prompts],
+            "learned_uids": sorted(self._committed | self.learned_uids | own),
+        }
+
+    def load(self, saved: SavedValues) -> None:
+        """As in ``Planner``."""
+        super().load(saved)
+        self.learned_uids.update(saved.texts("learned_uids"))
+        self._resumed = True
+
+    def _new(self, batch: Batch) -> Batch:
+        """Return ``batch`` without the prompts that were learned from before the run was resumed."""
+        own = [q for q, prompt in enumerate(batch.prompts) if address_of(prompt).group not in self.learned_uids]
+        return batch if len(own) == len(batch.prompts) else batch.part(own)
+
+    def _advance(self, unit: RoundUnit) -> None:
+        """Request the next wave of ``unit``, or finish it if nothing more is planned."""
+        allocator = self.allocation.allocator
+        while (plan := self._plan(unit)).fresh:
+            drawn = self._draw(unit.batch, plan.fresh)
+            unit.round.history |= self.history(drawn)
+            unit.batch = unit.batch.join(allocator.start(drawn))
+        if not plan:
+            self._finish(unit)
+            return
+        final = allocator.final(unit.batch, plan) if unit.given is None else np.ones(len(unit.batch.prompts), bool)
+        self._keep_counts(unit.batch, unit.batch.asked + plan.counts, np.flatnonzero(final))
+        unit.begin(plan, final)
+        for q in unit.arrived:
+            self._request(unit, q, int(plan.counts[q]))
+        self._finish_early(unit, unit.members)
+
+    def _plan(self, unit: RoundUnit) -> Plan:
+        """Return the next plan. Raise RuntimeError if it changes prompts that are final."""
+        if unit.given is not None:
+            return NO_PLAN if unit.batch.round else unit.given
+        name, plan = self.allocation.allocator.name, self.allocation.allocator.plan(unit.batch)
+        given = [uid for uid in unit.early if plan.counts[unit.members[uid]].any()]
+        if given or (unit.early and plan.fresh):
+            raise RuntimeError(
+                f"{name} must not change a batch that has final prompts, got {plan.fresh} fresh prompts, and more "
+                f"rollouts for {len(given)} final ones; correct its method final"
+            )
+        return plan
+
+    def _keep_counts(self, batch: Batch, counts: Counts, final: Iterable[int]) -> None:
+        """Keep the ``counts`` of ``final`` prompts under a budget that no fresh prompts can share."""
+        allocator = self.allocation.allocator
+        if not allocator.separable and not allocator.size(batch.started).fresh:
+            self.given.update({address_of(batch.prompts[q]).uid: int(counts[q]) for q in final})
+
+    def _draw(self, batch: Batch, count: int) -> list[Prompt]:
+        """Draw ``count`` extra prompts, and spread them evenly over the uids of ``batch``."""
+        if self.extra_prompts is None:
+            raise ValueError(f"{self.allocation.allocator.name} draws fresh prompts, and there is no data set of them")
+        found, uids = list[Prompt](), uids_of(batch.prompts)
+        for prompt in self.extra_prompts.draw(count, {prompt.id for prompt in batch.prompts}):
+            turn, place = divmod(len(batch.prompts) - batch.started + len(found), len(uids))
+            n, uid = turn + 1, uids[place]
+            found.append(replace(prompt, data=RowAddress(f"{uid}.{n}", uid, n * SESSIONS_PER_PROMPT, prompt.data)))
+        return found
+
+    def _request(self, unit: RoundUnit, q: int, count: int, attempt: int = 0) -> None:
+        address = address_of(unit.batch.prompts[q])
+        self.request(unit.round.opened, address, count, partial(self._receive, unit, q, count, attempt))
+
+    def _receive(self, unit: RoundUnit, q: int, count: int, attempt: int, result: TaskResult) -> None:
+        """Take the rollouts of prompt ``q``. Request failed ones again, but not those past the deadline."""
+        missing = count - len(result.rollouts)
+        unit.arrived[q] += result.rollouts
+        if missing > 0 and not result.expired and attempt < self.allocation.retries:
+            self.counts["retried"] += missing
+            self._request(unit, q, missing, attempt + 1)
+            return
+        unit.running.discard(q)
+        now = time.monotonic()
+        if not unit.final[q]:
+            unit.ended.append(now)
+        if unit.running:
+            self._finish_early(unit, [address_of(unit.batch.prompts[q]).uid])
+        else:
+            self.counts["waited"] += sum(now - ended for ended in unit.ended)
+            unit.end()
+            self.check_readable(unit.batch)
+            self._advance(unit)
+
+    def _finish_early(self, unit: RoundUnit, uids: Iterable[str]) -> None:
+        """Commit those of ``uids`` that nothing can change any more."""
+        for uid in filter(unit.ends_early, uids):
+            batch = unit.so_far(uid)
+            self.check_readable(batch)
+            unit.early.add(uid)
+            alone = [batch.part([q]) for q in range(len(batch.prompts))]
+            groups = [group for own in alone for group in self.allocation.allocator.groups(own)]
+            self._withhold(unit.round, batch, groups)
+        self._commit(unit.round)
+
+    def _finish(self, unit: RoundUnit) -> None:
+        """Commit what is left of ``unit``. After the last one, learn from the round."""
+        allocator, batch, round = self.allocation.allocator, unit.batch, unit.round
+        unit.groups = list(allocator.groups(batch))
+        late = [q for q, prompt in enumerate(batch.prompts) if address_of(prompt).uid not in unit.early]
+        self._keep_counts(batch, batch.asked, late)
+        groups = [group for group in unit.groups if address_of(group.prompt).uid not in unit.early]
+        if late:
+            self._withhold(round, batch.part(late) if unit.early else batch, groups)
+        round.unfinished -= 1
+        if not round.unfinished:  # learn before the trainer has the last uid, so before any round that depends on it
+            batch = Batch.concatenate([each.batch for each in round.units])
+            metrics = allocator.metrics(batch)
+            if (new := self._new(batch)).prompts:
+                self.allocation.observe(new)
+            self.learned_uids.difference_update(uids_of(batch.prompts))
+            round.closed = True
+            self.end(Learned(batch, [group for each in round.units for group in each.groups], metrics))
+            if not round.trainable and (single := single_rollout_group(batch)) is not None:
+                (own,) = [each for each in round.withheld if address_of(single.prompt).uid in each.uids]
+                own.add_single(single)
+                round.trainable = True
+                self.counts["empty_rounds"] += 1
+        self._commit(round)
+
+    def _withhold(self, round: Round, batch: Batch, groups: Sequence[Group]) -> None:
+        """Keep finished prompts until some group of the round has a row to train on."""
+        finished = FinishedPrompts(batch, list(groups), round.history)
+        round.trainable = round.trainable or finished.trainable
+        round.withheld.append(finished)
+
+    def _commit(self, round: Round) -> None:
+        """Commit what is withheld, once the round has something to train on, or has ended without any rollout."""
+        if round.trainable or round.closed:
+            finished, round.withheld = round.withheld, []
+            round.sent += finished
+            for each in finished:
+                self.commit(round.opened, each)
 
 
-@dataclass(eq=False)
-class PendingTask:
-    """A task without a result, which is given up at ``end``, by ``time.monotonic``.
-
-    For rollouts: their batch, the prompt's ``index`` in it, and earlier attempts.
-    """
-
-    round: AllocationRound
-    task: WorkerTask | ValidationTask
-    planned: PlannedBatch | None = None
-    index: int = 0
-    attempt: int = 0
-    end: float = math.inf
+def _without_data(batch: Batch) -> Batch:
+    """Return ``batch`` without what engines attached to the prompts, which an allocator does not need to learn."""
+    return replace(batch, prompts=tuple(replace(prompt, data=None) for prompt in batch.prompts))

@@ -1,8 +1,7 @@
-"""The coordinator: it plans the trainer's requests, assigns rollouts, commits groups, and teaches the allocator.
+"""The coordinator: it has a planner plan the trainer's requests, assigns tasks to workers, and says what came of them.
 
 It does not know Ray: a ``WorkerPool`` carries tasks to workers. Each request of the trainer has its own budget, because
-verl may refill prompts at any time. Prompts of a separable allocator are planned and committed one by one. Others wait
-for each other, up to a deadline.
+verl may refill prompts at any time.
 
 It lives in the trainer's process and dies with it. So it keeps no record of its own: a resumed run continues from
 verl's checkpoint. An error of the allocator ends the run.
@@ -11,16 +10,17 @@ verl's checkpoint. An error of the allocator ends the run.
 import logging
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import Any, Protocol
 
 from apportion.engines.metrics import allocation_metrics
 from apportion.predictors.saved import SavedValues
-from apportion.runs.declared_types import fits
 from apportion.scheduler import OfferedScheduler
+from apportion.scheduler.scheduler import FAILED_IN_A_ROW
 from apportion.types import Batch
 from apportion.verl.coordinator.messages import (
     CommitTask,
@@ -28,12 +28,11 @@ from apportion.verl.coordinator.messages import (
     TaskResult,
     TrainerRequest,
     TrainerUpdate,
-    ValidationTask,
     WorkerTask,
     uids_of,
 )
-from apportion.verl.coordinator.planner import ExtraPrompts, Planner
-from apportion.verl.coordinator.rounds import AllocationRound, PendingTask
+from apportion.verl.coordinator.planner import Learned, OpenRequest, Planner, Then
+from apportion.verl.coordinator.rounds import ExtraPrompts, RoundPlanner
 from apportion.verl.coordinator.selection import PromptSelection
 from apportion.verl.coordinator.settings import VerlAllocation
 from apportion.verl.coordinator.streamed import StreamedPlanner
@@ -43,11 +42,8 @@ logger = logging.getLogger(__name__)
 GRACE_SECONDS = 60.0
 """Time after a task's deadline in which its worker may still answer. Then its rollouts count as failed."""
 
-FAILED_IN_A_ROW = 256
-"""So many rollouts that fail one after the other end the run, because verl would replace their prompts forever."""
-
 COUNTED = ("retried", "errors", "expired", "reassigned", "empty_rounds")
-"""Counters of a round that ``metrics`` reports."""
+"""Counters that ``metrics`` reports."""
 
 SAVED = ("name", "allocator", "baseline", "selection", "drawn", "unfinished", "learned_uids", "given", "stream")
 """Keys of the state, in a checkpoint."""
@@ -66,9 +62,23 @@ class WorkerPool(Protocol):
         """Release the rows of ``request``, all of which are committed."""
 
 
+@dataclass(eq=False)
+class PendingTask:
+    """A task for ``uid`` without a result, None for a validation that verl does itself.
+
+    ``then`` is called with the result of rollouts. The task is given up at ``end``, by ``time.monotonic``.
+    """
+
+    opened: OpenRequest
+    uid: str
+    task: WorkerTask | None = None
+    then: Then | None = None
+    end: float = math.inf
+
+
 @dataclass
 class Coordinator:
-    """Plans, requests, commits and learns. With a ``selection`` it also chooses the trainer's prompts.
+    """Has requests planned, their tasks done, and their groups committed. With a ``selection`` it chooses prompts too.
 
     Allocators that may draw prompts take them from the selection, or from ``extra_prompts`` without one. With
     ``refills`` verl replaces prompts without a rollout. Otherwise a round without any rollout ends the run. With a
@@ -85,30 +95,28 @@ class Coordinator:
     stream: OfferedScheduler | None = None
     error: str | None = None
     pool: WorkerPool = field(init=False, repr=False)
-    _rounds: dict[str, AllocationRound] = field(default_factory=dict)
-    _pending: dict[str, PendingTask] = field(default_factory=dict)
-    _ended: list[AllocationRound] = field(default_factory=list)
-    _failed_in_a_row: int = 0
-    _acknowledged: set[str] = field(default_factory=set)
-    _resumed: bool = False
 
     def __post_init__(self) -> None:
-        source = self.extra_prompts if self.selection is None else self.selection
-        end = self._ended.append
-        self._planner = Planner(self.allocation, source, self._submit, end)
-        self._streamed: StreamedPlanner | None = None
-        if self.stream is not None:
-            self._streamed = StreamedPlanner(self.allocation, self.stream, self._submit, end, self._planner.given)
+        self._requests: dict[str, OpenRequest] = {}
+        self._pending: dict[str, PendingTask] = {}
+        self._learned: list[Learned] = []
+        self._counts, self._errors = defaultdict[str, float](float), Counter[str]()
+        self._failed_in_a_row, self._latest_failure, self._step = 0, "no error", 0
+        own = (self.allocation, self._submit, self._end, self._counts)
+        self._planner: Planner
+        if self.stream is None:
+            self._planner = RoundPlanner(*own, self.selection or self.extra_prompts)
+        else:
+            self._planner = StreamedPlanner(*own, self.stream)
 
     @property
     def waits(self) -> dict[str, int]:
         """The number of unfinished tasks by the worker that has them; "" for those that wait for a worker."""
-        return dict(Counter(pending.round.worker[pending.task.uid] for pending in self._pending.values()))
+        return dict(Counter(pending.opened.worker[pending.uid] for pending in self._pending.values()))
 
     def fail(self, message: str) -> None:
         """End the run with ``message``, unless an earlier error does."""
-        if self.error is None:
-            self.error = message
+        self.error = self.error or message
 
     def check(self) -> None:
         """Raise RuntimeError if the run cannot continue."""
@@ -116,7 +124,7 @@ class Coordinator:
             raise RuntimeError(self.error)
 
     def open(self, request: TrainerRequest) -> None:
-        """Begin a round.
+        """Begin a request.
 
         Raises RuntimeError if the run cannot continue, ValueError for a size that cannot be planned.
         """
@@ -125,19 +133,14 @@ class Coordinator:
         if self.selection is not None:
             self.selection.check_prompts(request.prompts)
         if request.prompts:
-            self._keep_reissued(request)
-            round = self._begin(request)
-            self._plan(round, (self._streamed or self._planner).start, round)
+            self._step = request.step
+            with self._ending(f"allocation failed at step {request.step}"):
+                self._planner.start(self._begin(request))
 
     def validate(self, request: TrainerRequest) -> None:
         """Hold the rows of a validation, which verl does itself, until their workers say that they are done."""
-        round = self._begin(request)
-        self._pending.update({uid: PendingTask(round, ValidationTask(uid)) for uid in round.worker})
-
-    def _begin(self, request: TrainerRequest) -> AllocationRound:
-        holders = dict(zip(uids_of(request.prompts), request.workers, strict=True))
-        round = self._rounds[request.id] = AllocationRound(request, holders)
-        return round
+        opened = self._begin(request)
+        self._pending |= {uid: PendingTask(opened, uid) for uid in opened.worker}
 
     def next_update(self, done: bool, queue: Collection[str] | None = None) -> TrainerUpdate:
         """Return what the trainer takes from the stream; ``done`` says that the update before has trained.
@@ -146,16 +149,9 @@ class Coordinator:
         run cannot continue.
         """
         self.check()
-        assert self._streamed is not None
-        try:
-            if queue is not None:
-                self._streamed.reconcile(queue)
-            if done:
-                self._streamed.trained()
-            return self._streamed.update()
-        except Exception as error:
-            self.fail(f"allocation failed at step {self._streamed.step}: {error}")
-            raise RuntimeError(self.error) from error
+        with self._ending(f"allocation failed at step {self._step}"):
+            return self._planner.next_update(done, queue)
+        raise RuntimeError(self.error)
 
     def choose(self, number: int, rows: int) -> list[int]:
         """Return the rows of the trainer's batch ``number``, the next one, or again the latest, of so many ``rows``.
@@ -166,11 +162,9 @@ class Coordinator:
             raise ValueError("rows are only chosen with a selection, got none; set allocation.selection")
         self.check()
         self.selection.check(number, rows)
-        try:
+        with self._ending(f"the choice of prompts failed at choice {number}"):
             return self.selection.choose(number)
-        except Exception as error:
-            self.fail(f"the choice of prompts failed at choice {number}: {error}")
-            raise RuntimeError(self.error) from error
+        raise RuntimeError(self.error)
 
     def receive(self, results: Sequence[TaskResult]) -> None:
         """Take results of any tasks, in any order. Ignore those of tasks that are not pending."""
@@ -178,13 +172,12 @@ class Coordinator:
             pending = self._pending.pop(result.id, None)
             if pending is None or self.error is not None:
                 continue
-            if isinstance(pending.task, CommitTask):
-                self._end_commit(pending.round, pending.task.uid, result)
-            elif isinstance(pending.task, ValidationTask):
-                self._release(pending.round, pending.task.uid)
-            else:
-                self._count_failures(pending.task, result)
-                self._plan(pending.round, (self._streamed or self._planner).receive, pending, result)
+            if pending.then is None:
+                self._release(pending, result)
+                continue
+            with self._ending(f"allocation failed at step {pending.opened.request.step}"):
+                self._count(pending, result)
+                pending.then(result)
 
     def lose(self, worker: str, others: Sequence[str]) -> None:
         """Divide what the dead ``worker`` held among the living ``others``, in turn.
@@ -193,199 +186,162 @@ class Coordinator:
         worker that was restarted.
         """
         turns, moved = cycle(others or [""]), set[str]()
-        for round in self._rounds.values():
+        for opened in self._requests.values():
             given: dict[str, list[str]] = {}
-            for uid, holder in round.worker.items():
+            for uid, holder in opened.worker.items():
                 if holder == worker:
                     given.setdefault(next(turns), []).append(uid)
             for other, uids in given.items():
                 if other:
-                    self.pool.hand_over(other, round.request, uids)
-                    round.counts["reassigned"] += len(uids)
+                    self.pool.hand_over(other, opened.request, uids)
+                    self._counts["reassigned"] += len(uids)
                 moved.update(uids)
-                round.reassigned.update(uids)
-                round.worker.update(dict.fromkeys(uids, other))
+                opened.reassigned.update(uids)
+                opened.worker.update(dict.fromkeys(uids, other))
         for pending in self._pending.values():
-            if pending.task.uid in moved:
+            if pending.uid in moved:
                 self._send(pending)
 
     def expire(self, now: float) -> None:
         """Give up tasks whose time was over at ``now``, by ``time.monotonic``. The pool calls it twice a second."""
-        for task in [pending.task for pending in self._pending.values() if pending.end <= now]:
-            if isinstance(task, CommitTask):
+        for id in [id for id, pending in self._pending.items() if pending.end <= now]:
+            if self._pending[id].then is None:
                 limit = self.allocation.limits.commit  # TransferQueue is gone if a commit takes longer
-                late = TaskResult(task.id, error=f"it must end within {limit:g} s, got no answer of its worker")
+                late = TaskResult(id, error=f"it must end within {limit:g} s, got no answer of its worker")
             else:
-                late = TaskResult(task.id, failures=(f"no result of {task.id}",), expired=True)
+                late = TaskResult(id, failures=(f"no result of {id}",), expired=True)
             self.receive([late])
 
     def metrics(self) -> dict[str, float]:
-        """Return how the rounds that ended since the last call spent their rollouts; {} if none ended.
+        """Return how rollouts were spent since the last call in which a round or an update had ended.
 
         The metrics of a selection have their prefix; the others are under ``allocation/`` in the log.
 
         Raises RuntimeError if the run cannot continue.
         """
         self.check()
-        for uid in self._acknowledged:
-            self._planner.given.pop(uid, None)
-        self._acknowledged.clear()
-        self._end_update()
-        ended = self._ended.copy()
-        self._ended.clear()
-        streamed = {} if self._streamed is None else self._streamed.metrics()
-        if not ended:
-            return streamed
-        batch = Batch.concatenate([round.batch for round in ended])
-        groups = [group for round in ended for group in round.groups]
+        self._planner.trained()
+        found, learned = self._planner.metrics(), self._learned.copy()
+        self._learned.clear()
+        if not learned:
+            return found
+        batch = Batch.concatenate([each.batch for each in learned])
+        groups = [group for each in learned for group in each.groups]
         estimator = None if self.allocation.baseline is None else "reinforce"  # or spo, which compares as widely
-        found = allocation_metrics(batch, groups, estimator)
-        own = {name: [round.metrics[name] for round in ended if name in round.metrics] for name in ended[-1].metrics}
-        found |= {name: sum(values) / len(values) for name, values in own.items()}
-        counts = sum((round.counts for round in ended), Counter[str]())
-        found |= {"requests": float(len(ended))} | {name: float(counts[name]) for name in COUNTED}
-        errors = sum((round.errors for round in ended), Counter[str]())
-        found["errors_of_one"] = float(max(errors.values(), default=0))
-        found["barrier_seconds"] = sum(round.waited for round in ended) / len(batch.prompts)
-        if errors.total():
-            by_worker = ", ".join(f"{count} on {name or 'no worker'}" for name, count in errors.most_common() if count)
-            last = [round.latest_failure for round in ended if round.counts["errors"]][-1]
-            logger.warning(
-                "Attempts failed until step %d: %s; the latest with %s", ended[-1].request.step, by_worker, last
-            )
-        return found | streamed | ({} if self.selection is None else self.selection.metrics())
+        found |= allocation_metrics(batch, groups, estimator)
+        for name in learned[-1].metrics:
+            values = [each.metrics[name] for each in learned if name in each.metrics]
+            found[name] = sum(values) / len(values)
+        found |= {"requests": float(len(learned))} | {name: self._counts[name] for name in COUNTED}
+        found["errors_of_one"] = float(max(self._errors.values(), default=0))
+        found["barrier_seconds"] = self._counts["waited"] / len(batch.prompts)
+        if self._errors:
+            by_worker = ", ".join(f"{count} on {name or 'no worker'}" for name, count in self._errors.most_common())
+            latest = self._latest_failure
+            logger.warning("Attempts failed until step %d: %s; the latest with %s", self._step, by_worker, latest)
+        self._counts.clear()
+        self._errors.clear()
+        return found | ({} if self.selection is None else self.selection.metrics())
 
     def state(self) -> dict[str, Any]:
-        """Return the state for a checkpoint.
+        """Return the state for a checkpoint: what the allocator has learned, and what a resumed run needs beside it.
 
-        It holds what the allocator has learned, the prompts of unfinished rounds whose commits were sent, and the uids
-        of all learned prompts that verl may count as in flight. An asynchronous trainer saves its queue a little
-        earlier, and a resumed run requests those uids again. They are then sampled again, and not learned from twice.
-        Prompts that share a budget with others are given the same number of rollouts again, so that the total holds.
-        With a stream it holds the stream, and ends the update before: the trainer saves between two of them.
+        An asynchronous trainer saves its queue a little earlier, and a resumed run requests prompts again that are
+        learned from already. They are then sampled again, and not learned from twice. Prompts that share a budget with
+        others are given the same number of rollouts again, so that the total holds. The update before has ended,
+        because the trainer saves between two of them.
         """
-        self._end_update()
-        sent = [[finished.batch for finished in round.sent] for round in self._rounds.values() if not round.closed]
-        batches = [self._planner.unlearned(Batch.concatenate(batches)) for batches in sent if batches]
+        self._planner.trained()
         return {
             "name": self.allocation.allocator.name,
             **{name: None if part is None else part.state_dict() for name, part in self._parts.items()},
             "drawn": 0 if self.extra_prompts is None else self.extra_prompts.drawn,
-            "unfinished": [_without_data(batch) for batch in batches if batch.prompts],
-            "learned_uids": sorted(self._learned_in_flight()) if self._streamed is None else [],
-            "given": dict(self._planner.given),
-        } | ({} if self._streamed is None else {"stream": self._streamed.state()})
+            **self._planner.state(),
+        }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore the ``state`` of a run with the same allocator, baseline and selection, or raise ValueError."""
         saved = SavedValues({"given": {}, "stream": None, **state}, "the coordinator", SAVED)
-        unfinished, given, uids = saved.values["unfinished"], saved.values["given"], saved.texts("learned_uids")
-        if not fits(unfinished, list[Batch]):
-            raise saved.refusal("unfinished", "a list of batches")
-        if not fits(given, dict[str, int]) or min(given.values(), default=0) < 0:
-            raise saved.refusal("given", "a number of rollouts by uid")
-        drawn = saved.count("drawn")
         for name, part in self._parts.items():
             if part is not None:
                 part.load_state_dict(saved.state(name))
         if self.extra_prompts is not None:
-            self.extra_prompts.drawn = drawn
-        for batch in unfinished:
-            self.allocation.observe(batch)
-        self._planner.learned_uids.update(uids)
-        self._planner.given.clear()
-        self._planner.given.update(given)
-        if self._streamed is not None and saved.values["stream"] is not None:
-            self._streamed.load(saved.state("stream"))
-        self._resumed = True
+            self.extra_prompts.drawn = saved.count("drawn")
+        self._planner.load(saved)
 
     @property
     def _parts(self) -> dict[str, Any]:
         """What learns, by its key in the state; None for what is left out."""
         return {**self.allocation.parts, "selection": self.selection}
 
-    def _keep_reissued(self, request: TrainerRequest) -> None:
-        """Forget the uids that the first request after a resume does not have, because verl reissues them all."""
-        if self._resumed:
-            uids = set(uids_of(request.prompts))
-            self._planner.learned_uids.intersection_update(uids)
-            for uid in self._planner.given.keys() - uids:
-                del self._planner.given[uid]
-            self._resumed = False
-
-    def _learned_in_flight(self) -> set[str]:
-        """Return learned uids that may have been in flight when verl last saved its queue.
-
-        That was after the log of the step before, so a commit that ended before that log is not among them.
-        """
-        found = self._acknowledged | self._planner.learned_uids
-        for round in self._rounds.values():
-            found.update(round.worker if round.closed else (uid for each in round.sent for uid in each.uids))
-        return found
-
-    def _plan(self, round: AllocationRound, act: Callable[..., None], *args: Any) -> None:
-        """Have the planner ``act`` on a round. End the run if that raises."""
+    @contextmanager
+    def _ending(self, what: str) -> Iterator[None]:
+        """End the run if the body raises. ``what`` says what has failed."""
         try:
-            act(*args)
+            yield
         except Exception as error:
-            self.fail(f"allocation failed at step {round.request.step}: {error}")
-            logger.exception("Allocation failed at step %s", round.request.step)
-            return
-        if round.closed and not self.refills and not any(round.batch.rollouts) and (asked := round.batch.asked.sum()):
+            self.fail(f"{what}: {error}")
+            logger.exception("The run cannot continue: %s", what)
+
+    def _begin(self, request: TrainerRequest) -> OpenRequest:
+        holders = dict(zip(uids_of(request.prompts), request.workers, strict=True))
+        opened = self._requests[request.id] = OpenRequest(request, holders)
+        return opened
+
+    def _end(self, learned: Learned) -> None:
+        """Keep what was learned from for the log. End the run if no rollout of it arrived, unless verl replaces it."""
+        self._learned.append(learned)
+        asked = learned.batch.asked.sum()
+        if asked and not self.refills and not any(learned.batch.rollouts):
             self.fail(
-                f"rollouts of step {round.request.step} must arrive, got none of {asked}; the latest failed with "
-                f"{round.latest_failure}"
+                f"rollouts of step {self._step} must arrive, got none of {asked}; the latest failed with "
+                f"{self._latest_failure}"
             )
 
-    def _end_update(self) -> None:
-        """Have the stream, if there is one, learn from the update that the trainer has taken."""
-        if self._streamed is not None:
-            self._streamed.trained()
-
-    def _count_failures(self, task: RolloutTask, result: TaskResult) -> None:
-        if result.rollouts:
-            self._failed_in_a_row = 0
-            return
-        self._failed_in_a_row += len(task.sessions)
+    def _count(self, pending: PendingTask, result: TaskResult) -> None:
+        """Count what failed of a task's rollouts, and keep their answers. Raise RuntimeError for a broken set-up."""
+        task, opened = pending.task, pending.opened
+        assert isinstance(task, RolloutTask)
+        if result.error is not None:
+            raise RuntimeError(result.error)
+        self._failed_in_a_row = 0 if result.rollouts else self._failed_in_a_row + len(task.sessions)
+        self._counts["errors"] += len(result.failures)
+        self._counts["expired"] += result.expired
+        if result.failures:
+            self._errors[opened.worker[task.uid]] += len(result.failures)
+            self._latest_failure = result.failures[-1]
         if self.refills and self._failed_in_a_row >= FAILED_IN_A_ROW:
             self.fail(
                 f"rollouts must arrive, got none of the latest {self._failed_in_a_row}; the last failed with "
-                f"{', '.join(result.failures[-1:]) or result.error}"
+                f"{self._latest_failure}"
             )
+        answers = (rollout.answer for rollout in result.rollouts)
+        opened.answers[task.address.group] |= dict.fromkeys(answer for answer in answers if answer is not None)
 
-    def _submit(self, pending: PendingTask) -> None:
-        self._pending[pending.task.id] = pending
+    def _submit(self, opened: OpenRequest, task: WorkerTask, then: Then | None) -> None:
+        pending = self._pending[task.id] = PendingTask(opened, task.uid, task, then)
         self._send(pending)
 
     def _send(self, pending: PendingTask) -> None:
         """Send a task to the worker that holds its row. Without such a worker the task waits."""
-        task, worker, seconds = pending.task, pending.round.worker[pending.task.uid], math.inf
+        task, worker, seconds = pending.task, pending.opened.worker[pending.uid], math.inf
         if worker and isinstance(task, CommitTask):
-            self.pool.send(worker, replace(task, swept=True) if task.uid in pending.round.reassigned else task)
+            self.pool.send(worker, replace(task, swept=task.uid in pending.opened.reassigned))
             seconds = self.allocation.limits.commit
         elif worker and isinstance(task, RolloutTask):
             self.pool.send(worker, task)
             seconds = math.inf if task.seconds is None else task.seconds + GRACE_SECONDS
         pending.end = time.monotonic() + seconds
 
-    def _end_commit(self, round: AllocationRound, uid: str, result: TaskResult) -> None:
+    def _release(self, pending: PendingTask, result: TaskResult) -> None:
+        """Remove a uid, for which the worker has done all, from its request, and the request after its last uid."""
+        opened = pending.opened
         if result.error is not None:
-            self.fail(f"the commit of a prompt failed at step {round.request.step}: {result.error}")
+            self.fail(f"the commit of a prompt failed at step {opened.request.step}: {result.error}")
             return
-        self._acknowledged.add(uid)
-        if self._streamed is not None:
-            self._streamed.committed(uid)
-        self._release(round, uid)
-
-    def _release(self, round: AllocationRound, uid: str) -> None:
-        """Remove ``uid``, for which the worker has done all, from its round, and the round after its last uid."""
-        del round.worker[uid]
-        if not round.worker:
-            del self._rounds[round.request.id]
-            self._planner.learned_uids.difference_update(uids_of(round.request.prompts))
-            self.pool.forget_rows(round.request)
-
-
-def _without_data(batch: Batch) -> Batch:
-    """Return ``batch`` without what engines attached to the prompts, which an allocator does not need to learn."""
-    return replace(batch, prompts=tuple(replace(prompt, data=None) for prompt in batch.prompts))
+        if pending.task is not None:
+            self._planner.committed(pending.uid)
+        del opened.worker[pending.uid]
+        if not opened.worker:
+            del self._requests[opened.request.id]
+            self.pool.forget_rows(opened.request)

@@ -163,7 +163,7 @@ def test_a_killed_run_loses_no_prompt_and_learns_from_each_once(name, late):
         trainer.step()
     trainer.check(35)
     left = set(trainer.brought) - {uid for uid, _ in trainer.trained} - set(trainer.dropped)
-    assert left <= set(trainer.queue) | trainer.coordinator._streamed._rounds.keys()  # nothing lost
+    assert left <= set(trainer.queue) | trainer.coordinator._planner._requests.keys()  # nothing lost
 
 
 def test_a_price_gives_each_prompt_its_rollouts_at_once_and_again_after_a_restart():

@@ -155,6 +155,7 @@ class WorkerPool:
     sent: dict = field(default_factory=dict)
     texts: dict = field(default_factory=dict)
     rows: dict = field(default_factory=lambda: defaultdict(set))
+    cleared: dict = field(default_factory=dict)
     written: Counter = field(default_factory=Counter)
     committed: list = field(default_factory=list)
     handed_over: list = field(default_factory=list)
@@ -163,8 +164,11 @@ class WorkerPool:
     requested_rollouts: int = 0
 
     def send(self, worker, task):
+        """Take a task. Each of its sessions writes a first row, whatever becomes of it."""
         assert worker
-        self.requested_rollouts += len(task.sessions) if isinstance(task, RolloutTask) else 0
+        if isinstance(task, RolloutTask):
+            self.requested_rollouts += len(task.sessions)
+            self.rows[task.uid].update(key for session in task.sessions for key in row_keys(task.uid, session, 1))
         self.sent[task.id] = (worker, task)
 
     def hand_over(self, worker, request, uids):
@@ -203,13 +207,10 @@ class WorkerPool:
         """Clear the rows of no group, and write reused ones."""
         self.committed.append(commit)
         rows = self.rows[commit.uid]
-        rows.difference_update(commit.cleared)
-        for group in commit.groups:
-            for row in group.rows:
-                if row.session is not None:
-                    again = row_keys(commit.uid, row.session, len(row.written.lengths))
-                    assert not rows & set(again)
-                    rows.update(again)
+        self.cleared[commit.uid] = len(rows - commit.keys)
+        again = {key for row in commit.rows if row.session is not None for key in row.keys(commit.uid)}
+        assert not rows & again
+        self.rows[commit.uid] = commit.keys
         return TaskResult(commit.id)
 
 
