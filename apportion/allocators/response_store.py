@@ -124,7 +124,7 @@ class ResponseStore:
         saved = SavedValues(state, "the store of responses", ["step", "entries"])
         step = saved.count("step")
         rollouts = [(id, restored_rollout(values, step)) for id, values in saved_by_prompt(saved, "entries", dict)]
-        if not all(rollout.correct for _, rollout in rollouts):
+        if not all(rollout.correct and response_key(rollout) is not None for _, rollout in rollouts):
             raise saved.refusal("entries", "correct responses")
         self.step, self.bytes, self._by_prompt, self._sizes = step, 0, {}, OrderedDict()
         for prompt_id, rollout in rollouts:

@@ -73,12 +73,12 @@ class EndpointSampler:
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Restore a ``state_dict``. Raise ValueError for anything but numbers of at least 0 by ``Prompt.id``."""
-        for id, drawn in state.items():
-            if type(id) is not str or type(drawn) is not int or drawn < 0:
-                raise ValueError(
-                    f"a saved state must have a number of samples by prompt id, got {shown(drawn)} for {shown(id)}; "
-                    "load a state that is unchanged"
-                )
+        known = isinstance(state, Mapping) and all(type(id) is str for id in state)
+        if not known or not all(type(drawn) is int and drawn >= 0 for drawn in state.values()):
+            raise ValueError(
+                f"a saved state must have a number of samples by prompt id, got {shown(state)}; load a state that is "
+                "unchanged"
+            )
         self._drawn = Counter(state)
 
 

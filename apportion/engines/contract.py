@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from apportion.advantages import ACROSS_GROUPS, check_agreement, check_compared, needs
 from apportion.engines.saved_state import load_state, restoring
-from apportion.predictors.saved import SavedValues
+from apportion.predictors.saved import SavedValues, undone_if_refused
 from apportion.scheduler import Rows, Scheduler, Selected, Ticket
 from apportion.scheduler.decisions import RunDecisions, TrainerAllocation
 from apportion.scheduler.outcomes import rollout_of
@@ -200,13 +200,16 @@ class EngineGroups:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what ``state_dict`` returned. Groups that were in flight are opened first. Raise ValueError else."""
         with self._lock:
-            state = dict(state)
-            before = {"baseline": state.pop("baseline")} if "baseline" in state else {}  # of 0.3.0
-            saved = SavedValues(state, "the groups of an engine", list(self.state_dict()))
+            old = ["baseline"] if isinstance(state, Mapping) and "baseline" in state else []  # of 0.3.0
+            saved = SavedValues(state, "the groups of an engine", [*self.state_dict(), *old])
             check_same_settings(saved.state("settings"), self._settings)
-            clock, values, counts = saved.count("clock"), saved.state("values"), saved.state("counts")
-            self._stream.load_state_dict(before | saved.state("stream"))
-            self._clock, self._values, self.counts, self._flying = clock, dict(values), Counter(counts), {}
+            clock = saved.count("clock")
+            values, counts = (SavedValues(own := saved.state(key), key, own) for key in ("values", "counts"))
+            found = {key: values.number(key) for key in values.keys}
+            counted = Counter({name: counts.count(name) for name in counts.keys})
+            with undone_if_refused(self._stream):
+                self._stream.load_state_dict({key: saved.values[key] for key in old} | saved.state("stream"))
+            self._clock, self._values, self.counts, self._flying = clock, found, counted, {}
             self._stream.restarted()
 
     def load(self, path: Path, kind: str) -> None:

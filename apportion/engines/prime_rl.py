@@ -9,6 +9,7 @@ from typing import Any
 
 from apportion.allocators import Uniform
 from apportion.engines.contract import EngineGroups, differ
+from apportion.predictors.saved import SavedValues
 from apportion.scheduler.decisions import TrainerAllocation
 from apportion.scheduler.outcomes import read_reward
 from apportion.selection import Selector
@@ -96,8 +97,12 @@ class DeadGroups:
         return {"seen": self._seen, "dead": self._dead}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore ``state_dict``."""
-        self._seen, self._dead = int(state_dict["seen"]), int(state_dict["dead"])
+        """Restore ``state_dict``. Raise ValueError for anything else."""
+        saved = SavedValues(state_dict, "the gate of dead groups", ["seen", "dead"])
+        seen, dead = saved.count("seen"), saved.count("dead")
+        if dead > seen:
+            raise saved.refusal("dead", f"at most {seen}, the groups seen,")
+        self._seen, self._dead = seen, dead
 
 
 def allocate(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from apportion.checks import check_numbers, check_positive
+from apportion.checks import LARGEST_INTEGER, check_numbers, check_positive
 from apportion.predictors.base import Predictor
 from apportion.predictors.saved import SavedValues
 from apportion.predictors.statistics.per_prompt import observations
@@ -54,4 +54,4 @@ class DiscountedCounts(Predictor):
         return {"counts": self._counts.by_id}
 
     def _restore(self, saved: SavedValues) -> None:
-        self._counts.restore(saved, "counts", low=(0, 0))
+        self._counts.restore(saved, "counts", low=(0, 0), high=LARGEST_INTEGER)

@@ -52,6 +52,11 @@ IMPLAUSIBLE, OWN_STRENGTH, PATIENCE = -13.8, 8.0, 3
 SMALLEST_MEAN = 1e-6
 LOWEST = (-LARGEST, -LARGEST, 0, 0, -LARGEST, 0, 0, 0)
 """Of the numbers of ``Drift``."""
+OLD_KEYS = (
+    *("predictor", "settings", "ids", "sums", "rates", "features", "landmarks", "projection", "bandwidth", "drift"),
+    *("outage", "window", "level", "range", "graded"),
+)
+"""Of a state of version 0.3.0."""
 
 
 @dataclass
@@ -238,19 +243,21 @@ class EmpiricalBayes(Predictor):
         """Version 0.3.0 kept arrays in units of the range, and other features of embeddings. The prior is refitted."""
         if "landmarks" not in state:
             return state
+        saved = SavedValues(state, self.name, OLD_KEYS)
         if state["landmarks"] is not None:
             raise ValueError(
                 f"a state of {self.name!r} of version 0.3.0 must have no embeddings, got some, whose features are no "
                 "longer used; start from an empty state"
             )
-        (n, _, r, squares), (low, high) = state["sums"].T, state["range"] or Range()
-        known = _known(np.where(state["rates"] < 0, np.nan, state["rates"]))
+        ids, (low, high) = saved.texts("ids"), saved_range(saved) or Range()
+        n, _, r, squares = saved.array("sums", (len(ids), 4), low=-LARGEST_REWARD, high=LARGEST_REWARD).T
+        rates = saved.array("rates", (len(ids),))
+        known = _known(np.where(rates < 0, np.nan, rates))
         own = np.column_stack([n, low + (high - low) * r, squares * (high - low) ** 2, 0 * n, known])
-        del state["settings"]["bandwidth"]
         return EmpiricalBayes()._state() | {
-            "settings": state["settings"],
-            "sums": dict(zip(state["ids"], own.tolist(), strict=True)),
-            "seen": [id for id, trials in zip(state["ids"], n, strict=True) if trials],
+            "settings": {key: value for key, value in saved.state("settings").items() if key != "bandwidth"},
+            "sums": dict(zip(ids, own.tolist(), strict=True)),
+            "seen": [id for id, trials in zip(ids, n, strict=True) if trials],
             "range": state["range"],
             "graded": state["graded"],
         }

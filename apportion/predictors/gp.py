@@ -55,7 +55,7 @@ from apportion.predictors.embeddings.table import EmbeddingTable, Rows
 from apportion.predictors.saved import SavedValues
 from apportion.predictors.statistics.beta_binomial import expit, logit
 from apportion.predictors.statistics.per_prompt import Range, observations, rewards, saved_range
-from apportion.types import Batch, Belief, Floats, Needs, Prompt
+from apportion.types import LARGEST_REWARD, Batch, Belief, Floats, Needs, Prompt
 
 BLOCK_CELLS = 2**20
 """Numbers in the rows of x and of K of a block: 8 MiB."""
@@ -189,7 +189,9 @@ class LatentProcess(Predictor):
             table.add(ids, x[rows])
         if len(table.ids) != len(ids) or not np.array_equal(table.rows(ids), rows) or len(table) != len(x):
             raise saved.refusal("rows", "the row of each prompt, in order of arrival")
-        mean, weights = saved.array("mean", (len(x),)), saved.array("weights", (len(x),))
+        mean, weights = (
+            saved.array(key, (len(x),), low=-LARGEST_REWARD, high=LARGEST_REWARD) for key in ("mean", "weights")
+        )
         h = None if saved.values["bandwidth"] is None else saved.number("bandwidth", low=SMALLEST_BANDWIDTH)
         self._table, self._mean, self._weights, self._h = table, mean, weights, h
 

@@ -12,6 +12,9 @@ from apportion.predictors.statistics.per_prompt import by_prompt
 from apportion.predictors.statistics.pooled import DiscountedSums
 from apportion.types import Batch, Counts, Prompt
 
+MOST_TOKENS = 2.0**62
+"""Of all completions of a prompt in a saved state: their mean fits in 64 bits."""
+
 
 @dataclass
 class MeanLengths:
@@ -74,6 +77,6 @@ class MeanLengths:
                 f"the state of the lengths must come from {asdict(self)}, got {state['settings']}; "
                 "use the saved settings, or start from an empty state"
             )
-        overall = np.array(saved.row("overall", (0, 0)))
-        self._seen.restore(saved, "seen", (0, 1))
+        overall = np.array(saved.row("overall", (0, 0), MOST_TOKENS))
+        self._seen.restore(saved, "seen", (0, 1), MOST_TOKENS)
         self._overall = overall

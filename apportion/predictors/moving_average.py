@@ -67,7 +67,8 @@ class MovingAverage(Predictor):
         }
 
     def _restore(self, saved: SavedValues) -> None:
-        ids = saved.texts("ids")
+        if len(ids := saved.texts("ids")) > self.window:
+            raise saved.refusal("ids", f"at most {self.window} texts, the window,")
         rates = saved.array("rates", (len(ids),), low=0, high=1)
         self._recent.clear()
         self._recent.extend(zip(ids, rates.tolist(), strict=True))

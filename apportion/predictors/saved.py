@@ -1,13 +1,15 @@
 """What is learned, saved and restored: values are checked as they are read, so that no damaged state is restored."""
 
 import copy
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from apportion.checks import LARGEST_INTEGER
 from apportion.untrusted import shown
 
 INFINITY = float("inf")
@@ -43,11 +45,18 @@ class SavedValues:
             )
 
     def count(self, key: str) -> int:
-        """Return an integer that is at least 0."""
+        """Return an integer that is at least 0, and fits in 64 bits."""
         value = self.values[key]
-        if type(value) is not int or value < 0:
+        if not _is_count(value):
             raise self.refusal(key, "a number of at least 0 without decimals")
         return value
+
+    def counts(self, key: str) -> list[int]:
+        """Return a list of integers as ``count`` does one."""
+        value = self.values[key]
+        if not isinstance(value, list) or not all(map(_is_count, value)):
+            raise self.refusal(key, "a list of numbers of at least 0 without decimals")
+        return list(value)
 
     def number(self, key: str, low: float = -INFINITY) -> float:
         """Return a finite number that is at least ``low``."""
@@ -176,6 +185,32 @@ class Learner:
 
     def _restore(self, saved: SavedValues) -> None:
         """Replace what was learned by what ``_memory`` returned. Raise ValueError for anything else."""
+
+
+class HasState(Protocol):
+    """What saves and restores what it has learned."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state."""
+
+    def load_state_dict(self, state: Mapping[str, Any], /) -> None:
+        """Restore a state. Raise ValueError for anything else."""
+
+
+@contextmanager
+def undone_if_refused(*parts: HasState) -> Iterator[None]:
+    """Give ``parts`` the states that they have now if the block raises ValueError: all are restored, or none."""
+    before = [(part, part.state_dict()) for part in parts]
+    try:
+        yield
+    except ValueError:
+        for part, state in before:
+            part.load_state_dict(state)
+        raise
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= LARGEST_INTEGER
 
 
 def _rows(rows: list[Any], low: Bounds, high: Bounds | float, refusal: ValueError) -> NDArray[np.float64]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from apportion.predictors.saved import SavedValues
 from apportion.scheduler.outcomes import are_verdicts
 from apportion.trl.advantages import weighted_rewards, without_failures
 from apportion.trl.failures import RewardsFailedError
@@ -61,10 +62,13 @@ class RewardVerdicts:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue the count of a run."""
-        functions, self.number = {*range(len(self.names))}, state.get("number", 0)
-        self.reader.returned.update(state.get("returned", ()))
-        self._beside, self._apart = (functions & {*state.get(key, ())} for key in ("beside", "apart"))
+        """Continue the count of a run; what an older one did not save is empty. Raise ValueError for anything else."""
+        empty = {"number": 0, "returned": [], "beside": [], "apart": []}
+        saved = SavedValues({**empty, **state} if isinstance(state, Mapping) else state, "failures", empty)
+        number, returned, functions = saved.count("number"), saved.texts("returned"), {*range(len(self.names))}
+        self._beside, self._apart = (functions.intersection(saved.counts(key)) for key in ("beside", "apart"))
+        self.number = number
+        self.reader.returned.update(returned)
 
     def score(
         self,

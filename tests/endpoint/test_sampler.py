@@ -14,6 +14,7 @@ from apportion.endpoint.sampler import rollout_reader
 from apportion.stopping import Fixed
 from apportion.types import Prompt, Rollout
 from apportion.verifiers import Exact
+from tests.damaged_states import check_damage
 from tests.endpoint.builders import endpoint, run
 from tests.endpoint.fault_server import FaultServer, ok, refused
 
@@ -83,6 +84,7 @@ def test_a_restored_sampler_goes_on_with_new_seeds():
             return [request.seed for request in server.requests]
 
     assert len(set(run(scenario()))) == 2
+    assert check_damage(lambda: EndpointSampler(None, Exact()), {"a": 3, "b": 0}) > 30
 
 
 @pytest.mark.parametrize("allocator", [HORA(pre_rollouts=2, rollouts_per_prompt=4), ReinforceAda()])

@@ -13,6 +13,7 @@ from apportion.engines.saved_state import load_state, save_state
 from apportion.predictors import DiscountedCounts
 from apportion.scheduler.decisions import TrainerAllocation
 from apportion.selection import Mixed
+from tests.damaged_states import check_damage
 
 PROMPTS = [Prompt(str(q)) for q in range(30)]
 CASES = {
@@ -59,6 +60,23 @@ def test_groups_go_on_after_a_save_as_they_would_have(case, tmp_path):
         resumed.append(drive(again, 14, [], random.Random(1)))
     assert resumed[0] == resumed[1]
     assert lost and [key for key, _ in resumed[0][: len(lost)]] == lost
+
+
+def test_damage_beside_the_scheduler_is_a_value_error_that_changes_nothing_or_does_no_harm():
+    case = "a price, Thompson draws, history"
+    drive(groups := make(case), 12, [], random.Random(0))
+
+    def beside(state):
+        own = ((), ("clock",), ("values",), ("counts",), ("counts", "opened"))
+        return [*own, ("values", next(iter(state["values"])))]
+
+    assert check_damage(lambda: make(case), groups.state_dict(), lambda loaded: loaded.next(), beside) > 60
+
+
+def test_a_gate_takes_its_own_counts_alone():
+    assert check_damage(DeadGroups, {"seen": 5, "dead": 3}, DeadGroups.metrics) > 30
+    with pytest.raises(ValueError, match="dead must be at most 5, the groups seen"):
+        DeadGroups().load_state_dict({"seen": 5, "dead": 6})
 
 
 def test_a_group_that_is_lost_is_given_up_and_its_prompt_comes_again():

@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import torch
 
 from tests import warm
@@ -47,19 +46,6 @@ def curve(directory, without=()):
 def curves(directory, without=()):
     """Return the metrics of each run of a study."""
     return {run.name: curve(run, without) for run in sorted(directory.glob("*-seed*"))}
-
-
-def equal(one, other):
-    """Return whether two states are equal, tensors bit for bit."""
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, np.ndarray):
-        return np.array_equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(equal, one, other))
-    return one == other
 
 
 def remembered(trainer):

@@ -10,6 +10,7 @@ from apportion.predictors import DiscountedCounts, EmpiricalBayes
 from apportion.selection import SELECTORS, LargestVariance, Mixed, ShuffledEpochs, check_selector
 from apportion.types import Needs, Prompt, Rollout
 from tests.builders import bernoulli_sampler, finished, make_prompts
+from tests.damaged_states import check_damage, places
 
 EASE = np.array([0.0, 0.02, 0.1, 0.3, 0.5, 0.5, 0.7, 0.9, 0.98, 1.0] * 6)
 PROMPTS = make_prompts(len(EASE))
@@ -106,6 +107,17 @@ def test_the_state_of_another_rule_or_setting_is_refused(name):
             selector.load_state_dict(damaged)
     with pytest.raises(ValueError, match=f"a saved state of '{name}' must have"):
         selector.load_state_dict({key: value for key, value in state.items() if key != "seed"})
+
+
+@pytest.mark.parametrize("name", sorted(SELECTORS))
+def test_damage_anywhere_in_a_state_is_a_value_error_that_changes_nothing_or_does_no_harm(name):
+    selector = prepared(name)
+    step(selector, bernoulli_sampler(EASE))
+
+    def own(state):
+        return (path for path in places(state) if path[:1] != ("predictor",))
+
+    assert check_damage(lambda: prepared(name), selector.state_dict(), lambda loaded: loaded.choose(12), own) > 100
 
 
 @pytest.mark.parametrize("name", sorted(SELECTORS))

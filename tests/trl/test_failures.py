@@ -13,6 +13,7 @@ from apportion.trl.failures import RewardsFailedError
 from apportion.trl.reading import RewardReader
 from apportion.trl.rewards import LEAST, WINDOW, RewardVerdicts
 from apportion.trl.settings import TRLAllocation
+from tests.damaged_states import check_damage
 from tests.trl.tiny import Judge, hora, make_questions, mark, trained
 
 NAN = float("nan")
@@ -257,6 +258,14 @@ def counting(names=("judge",), failed="stop", allocator=None, **given):
     """Return an empty count of failures by reward functions of these names."""
     allocation = TRLAllocation(allocator=allocator or Uniform(8), failed_rewards=failed, **given)
     return RewardVerdicts(allocation, names, torch.ones(len(names)))
+
+
+def test_a_damaged_count_is_refused():
+    state = {"number": 2, "returned": ["judge"], "beside": [0], "apart": []}
+    assert check_damage(counting, state, lambda count: count.failed(torch.zeros(2, 1), ["a", "b"])) > 50
+    older = counting()
+    older.load_state_dict({"number": 2})  # of a version that saved no more
+    assert older.state_dict() == {"number": 2, "returned": [], "beside": [], "apart": []}
 
 
 def test_failures_are_counted_over_the_latest_completions_or_the_whole_run():

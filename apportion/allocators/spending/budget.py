@@ -12,6 +12,7 @@ from apportion.allocators.spending.knapsack import spend_costs
 from apportion.allocators.spending.solver import check_high, check_table, spend
 from apportion.checks import total_of
 from apportion.predictors import MeanLengths, Predictor, UniformPrior
+from apportion.predictors.saved import undone_if_refused
 from apportion.types import Batch, Belief, Counts, Floats, Mask, Needs, Plan, Prompt, prompt_list
 from apportion.untrusted import shown
 
@@ -153,9 +154,10 @@ class BudgetedAllocator(Allocator):
                 f"a checkpoint under a budget in {budget} is needed, got {got or 'nothing'}; "
                 "set the budget of the run that wrote it, or start from an empty state"
             )
-        self.predictor.load_state_dict({key: value for key, value in state.items() if key != "lengths"})
-        if self.lengths is not None:
-            self.lengths.load_state_dict(state["lengths"])
+        with undone_if_refused(self.predictor):
+            self.predictor.load_state_dict({key: value for key, value in state.items() if key != "lengths"})
+            if self.lengths is not None:
+                self.lengths.load_state_dict(state["lengths"])
 
     def _check_average(self, average: float) -> None:
         if not self.least <= average <= self.high:

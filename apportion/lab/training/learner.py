@@ -1,5 +1,6 @@
 """The learner: it updates the policy, and PPO's critic, from the groups of a step."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -66,12 +67,14 @@ class PolicyLearner:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue exactly where ``state_dict`` was taken. Raise ValueError for a state of other sizes."""
-        parts = self._parts()
+        parts, before = self._parts(), copy.deepcopy(self.state_dict())
         saved = SavedValues(state, "the learner", parts)
         for name, part in parts.items():
             try:
                 part.load_state_dict(saved.state(name))
-            except (RuntimeError, KeyError, ValueError) as error:
+            except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+                for each, own in before.items():
+                    parts[each].load_state_dict(own)
                 raise saved.refusal(name, "the state of a model or an Adam of the sizes of this run") from error
 
     def _begin(self) -> None:

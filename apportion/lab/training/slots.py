@@ -19,7 +19,7 @@ from apportion.allocators.stored_rollouts import plain_rollout
 from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.training.pool import Pool
 from apportion.lab.training.settings import Training
-from apportion.predictors.saved import SavedValues
+from apportion.predictors.saved import SavedValues, undone_if_refused
 from apportion.scheduler import Rows, Scheduler, Selected, Ticket, Update
 from apportion.scheduler.decisions import RunDecisions
 from apportion.scheduler.unit import ROLLOUT
@@ -101,16 +101,18 @@ class SlotSampler:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what ``state_dict`` returned between two updates. Raise ValueError for anything else."""
         saved = SavedValues(state, "the slots", list(self.state_dict()))
-        self.stream.load_state_dict(saved.state("stream"))
-        self._now = saved.number("now", low=0)
-        self._running = {ticket.number: ticket for ticket in self.stream.outstanding}
+        now = saved.number("now", low=0)
         try:
-            self._ends = [(float(end), int(number)) for end, number in state["ends"]]
-            self._drawn = {int(number): Rollout(**values) for number, values in state["drawn"]}
-        except (TypeError, ValueError) as error:
-            raise saved.refusal("ends and drawn", "the rollouts in the slots") from error
-        if not self._drawn.keys() == self._running.keys() == {number for _, number in self._ends}:
-            raise saved.refusal("drawn", "the rollouts that the stream waits for")
+            ends = [(float(end), int(number)) for end, number in state["ends"]]
+            drawn = {int(number): Rollout(**values) for number, values in state["drawn"]}
+        except (OverflowError, TypeError, ValueError) as error:
+            raise saved.refusal("drawn", "with ends the rollouts in the slots") from error
+        with undone_if_refused(self.stream):
+            self.stream.load_state_dict(saved.state("stream"))
+            running = {ticket.number: ticket for ticket in self.stream.outstanding}
+            if not drawn.keys() == running.keys() == {number for _, number in ends}:
+                raise saved.refusal("drawn", "the rollouts that the stream waits for")
+        self._now, self._ends, self._drawn, self._running = now, ends, drawn, running
 
     def _draw(self) -> None:
         """Sample what was requested since the last call, by the present policy."""

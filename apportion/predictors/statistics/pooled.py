@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from apportion.predictors.base import check_discount
-from apportion.predictors.saved import SavedValues
+from apportion.predictors.saved import LARGEST, SavedValues
 from apportion.predictors.statistics.beta_binomial import expit, logit
 from apportion.types import Floats
 
@@ -42,9 +42,12 @@ class DiscountedSums:
         new = np.array(list(seen.values())).reshape(-1, self.columns)
         self.by_id.update(zip(seen, map(tuple, (self.discount * self.of(seen) + new).tolist()), strict=True))
 
-    def restore(self, saved: SavedValues, key: str, low: tuple[float, ...]) -> None:
-        """Replace the sums by those of a state under ``key``. Raise ValueError for a sum below ``low`` [columns]."""
-        self.by_id = {id: tuple(own.tolist()) for id, own in saved.by_prompt(key, low).items()}
+    def restore(self, saved: SavedValues, key: str, low: tuple[float, ...], high: float = LARGEST) -> None:
+        """Replace the sums by those of a state under ``key``.
+
+        Raise ValueError for a sum below ``low`` [columns] or above ``high``.
+        """
+        self.by_id = {id: tuple(own.tolist()) for id, own in saved.by_prompt(key, low, high).items()}
 
 
 class PooledSums:

@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from apportion.lab.training.learner import PolicyLearner
 from apportion.lab.training.settings import Training
 from apportion.lab.world.task import problem_pool
 from apportion.types import Group
+from tests.damaged_states import check_damage
 from tests.lab.states import weights
 
 UPDATES = ("grpo", "gae", "reinforce_plus_plus", "sft")
@@ -80,3 +82,15 @@ def test_no_consensus_anywhere_is_no_update(small_base, small_base_folder, estim
     none = [replace(group, keep=np.zeros(len(group.rollouts), bool)) for group in voted(small_base)]
     assert idle.update(none, None)["rows"] == 0.0
     assert torch.equal(weights(idle.policy), weights(small_base))
+
+
+def test_a_damaged_state_is_refused_and_changes_nothing(small_base, small_base_folder):
+    trained = learner(small_base, small_base_folder, "gae", critic_updates=1)
+    trained.update(voted(small_base), None)
+
+    def some(state):
+        weight = next(iter(state["policy"]))
+        return [("policy", weight), ("optimizer", "state", 0, "step"), ("optimizer", "param_groups")]
+
+    make = partial(learner, small_base, small_base_folder, "gae")
+    assert check_damage(make, trained.state_dict(), paths=some) > 20

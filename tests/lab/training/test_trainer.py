@@ -20,8 +20,9 @@ from apportion.records import read_log, record_of_log
 from apportion.selection import Mixed, SPOWeights
 from apportion.types import Group
 from tests.cases import assert_refused, lines, refuse_lines, settings_of
+from tests.damaged_states import equal
 from tests.hostile import FILES, MARKER
-from tests.lab.states import Killed, curve, equal
+from tests.lab.states import Killed, curve
 from tests.soak import case
 
 UNIFORM = Uniform(rollouts_per_prompt=4)

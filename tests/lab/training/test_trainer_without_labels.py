@@ -9,7 +9,8 @@ from apportion.lab.training.judge import Judge
 from apportion.lab.training.settings import Training
 from apportion.lab.training.trainer import Trainer
 from apportion.lab.world.task import Problem, completion_text, problem_pool
-from tests.lab.states import curve, equal, remembered, write_prompts
+from tests.damaged_states import equal
+from tests.lab.states import curve, remembered, write_prompts
 
 ALLOCATORS = {
     "ttrl": lambda: TTRL(max_samples=8, min_samples=4),
