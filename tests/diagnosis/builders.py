@@ -5,24 +5,15 @@ import numpy as np
 from apportion.records import RunRecord
 
 
-def record_of(rewards, prompt=None, step=None, *, tokens=None, predicted=None, visits=False):
+def record_of(rewards, prompt=None, step=None, **columns):
     """Return a record of equal groups: ``rewards`` [N, G]; by default each of another prompt, at one step."""
-    rewards = np.asarray(rewards, float)
-    size, group = rewards.shape
-    prompt = np.arange(size) if prompt is None else np.asarray(prompt)
-    return RunRecord(
-        name="made",
-        source="test",
-        ids=[str(q) for q in range(prompt.max() + 1)],
-        texts=[None] * (prompt.max() + 1),
-        step=np.zeros(size, np.int64) if step is None else np.asarray(step),
-        prompt=prompt,
-        predicted=None if predicted is None else np.asarray(predicted, float),
-        first=group * np.arange(size + 1),
-        reward=rewards.reshape(-1),
-        tokens=None if tokens is None else np.asarray(tokens, float).reshape(-1),
-        visits=visits,
-    )
+    groups, size = np.shape(rewards)
+    prompt = np.arange(groups) if prompt is None else np.asarray(prompt)
+    number = prompt.max() + 1
+    made = {"name": "made", "source": "test", "ids": [str(q) for q in range(number)], "texts": [None] * number}
+    made |= {"step": np.zeros(groups, np.int64) if step is None else np.asarray(step), "prompt": prompt}
+    made |= {"first": size * np.arange(groups + 1), "reward": np.ravel(rewards).astype(float)}
+    return RunRecord(**made | columns)
 
 
 def run_of(rates, visits=6, group=8, batch=32, seed=0):

@@ -98,7 +98,7 @@ def test_the_text_says_what_would_help_and_what_is_missing():
     assert "Nothing here would help this run." in words_of(run_of(np.full(100, 0.5)))
     assert "No advice: advice needs 30 prompts" in words_of(record_of([[1, 0]]))
     shares = np.random.default_rng(0).random((40, 8))
-    assert "tokens in dead" in words_of(record_of((shares > 0.5).astype(float), tokens=100 * shares))
+    assert "tokens in dead" in words_of(record_of((shares > 0.5).astype(float), tokens=100 * shares.ravel()))
 
 
 @pytest.mark.parametrize("doubts", [(), ("a long doubt " * 11,) * 3])

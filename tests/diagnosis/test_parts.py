@@ -63,12 +63,8 @@ def test_groups_of_equal_outcomes_and_different_rewards_are_phantoms_with_a_shar
 
 
 def test_a_group_without_rollouts_is_one_without_reward():
-    record = record_of([[1, 0], [0, 0]])
-    empty = replace(
-        record,
-        step=np.zeros(4, int), prompt=np.array([0, 0, 1, 1]), asked=np.full(4, 2), predicted=np.full(4, np.nan),
-        written=np.full(4, np.nan), first=np.array([0, 0, 2, 4, 4]),
-    )  # fmt: skip
+    rewards = {"first": np.array([0, 0, 2, 4, 4]), "reward": np.array([1.0, 0.0, 0.0, 0.0])}
+    empty = record_of(np.ones((4, 1)), [0, 0, 1, 1], **rewards)
     assert [KINDS[kind] for kind in kinds_of(empty)] == ["without reward", "mixed", "all wrong", "without reward"]
     assert waste_of(empty).dead.value == 0.5
 
@@ -76,7 +72,7 @@ def test_a_group_without_rollouts_is_one_without_reward():
 def test_unknown_tokens_are_unknown_and_not_zero():
     rewards = [[1, 1], [0, 1], [0, 0]]
     assert waste_of(record_of(rewards)).tokens is None and waste_of(record_of(rewards)).whole.tokens is None
-    found = waste_of(record_of(rewards, tokens=[[10, 20], [30, np.nan], [40, 50]]))
+    found = waste_of(record_of(rewards, tokens=np.array([10, 20, 30, np.nan, 40, 50])))
     assert found.whole.tokens[:3] == (30, 30, 90) and found.whole.lengths_unknown == 1
     assert found.tokens.value == pytest.approx(120 / 150)
 

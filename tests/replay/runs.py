@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from apportion.records import RunRecord
+from tests.diagnosis.builders import record_of
 
 
 def made_run(
@@ -15,15 +15,12 @@ def made_run(
     number = groups * size
     of = np.repeat(chosen, size)
     right = rng.random(number) < rate[of]
-    return RunRecord(
-        name="made",
-        source="test",
+    return record_of(
+        (np.round(rng.random(number), 1) if graded else right).reshape(groups, size),
+        chosen,
+        np.repeat(np.arange(steps), batch),
         ids=[f"prompt {q}" for q in range(prompts)],
         texts=[f"question {q}" for q in range(prompts)],
-        step=np.repeat(np.arange(steps), batch),
-        prompt=chosen,
-        first=size * np.arange(groups + 1),
-        reward=np.round(rng.random(number), 1) if graded else right.astype(float),
         tokens=rng.integers(5, 50, number).astype(float) if tokens else None,
         score_norm=rng.random(number) + 0.5 if norms else None,
         answer=np.where(right, 0, rng.integers(1, 4, number)) if answers else None,

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from apportion.records.run_record import RunRecord
 from apportion.vote.journal import Journal
 from apportion.vote.setup import make_setup
 from tests.builders import write_jsonl
+from tests.diagnosis.builders import record_of
 from tests.vote.builders import make_ballot, make_sample
 
 NOON = 1.8e9
@@ -21,21 +21,16 @@ def make_record(steps=40, prompts=16, size=8, seed=0, **changes):
     step = np.repeat(np.arange(steps), prompts)
     prompt = np.concatenate([rng.permutation(number)[:prompts] for _ in range(steps)])
     p = 1 / (1 + np.exp(-(skill[prompt] + 2 * step / max(steps, 1) - 1)))
-    reward = (rng.random((groups, size)) < p[:, None]).astype(float).reshape(-1)
     columns = {
         "name": "made",
         "source": "rollout log",
         "ids": tuple(f"q{q}" for q in range(number)),
         "texts": tuple(f"What is {q} + {q}?" for q in range(number)),
-        "step": step,
-        "prompt": prompt,
         "predicted": np.clip(p + rng.normal(0, 0.1, groups), 0.01, 0.99),
         "written": NOON + 30.0 * (step + 1),
-        "first": size * np.arange(groups + 1),
-        "reward": reward,
-        "tokens": rng.integers(50, 400, len(reward)).astype(float),
+        "tokens": rng.integers(50, 400, groups * size).astype(float),
     }
-    return RunRecord(**columns | changes)
+    return record_of(rng.random((groups, size)) < p[:, None], prompt, step, **columns | changes)
 
 
 def make_study(folder, arms=("uniform", "vip"), seeds=2, steps=30):

@@ -69,19 +69,18 @@ def test_what_is_no_run_is_refused_in_one_line(tmp_path):
         refused("report", path)
 
 
-def test_a_page_replaces_nothing_but_a_page(tmp_path, log):
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "link").symlink_to(tmp_path / "page.html")
-    (tmp_path / "run.csv").write_text("step,prompt,reward\n0,a,1\n0,a,0\n")
-    places = {
-        tmp_path / "pipe": "must be a file, got",
-        tmp_path / "link": "must be a file, got",
-        tmp_path: "must be a file, got",
-        tmp_path / "run.csv": "the page must be another file than the runs",
-        tmp_path / ("x" * 300): "the page cannot be written",
-    }
-    for out, problem in places.items():
-        assert problem in refused("report", log, tmp_path / "run.csv", "--out", out)
+def test_a_page_replaces_nothing_but_a_page(tmp_path, log, table, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    (tmp_path / "link").symlink_to("page.html")
+    wrong = f"""
+        --out pipe    => must be a file, got
+        --out link    => must be a file, got
+        --out .       => must be a file, got
+        --out run.csv => the page must be another file than the runs
+        --out {"x" * 300} => the page cannot be written
+    """
+    refuse_all(wrong, "report", log, table("0,a,1\n0,a,0\n"))
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode) and (tmp_path / "link").is_symlink()
     assert (tmp_path / "run.csv").read_text().startswith("step")
 
@@ -97,16 +96,25 @@ def test_a_page_that_cannot_be_written_is_refused_without_the_name_of_its_draft(
         page_file.write_page(tmp_path / "page.html", "")
 
 
-def test_a_run_without_two_rewards_in_a_group_is_not_said_to_waste_nothing(tmp_path):
-    (tmp_path / "run.csv").write_text("step,prompt,reward\n0,a,1\n0,b,0\n1,a,1\n")
-    found = printed("report", tmp_path / "run.csv", "--text")
+@pytest.fixture
+def table(tmp_path):
+    """Return a function that writes rows of a step, a prompt and a reward, and returns their file."""
+
+    def write(rows):
+        (tmp_path / "run.csv").write_text(f"step,prompt,reward\n{rows}")
+        return tmp_path / "run.csv"
+
+    return write
+
+
+def test_a_run_without_two_rewards_in_a_group_is_not_said_to_waste_nothing(table):
+    found = printed("report", table("0,a,1\n0,b,0\n1,a,1\n"), "--text")
     assert "no group has two rewards" in found and "0 of 100" not in found and "0% of groups" not in found
 
 
-def test_negative_rewards_are_never_shown_as_shares(tmp_path):
+def test_negative_rewards_are_never_shown_as_shares(table):
     rows = "".join(f"{step},a,{reward}\n" for step in range(8) for reward in (1, 0.5, -1))
-    (tmp_path / "run.csv").write_text(f"step,prompt,reward\n{rows}")
-    found = printed("report", tmp_path / "run.csv", "--text")
+    found = printed("report", table(rows), "--text")
     assert "0.167" in found and "17%" not in found and "16.7%" not in found
 
 
@@ -117,18 +125,16 @@ def test_rollouts_outside_the_loss_are_mentioned(tmp_path):
     assert f"5 of {len(kept)} rollouts were not in the loss." in printed("report", tmp_path / "log", "--text")
 
 
-def test_graded_rewards_are_no_success_and_have_no_empty_charts(tmp_path):
+def test_graded_rewards_are_no_success_and_have_no_empty_charts(table):
     rows = "".join(f"{step},a{q},{0.1 * (step + q + k)}\n" for step in range(8) for q in range(3) for k in range(4))
-    (tmp_path / "run.csv").write_text(f"step,prompt,reward\n{rows}")
-    found = printed("report", tmp_path / "run.csv", "--text")
+    found = printed("report", table(rows), "--text")
     assert "Mean reward of the rollouts" in found and "success" not in found.lower().replace("predicted success", "")
     assert "all right" not in found and "all wrong" not in found
 
 
-def test_prompts_with_rewards_above_1_have_a_mean_and_no_share(tmp_path):
+def test_prompts_with_rewards_above_1_have_a_mean_and_no_share(table):
     rows = "".join(f"{step},a{q},{100 * q - 50 * (q + k == 1)}\n" for step in (0, 1) for q in range(3) for k in (0, 1))
-    (tmp_path / "run.csv").write_text(f"step,prompt,reward\n{rows}")
-    tables = parsed("report", tmp_path / "run.csv")["tables"]
+    tables = parsed("report", table(rows))["tables"]
     assert tables["Prompts of run with the most rollouts in dead groups"] == [
         {"prompt": "a2", "rollouts": "4", "in dead groups": "4", "mean reward": "200"}
     ]

@@ -11,8 +11,11 @@ from apportion.report.calibration import calibrate
 from apportion.report.curves import mean_curve, plain_curve
 from apportion.report.profile import BANDS, profile_of, stretches_of
 from apportion.report.study import study_profiles
+from tests.diagnosis.builders import record_of
 from tests.report.builders import make_record, write_run
 from tests.test_house import ROOT
+
+NAN = np.nan
 
 
 def test_dead_groups_are_those_whose_rewards_are_equal():
@@ -28,15 +31,8 @@ def test_dead_groups_are_those_whose_rewards_are_equal():
 
 
 def test_graded_and_missing_rewards_are_told_apart():
-    reward = [0.3, 0.3, np.nan, 1.0, 1.0, np.nan, np.nan, 0.1, 0.2]
-    columns = {
-        "ids": tuple("abcde"), "texts": (None,) * 5, "step": np.zeros(5, int), "prompt": np.arange(5),
-        "asked": np.array([2, 2, 3, 2, 0]), "predicted": np.full(5, np.nan), "written": np.full(5, np.nan),
-        "first": np.array([0, 2, 4, 7, 9, 9]), "reward": np.array(reward), "tokens": np.full(9, np.nan),
-        "score_norm": np.full(9, np.nan), "answer": np.full(9, -1), "kept": np.ones(9, bool),
-    }  # fmt: skip
-    record = make_record(**columns)
-    profile = profile_of(record, "graded")
+    rewards = {"first": np.array([0, 2, 4, 7, 9, 9]), "reward": np.array([0.3, 0.3, NAN, 1.0, 1.0, NAN, NAN, 0.1, 0.2])}
+    profile = profile_of(record_of(np.ones((5, 2)), **rewards), "graded")
     assert profile.totals.dead_kinds == {"all right": 0, "all wrong": 0, "all equal": 2 / 9}  # no single reward is dead
     assert profile.dead["all equal"].y.tolist() == [1 / 2] and profile.dead.keys() == {"all equal"}
     assert profile.bands is None and profile.calibration is None and profile.totals.tokens is None
@@ -102,7 +98,7 @@ def test_calibration_has_the_right_means_and_its_interval_covers():
         right = rng.binomial(8, own)
         found = calibrate(predicted, right.astype(float), np.full(4000, 8), np.repeat(np.arange(400), 10))
         tenth = np.clip((predicted * 10).astype(int), 0, 9)
-        truth = np.array([np.clip(predicted + 0, 0, 1)[tenth == k].mean() for k in range(10)])
+        truth = np.array([predicted[tenth == k].mean() for k in range(10)])
         covered.append(((found.curve.low <= truth) & (truth <= found.curve.high))[1:9])  # clipping biases the ends
         assert found.curve.y == pytest.approx([right[tenth == k].mean() / 8 for k in range(10)])
     assert 0.9 <= np.mean(covered) <= 0.99
