@@ -1,3 +1,4 @@
+import json
 import os
 import re
 import resource
@@ -31,13 +32,9 @@ def answer(arguments):
 
 
 def test_json_is_one_object_and_nothing_else():
-    assert answer(VIP) == {
-        "method": "vip",
-        "estimator": "rloo",
-        "budget": 24,
-        "prompts": 3,
+    expected = '{"method": "vip", "estimator": "rloo", "budget": 24, "prompts": 3, "measure": "gradient_variance"}'
+    assert answer(VIP) == json.loads(expected) | {
         "counts": allocate([0.1, 0.5, 0.9], 24, high=12).tolist(),
-        "measure": "gradient_variance",
         "objective": pytest.approx(2 * 0.36 / 6 + 1 / 9),
         "uniform": {"counts": [8, 8, 8], "objective": pytest.approx((2 * 0.36 + 1) / 7)},
     }

@@ -190,16 +190,6 @@ def packed(size):
     return raw(200, gzip.compress(b" " * size), ["Content-Encoding: gzip"])
 
 
-def wrong_key():
-    """401 that repeats the key of the request."""
-
-    async def reply(request, send):
-        key = request.headers.get("authorization", "").removeprefix("Bearer ")
-        await refused(401, f"Incorrect API key provided: {key}.")(request, send)
-
-    return reply
-
-
 def http(status, body, headers=(), kind="application/json"):
     """Return a whole HTTP reply."""
     lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", f"Content-Type: {kind}"]

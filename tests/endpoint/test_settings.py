@@ -2,6 +2,7 @@
 
 import json
 import logging
+from traceback import format_exception
 
 import pytest
 
@@ -115,13 +116,14 @@ def test_messages_that_cannot_be_sent_are_refused(settings, problem):
     run(scenario())
 
 
-BODY = {"options": {"api_key": "body-secret"}, "top_k": 20, "max_completion_tokens": 9}
+BODY = {"options": {"api_key": "hush-in-body"}, "top_k": 20, "max_completion_tokens": 9}
+HEADERS = {"X-Auth": "Bearer hush-in-header"}
 
 
-def secretive(server):
-    """Return settings with a secret in each place that may hold one."""
-    url = f"{server.url}?api-key=query-secret&version=2"
-    return Endpoint(url, "tiny", headers={"X-Auth": "Bearer header-secret"}, extra_body=BODY, max_retries=0)
+def secretive(server, **settings):
+    """Return settings with a secret in each place that may hold one. All secrets begin with hush."""
+    url = f"{server.url}?api-key=hush-in-query&version=2"
+    return Endpoint(url, "tiny", headers=HEADERS, extra_body=BODY, max_retries=0, **settings)
 
 
 def test_headers_and_the_query_are_sent_with_each_request():
@@ -131,9 +133,9 @@ def test_headers_and_the_query_are_sent_with_each_request():
             return server.requests[0]
 
     request = run(scenario())
-    assert request.path == "/v1/chat/completions?api-key=query-secret&version=2"
-    assert request.headers["x-auth"] == "Bearer header-secret"
-    assert request.body["options"] == {"api_key": "body-secret"}
+    assert request.path == "/v1/chat/completions?api-key=hush-in-query&version=2"
+    assert request.headers["x-auth"] == HEADERS["X-Auth"]
+    assert request.body["options"] == BODY["options"]
 
 
 def test_public_settings_hold_no_secret():
@@ -143,26 +145,30 @@ def test_public_settings_hold_no_secret():
     public = chosen.public_settings()
     assert public["extra_body"]["options"] == {"api_key": "secret"} and "headers" not in public
     assert public["base_url"] == "http://127.0.0.1:9/v1" and public["extra_body"]["top_k"] == 20
-    assert "-secret" not in json.dumps(public) + repr(chosen) and "tiny" in repr(chosen)
+    assert "hush" not in json.dumps(public) + repr(chosen) and "tiny" in repr(chosen)
 
 
+@pytest.mark.parametrize("before", ["", "x" * 290], ids=["whole", "cut"])
 @pytest.mark.parametrize("status", [401, 400, 500, 200, 404])
-def test_no_secret_is_in_an_error_or_a_log(status, caplog):
+def test_no_secret_is_in_an_error_a_log_or_a_representation(status, before, caplog, monkeypatch):
+    """Also where a long message is cut within one."""
+    monkeypatch.setenv("MY_KEY", "hush-as-key")
     caplog.set_level(logging.DEBUG)
 
     async def echo(request, send):
-        said = f"got {request.path} with {request.headers['x-auth'].split()[1]} and {request.body['options']}"
-        await refused(status, said)(request, send)
+        keys = request.headers["authorization"], request.headers["x-auth"], request.body["options"]
+        await refused(status, f"{before}{keys} and {request.path}")(request, send)
 
     async def scenario():
-        async with FaultServer(lambda _: echo) as server, secretive(server).connect() as client:
+        async with FaultServer(lambda _: echo) as server, secretive(server, api_key_env="MY_KEY").connect() as client:
+            shown = repr(client) + repr(vars(client))
             try:
-                return str((await take(client, "a", 1))[0].error) + repr(vars(client))
+                return shown + repr(await take(client, "a", 2))
             except EndpointError as error:
-                return str(error)
+                return shown + "".join(format_exception(error))  # with its causes
 
     text = run(scenario())
-    assert "[secret]" in text and "-secret" not in text + caplog.text
+    assert (before or ("[key]" in text and "[secret]" in text)) and "hush" not in text + caplog.text
 
 
 def test_only_connecting_imports_openai_and_its_absence_is_reported():

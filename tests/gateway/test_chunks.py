@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from apportion.endpoint.completion import BadReply
 from apportion.endpoint.stream import has_ended, join_chunks, read_body
 from apportion.gateway.replies import PIECE, chunks_of
+from tests.cases import lines
 
 TEXT = st.text(min_size=1, max_size=20)
 CALL = st.fixed_dictionaries(
@@ -47,17 +48,23 @@ def joined(*choices):
     return choice
 
 
+def calls(pieces):
+    """Return the tool calls that these pieces add up to."""
+    return joined(*({"delta": {"tool_calls": [piece]}} for piece in pieces))["message"]["tool_calls"]
+
+
 def test_tool_calls_are_joined_by_their_index():
-    pieces = (
+    pieces = r"""[
         {"index": 0, "id": "a", "type": "function", "function": {"name": "add", "arguments": ""}},
-        {"index": 0, "function": {"arguments": '{"x"'}},
+        {"index": 0, "function": {"arguments": "{\"x\""}},
         {"index": 1, "id": "b", "function": {"name": "sub", "arguments": "{}"}},
-        {"index": 0, "id": "a", "function": {"name": "add", "arguments": ": 1}"}},
-    )
-    assert joined(*({"delta": {"tool_calls": [piece]}} for piece in pieces))["message"]["tool_calls"] == [
-        {"id": "a", "type": "function", "function": {"name": "add", "arguments": '{"x": 1}'}},
-        {"id": "b", "function": {"name": "sub", "arguments": "{}"}},
-    ]
+        {"index": 0, "id": "a", "function": {"name": "add", "arguments": ": 1}"}}
+    ]"""
+    whole = r"""[
+        {"id": "a", "type": "function", "function": {"name": "add", "arguments": "{\"x\": 1}"}},
+        {"id": "b", "function": {"name": "sub", "arguments": "{}"}}
+    ]"""
+    assert calls(json.loads(pieces)) == json.loads(whole)
 
 
 @pytest.mark.parametrize("indexes", [(0, 1), (0, 0), (1, 2), (-1, 0), (1, 0), (None, None)])
@@ -73,10 +80,8 @@ def test_parallel_tool_calls_stay_apart_whatever_their_index(indexes, size, ids,
         own = [{"id": id, "function": {"name": name, "arguments": first}}]
         own += [{"function": {"arguments": each}} for each in rest]
         pieces += [each if index is None else each | {"index": index} for each in own]
-    made = joined(*({"delta": {"tool_calls": [piece]}} for piece in pieces))["message"]["tool_calls"]
-    assert {(each["function"]["name"], each["function"]["arguments"]) for each in made} == {
-        *zip(names, texts, strict=True)
-    }
+    made = [each["function"] for each in calls(pieces)]
+    assert {(each["name"], each["arguments"]) for each in made} == {*zip(names, texts, strict=True)}
 
 
 def test_a_text_beside_parts_is_one_of_them():
@@ -90,22 +95,22 @@ def test_log_probabilities_of_chunks_are_joined():
     assert choice["logprobs"] == {"content": [{"token": "4"}, {"token": "2"}]} and choice["message"]["content"] == "42"
 
 
-@pytest.mark.parametrize(
-    "choices",
-    [
-        3,
-        ["a"],
-        [{"delta": "a"}],
-        [{"index": "a"}],
-        *(
-            [{"delta": {"tool_calls": calls}}]
-            for calls in ("a", ["a"], [{"index": "0"}], [{"index": 0, "function": "add"}])
-        ),
-    ],
-)
-def test_chunks_of_another_form_are_refused(choices):
-    with pytest.raises(BadReply, match="a chunk whose"):
-        join_chunks([{"choices": choices}])
+OTHER = """
+    3
+    ["a"]
+    [{"delta": "a"}]
+    [{"index": "a"}]
+    [{"delta": {"tool_calls": "a"}}]
+    [{"delta": {"tool_calls": ["a"]}}]
+    [{"delta": {"tool_calls": [{"index": "0"}]}}]
+    [{"delta": {"tool_calls": [{"index": 0, "function": "add"}]}}]
+"""
+
+
+def test_chunks_of_another_form_are_refused():
+    for (choices,) in lines(OTHER):
+        with pytest.raises(BadReply, match="a chunk whose"):
+            join_chunks([{"choices": json.loads(choices)}])
 
 
 def test_a_long_text_in_many_chunks_is_read_in_linear_time():

@@ -13,7 +13,6 @@ from apportion.records import (
     LogNews,
     RecordError,
     follow,
-    open_run,
     read_log,
     remove_steps_after,
     resume_log,
@@ -52,11 +51,6 @@ def test_only_new_steps_are_read(tmp_path):
     write(tmp_path / "log", 4)
     news = follower.look()
     assert (steps_of(news), news.last_step, news.removed_from) == ([4], 4, None)
-
-
-def test_a_log_of_one_file_with_several_steps_is_a_log(tmp_path):
-    write(tmp_path, 1, 2)
-    assert open_run(tmp_path).source == "rollout log"
 
 
 def test_steps_of_a_resumed_run_are_removed_and_come_again(tmp_path):

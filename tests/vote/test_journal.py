@@ -169,13 +169,14 @@ def test_a_last_line_without_a_line_break_is_kept(out):
 
 def test_other_settings_are_refused_by_name(out):
     write(out, "a")
-    for changes, problem in (
-        ({"rule_settings": {"alpha": 0.01}}, "started with rule.alpha = 0.05, got 0.01; resume to count"),
-        ({"model": "n", "rule": "esc", "rule_settings": {}}, "started with model = 'm', got 'n'; use the same"),
-        ({"model": "n", "temperature": 1.0}, "started with model = 'm', got 'n', and 1 more; use the same"),
-        ({"extra_body": {}}, "started with extra_body.top_k = 20, got nothing; use the same"),
-    ):
-        expect_refusal(out, problem, setup_of(**changes))
+    other = """
+        {"rule_settings": {"alpha": 0.01}}  => started with rule.alpha = 0.05, got 0.01; resume to count
+        {"model": "n", "rule": "esc", "rule_settings": {}} => started with model = 'm', got 'n'; use the same
+        {"model": "n", "temperature": 1.0}  => started with model = 'm', got 'n', and 1 more; use the same
+        {"extra_body": {}}                  => started with extra_body.top_k = 20, got nothing; use the same
+    """
+    for changes, problem in lines(other):
+        expect_refusal(out, problem, setup_of(**json.loads(changes)))
     write(out, "b")
     assert list(finished(out)) == ["a", "b"]
 

@@ -4,7 +4,6 @@ import os
 import random
 import time
 from collections import Counter
-from operator import itemgetter
 
 import pytest
 
@@ -275,17 +274,6 @@ def test_settings_are_refused_before_anything_is_asked(out):
     with pytest.raises(ValueError, match="a letter from A to J under extract = choice, got '0' for 'q0'"):
         report_of((), out, make_questions(1), extract="choice")
     assert not requests and not out.exists()
-
-
-@pytest.mark.parametrize("kept", [True, False])
-def test_every_sample_is_kept_with_its_text_unless_texts_are_not_wanted(out, kept):
-    (question,) = make_questions(1)
-    report = report_of(lambda _: answering(0.005), out, [question], max_samples=8, wave=4, save_completions=kept)
-    samples = sorted(samples_of(out), key=itemgetter("number"))
-    assert [sample.get("answer") for sample in samples] == stream_of(question)[: len(samples)]
-    assert len(samples) >= report.ballots[0].samples
-    assert samples[0].get("text") == ("So it is \\boxed{0}." if kept else None)
-    assert samples[0]["seed"] == seed_of(0, "q0", 0) and samples[0]["tokens"] == 5
 
 
 def test_a_question_without_any_answer_ends_early(out):

@@ -13,41 +13,19 @@ from tests.vote.builders import make_ballot, make_sample
 LOW = pytest.approx(0.0125791, abs=1e-6)
 
 
+THREE = """[
+    {"id": "a", "samples": 4, "votes": {"7": 4}, "waves": 1, "prompt_tokens": 40, "completion_tokens": 400,
+        "disagreement": 0.02},
+    {"id": "b", "answer": "1", "gold": "2", "correct": false, "samples": 16, "failed": 6, "unparsed": 2, "cancelled": 3,
+        "votes": {"1": 6, "2": 2}, "waves": 5, "prompt_tokens": 100, "completion_tokens": 3000, "disagreement": 0.0},
+    {"id": "c", "answer": null, "gold": null, "correct": null, "samples": 10, "unparsed": 10, "votes": {}, "waves": 3,
+        "prompt_tokens": 100, "completion_tokens": 500, "disagreement": 0.01}
+]"""
+
+
 def three():
     """One stopped early, one at the maximum with failed samples, one without gold."""
-    return [
-        make_ballot(
-            "a", samples=4, votes={"7": 4}, waves=1, prompt_tokens=40, completion_tokens=400, disagreement=0.02
-        ),
-        make_ballot(
-            "b",
-            answer="1",
-            gold="2",
-            correct=False,
-            samples=16,
-            failed=6,
-            unparsed=2,
-            cancelled=3,
-            votes={"1": 6, "2": 2},
-            waves=5,
-            prompt_tokens=100,
-            completion_tokens=3000,
-            disagreement=0.0,
-        ),
-        make_ballot(
-            "c",
-            answer=None,
-            gold=None,
-            correct=None,
-            samples=10,
-            unparsed=10,
-            votes={},
-            waves=3,
-            prompt_tokens=100,
-            completion_tokens=500,
-            disagreement=0.01,
-        ),
-    ]
+    return [make_ballot(**changes) for changes in json.loads(THREE)]
 
 
 def test_json_is_the_summary_with_costs_if_prices_are_known():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from apportion.records import RecordError, open_run
+from tests.cases import lines
 from tests.records.importing.tables import jsonl, renamed, rollouts, said, without
 from tests.records.importing.test_doubts import DOUBTED
 
@@ -289,18 +290,19 @@ NESTED = "".join(f"{json.dumps(row)}\n" for row in of_groups(lambda own: {"rewar
 TABLE = "step,prompt,reward\n" + "".join(f'{row["step"]},"{row["prompt"]}",{row["reward"]}\n' for row in ROWS)
 
 
-@pytest.mark.parametrize(
-    ("name", "whole", "torn"),
-    [
-        ("a.jsonl", LINES, '{"step": 1, "pro'),
-        ("a.jsonl", LINES, '{"step": 1, "prompt": "é'),
-        ("a.jsonl.gz", LINES, '{"step": 1, "pro'),
-        ("a.jsonl", NESTED, '{"step": 9, "prompt": "a", "rewards": [1'),
-        ("a.csv", TABLE, "2,What"),
-        ("a.csv", TABLE, '2,"What is'),
-    ],
-)
-def test_a_last_row_that_is_not_whole_is_said_and_the_rest_is_read(tmp_path, name, whole, torn):
+TORN = """
+    a.jsonl    => {"step": 1, "pro
+    a.jsonl    => {"step": 1, "prompt": "é
+    a.jsonl.gz => {"step": 1, "pro
+    a.jsonl    => {"step": 9, "prompt": "a", "rewards": [1
+    a.csv      => 2,What
+    a.csv      => 2,"What is
+"""
+
+
+@pytest.mark.parametrize(("name", "torn"), lines(TORN))
+def test_a_last_row_that_is_not_whole_is_said_and_the_rest_is_read(tmp_path, name, torn):
+    whole = TABLE if "csv" in name else NESTED if "rewards" in torn else LINES
     content = (whole + torn).encode()[: -1 if "é" in torn else None]
     path = tmp_path / name
     path.write_bytes(gzip.compress(content) if name.endswith("gz") else content)

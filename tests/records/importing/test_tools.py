@@ -1,5 +1,6 @@
 """Runs of TRL, verl and prime-rl, and group counts per visit."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from apportion.records import RecordError, open_run
 from apportion.records.importing import import_run
+from tests.cases import lines
 from tests.records.importing.tables import jsonl, parquet, renamed, rollouts, said, without
 
 ROOT = Path(__file__).parents[3]
@@ -40,20 +42,21 @@ def test_several_rewards_of_trl_are_named_or_weighed(tmp_path):
 
 
 TABLE = "completions_00001.parquet"
-WEIGHTS = {
-    "a + b": ([1, 1], True),
-    "a": ([1, 0], True),
-    "b": ([0, 1], False),
-    "a + 0.2 * b": ([1, 0.2], True),
-    "a + -0.3 * b": ([1, -0.3], False),
-    "0.5 * a + c": ([0.5, 0, 1], True),
-    "a + b + c + d + e + f": ([1] * 6, True),
-}
+WEIGHTS = """
+    a + b        => [1, 1]    => true
+    a            => [1, 0]    => true
+    b            => [0, 1]    => false
+    a + 0.2 * b  => [1, 0.2]  => true
+    a + -0.3 * b => [1, -0.3] => false
+    0.5 * a + c  => [0.5, 0, 1] => true
+    a + b + c + d + e + f => [1, 1, 1, 1, 1, 1] => true
+"""
+"""Rewards that trained, their weights, and whether advantages are divided by the standard deviation."""
 
 
-@pytest.mark.parametrize("name", WEIGHTS)
-def test_the_advantages_of_trl_say_which_rewards_trained(opened, refuse, name):
-    weights, scaled = WEIGHTS[name]
+@pytest.mark.parametrize(("name", "weights", "scaled"), lines(WEIGHTS))
+def test_the_advantages_of_trl_say_which_rewards_trained(opened, refuse, name, weights, scaled):
+    weights, scaled = json.loads(weights), json.loads(scaled)
     parts = np.random.default_rng(0).random((12, 8, len(weights))).round(3)
     parts[:6, :, 0] = np.round(parts[:6, :1, 0])  # equal within half of the groups
     rows, total = rows_of_trl(parts, weights, scaled)

@@ -1,12 +1,14 @@
 """Rows that hold several rollouts, and the logs of evaluation harnesses."""
 
 import json
+import re
 import zipfile
 
 import numpy as np
 import pytest
 
 from apportion.records import RecordError, open_run
+from tests.cases import check_refused, lines
 from tests.records.importing.tables import said, saved
 
 RIGHT = [[True, False, True, True], [False] * 4, [True] * 4]
@@ -40,30 +42,41 @@ DEEP = [
 ]
 
 
-def grouped(made):
-    """Return a row for each prompt: its text, and what ``made`` makes of its verdicts."""
-    return [{"prompt": prompt, **made(own)} for prompt, _, own in PROMPTS]
-
-
 def rolled(made):
     """Return a row for each rollout: its prompt, and what ``made`` makes of its verdict."""
     return [{"prompt": row["problem"], **made(float(row["correct"]))} for row in FLAT]
 
 
-FORMS = {
-    "objects": grouped(lambda own: {"n_rollouts": 4, "rollouts": [{"text": "so", "correct": each} for each in own]}),
-    "lists and a mean": grouped(lambda own: {"reward": sum(own) / 4, "rewards": own}),
-    "objects and a mean": grouped(lambda own: {"reward": 0.5, "rollouts": [{"reward": each} for each in own]}),
-    "tests of a rollout": rolled(lambda right: {"reward": right, "tests": [{"passed": False}]}),
-    "completions and rewards": grouped(lambda own: {"completions": ["so"] * 4, "rewards": own}),
-    "words": grouped(lambda own: {"correct": [("no", "Yes")[each] for each in own]}),
-    "a list of one": rolled(lambda right: {"step": 0, "reward": [right]}),
-    "parts in an object": rolled(lambda right: {"rewards": {"right": right, "format": 1.0}}),
-    "parts beside a completion": rolled(lambda right: {"completion": "so", "rewards": [right, 1.0]}),
-    "parts beside messages": rolled(lambda right: {"completion": [{"role": "assistant"}], "rewards": [right, 1.0]}),
-    "a total": rolled(lambda right: {"reward": {"format": 1.0, "total": right}}),
-    "an object of verl": rolled(lambda right: {"score": {"score": right, "acc": bool(right)}}),
-    "an object around it": rolled(lambda right: {"type": "rollout", "data": {"reward": right}}),
+def filled(form, right):
+    return form.replace("RIGHT", str(float(right))).replace("TRUE", str(right).lower())
+
+
+def rows_of(form):
+    """Return the rows of a form: a verdict is RIGHT, or TRUE; ``[item ...]`` has one item for each rollout."""
+    rows = []
+    for prompt, _, own in PROMPTS:
+        each = re.sub(r"\[(.*?) \.\.\.\]", lambda m, own=own: f"[{', '.join(filled(m[1], r) for r in own)}]", form)
+        verdicts = own if each == form else own[:1]
+        rows += [{"prompt": prompt} | json.loads(filled(each, right)) for right in verdicts]
+    return rows
+
+
+ROWS = """
+    objects            => {"n_rollouts": 4, "rollouts": [{"text": "so", "correct": TRUE} ...]}
+    lists and a mean   => {"reward": 0.5, "rewards": [TRUE ...]}
+    objects and a mean => {"reward": 0.5, "rollouts": [{"reward": TRUE} ...]}
+    tests of a rollout => {"reward": RIGHT, "tests": [{"passed": false}]}
+    completions and rewards => {"completions": ["so" ...], "rewards": [TRUE ...]}
+    words              => {"correct": ["TRUE" ...]}
+    a list of one      => {"step": 0, "reward": [RIGHT]}
+    parts in an object => {"rewards": {"right": RIGHT, "format": 1.0}}
+    parts beside a completion => {"completion": "so", "rewards": [RIGHT, 1.0]}
+    parts beside messages     => {"completion": [{"role": "assistant"}], "rewards": [RIGHT, 1.0]}
+    a total            => {"reward": {"format": 1.0, "total": RIGHT}}
+    an object of verl  => {"score": {"score": RIGHT, "acc": TRUE}}
+    an object around it => {"type": "rollout", "data": {"reward": RIGHT}}
+"""
+FORMS = {name: rows_of(form) for name, form in lines(ROWS)} | {
     "lists under the prompts": {prompt: [{"correct": each} for each in own] for prompt, _, own in PROMPTS},
     "a mean around all": {"model": "m", "score": 0.5, "results": FLAT},
     "columns": COLUMNS,
@@ -92,11 +105,11 @@ def test_what_the_user_names_goes_before_the_rollouts_inside(opened):
     rows = [row | {"n_correct": sum(own)} for row, own in zip(FORMS["objects"], RIGHT, strict=True)]
     counts = opened(rows, columns={"correct": "n_correct", "trials": "n_rollouts"})
     assert counts.source == "group counts per step" and counts.totals.tolist() == [3, 0, 4] and not counts.ordered
-    check(opened(grouped(lambda own: {"math_verify": own}), columns={"correct": "math_verify"}))
+    check(opened(rows_of('{"math_verify": [TRUE ...]}'), columns={"correct": "math_verify"}))
 
 
 def test_steps_and_splits_around_rollouts_tell_them_apart(tmp_path, opened):
-    groups = grouped(lambda own: {"rollouts": [{"reward": each} for each in own]})
+    groups = rows_of('{"rollouts": [{"reward": TRUE} ...]}')
     inside = opened([{"step": step, "groups": groups} for step in (3, 12)])
     for run in (inside, open_run(document(tmp_path / "steps.json", {f"step_{step}": FLAT for step in (3, 12)}))):
         assert run.step.tolist() == [3] * 3 + [12] * 3 and run.totals.tolist() == [3, 0, 4] * 2
@@ -185,18 +198,19 @@ def test_verdicts_have_many_names_and_forms(opened, refuse, name, words):
         check(opened(rows))
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("[1, 2]", "a run must be a list of objects, or hold one with verdicts, got"),
-        ("{}", "a run must be a list of objects"),
-        ("{", "must be one JSON document, got"),
-        ("", "must be one JSON document, got"),
-        ("[" * 5000 + "]" * 5000, "levels of nesting"),
-        ('{"a": NaN, "b": ' + "[" * 5000 + "]" * 5000 + "}", "levels of nesting"),
-    ],
-)
-def test_a_document_without_rollouts_is_refused_in_one_line(tmp_path, content, message):
-    (tmp_path / "a.json").write_text(content)
-    with pytest.raises(RecordError, match=message):
+NO_RUNS = r"""
+    [1, 2] => a run must be a list of objects, or hold one with verdicts, got
+    {}     => a run must be a list of objects
+    {      => must be one JSON document, got
+           => must be one JSON document, got
+"""
+
+
+def test_a_document_without_rollouts_is_refused_in_one_line(tmp_path):
+    def read(content):
+        (tmp_path / "a.json").write_text(content)
         open_run(tmp_path / "a.json")
+
+    deep = "[" * 5000 + "]" * 5000
+    nested = [(deep, "levels of nesting"), (f'{{"a": NaN, "b": {deep}}}', "levels of nesting")]
+    check_refused(RecordError, read, lines(NO_RUNS) + nested)
