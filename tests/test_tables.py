@@ -101,8 +101,6 @@ def test_bytes_that_are_not_a_table_are_refused(tmp_path):
         ("a.csv", b"success\n\xff\n", "must be UTF-8"),
         ("a.parquet", b"no parquet at all", "must be Parquet"),
         ("a.parquet", b"", "must be Parquet"),
-        ("a.jsonl", b'{"success": ' + b"[" * 5000 + b"]" * 5000 + b"}", "more than 64 levels of nesting in .* line 1"),
-        ("a.jsonl", b'{"success": ' + b"9" * 5000 + b"}", "an integer of thousands of digits in .* line 1"),
         ("a.jsonl", b"\0\0", "must be JSON, got Expecting value"),
         ("a.jsonl", '{"success": 0.5}'.encode("utf-16"), "must be UTF-8"),
     ]

@@ -4,7 +4,6 @@ import pytest
 from scipy import stats
 
 from apportion import AR3PO, Plan, Prompt, Rollout
-from apportion.allocators.response_store import ENTRY_BYTES, completion_bytes
 from tests.builders import finished, make_batch, make_prompts
 
 A, B, C = make_prompts(3)
@@ -122,21 +121,6 @@ def test_the_draw_differs_by_seed_and_by_step():
 
     assert len({drawn(seed, 0) for seed in range(12)}) > 1
     assert len({drawn(0, steps) for steps in range(12)}) > 1
-
-
-def test_metrics_tell_what_reuse_did():
-    batch = batch_of((A, wrong("x", "y")), (B, wrong("x", "y")), (C, [right("r")]), (Prompt("failed"), []))
-    allocator = remembering("r", "s")
-    assert allocator.metrics(batch) == {
-        "reused": 1,
-        "store_entries": 2,
-        "store_bytes": 2 * (ENTRY_BYTES + completion_bytes("r")),
-        "without_correct": 0.75,
-        "without_correct_after_reuse": 0.5,
-    }
-    assert AR3PO().metrics(AR3PO().start([])) == dict.fromkeys(
-        ("reused", "store_entries", "store_bytes", "without_correct", "without_correct_after_reuse"), 0
-    )
 
 
 # Memory

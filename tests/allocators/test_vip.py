@@ -63,15 +63,3 @@ def test_variance_formulas_hold_for_simulated_groups(estimator):
 def test_a_single_rollout_has_infinite_variance_unless_the_prompt_is_certain(estimator):
     variance = gradient_variance(np.array([0.5, 0.0, 1.0]), np.array([1, 1, 1]), estimator)
     assert variance.tolist() == [np.inf if estimator == "rloo" else 0.0, 0.0, 0.0]
-
-
-@pytest.mark.parametrize(
-    ("success", "budget", "high", "counts"),
-    [
-        ([0.0, 0.5, 1.0], 20, 30, [3, 14, 3]),  # certain prompts keep the lower bound
-        ([0.0, 0.5, 1.0, 0.0], 24, 10, [5, 10, 5, 4]),  # and share evenly once uncertain ones are full
-        ([0.3] * 4, 30, 12, [8, 8, 7, 7]),
-    ],
-)
-def test_ties_are_shared_evenly_in_prompt_order(success, budget, high, counts):
-    assert minimise_variance(np.array(success), budget, "rloo", 3, high).tolist() == counts

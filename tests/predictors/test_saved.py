@@ -6,7 +6,8 @@ import pytest
 from apportion import AR3PO, VIP
 from apportion.baselines import BASELINES
 from apportion.predictors import PREDICTORS, EmpiricalBayes, MeanLengths, MovingAverage, Shuffled
-from apportion.types import Batch, Belief, Plan, Rollout
+from apportion.types import Belief, Rollout
+from tests.builders import finished
 from tests.damaged_states import at, check_damage, places, replaced
 from tests.predictors.test_base import PROMPTS as EVERY_PROMPT
 from tests.predictors.test_base import make
@@ -24,18 +25,12 @@ MAKERS = {
 
 def taught(name):
     """Return one that has learned from a batch."""
-    learner = MAKERS[name]()
-    batch = Batch.start(PROMPTS, Belief.uniform(6))
-    if hasattr(learner, "start"):
-        batch = learner.start(PROMPTS)
-    rng = np.random.default_rng(1)
-    counts = np.full(6, 4)
+    learner, rng = MAKERS[name](), np.random.default_rng(1)
     rollouts = [
-        [Rollout(bool(rng.random() < 0.5), "4", completion=f"{q} {i}", tokens=5, score_norm=0.5) for i in range(n)]
-        for q, n in enumerate(counts)
+        [Rollout(bool(rng.random() < 0.5), "4", completion=f"{q} {i}", tokens=5, score_norm=0.5) for i in range(4)]
+        for q in range(6)
     ]
-    batch = batch.add(Plan(counts), rollouts)
-    (getattr(learner, "observe", None) or learner.update)(batch)
+    (getattr(learner, "observe", None) or learner.update)(finished(PROMPTS, rollouts))
     return learner
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from apportion.allocators import TTRL, Voting
 from apportion.allocators.votes import PseudoLabel
-from apportion.stopping import Fixed, PosteriorPredictive, count_votes, encode_answers
+from apportion.stopping import Fixed, count_votes, encode_answers
 from apportion.stopping.votes import first_true
 from tests.allocators.votes.builders import replayed
 from tests.stopping.test_rules import INNER, each_rule
@@ -78,13 +78,6 @@ def test_a_pseudo_label_says_how_its_vote_ended(voting, stream):
         assert label.answer == voting.winner(batch, 0)
         assert label.share == votes[label.answer] / taken
         assert [label.answer] == leaders or "literal" in repr(voting.rule)
-
-
-def test_the_metrics_are_the_shares_of_prompts_by_how_their_vote_ended():
-    voting = Voting(PosteriorPredictive(), max_samples=12, wave=4)
-    batch = replayed(voting, [["a"] * 12, [*"ab" * 5, "c", "a"], ["a", "b"] * 6, [None] * 12, ["b"] * 12])
-    shares = {"decided": 0.4, "exhausted": 0.2, "tied": 0.2, "unanswered": 0.2}
-    assert voting.metrics(batch) == shares | {"leader_share": pytest.approx((1 + 1 / 2 + 1 / 2 + 0 + 1) / 5)}
 
 
 def test_curtailment_gives_a_tie_to_the_answer_that_came_first():

@@ -1,9 +1,8 @@
 import pytest
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
 from apportion.lab.policy import network
-from apportion.lab.policy.network import completion_distributions, completion_logprobs, new_policy
+from apportion.lab.policy.network import completion_logprobs, new_policy
 from apportion.lab.world.task import EOS, encode
 
 PROMPTS = [encode("7 a+3 ="), encode("1 a+3 b*7 c-4 ="), encode("0 a*9 b-2 =")]
@@ -37,15 +36,6 @@ def test_ragged_rows_equal_one_pass_a_token(small_base, temperature, max_rows, m
     for row, (prompt, completion) in enumerate(zip(PROMPTS, COMPLETIONS, strict=True)):
         expected = one_at_a_time(small_base, prompt, completion, temperature)
         torch.testing.assert_close(logprobs[row, : len(completion)], expected, atol=1e-5, rtol=0)
-
-
-def test_distributions_of_ragged_rows_hold_the_logprobs_of_what_was_written(small_base):
-    distributions, mask = completion_distributions(small_base, PROMPTS, COMPLETIONS)
-    logprobs, written = completion_logprobs(small_base, PROMPTS, COMPLETIONS)
-    assert distributions.shape == (3, 7, 47) and torch.equal(mask, written)
-    torch.testing.assert_close(distributions.exp().sum(-1), torch.ones(3, 7))
-    tokens = pad_sequence([torch.tensor(completion) for completion in COMPLETIONS], batch_first=True)
-    torch.testing.assert_close(distributions.gather(-1, tokens[..., None])[..., 0][mask], logprobs[mask])
 
 
 def test_no_rows_and_empty_completions_are_empty():

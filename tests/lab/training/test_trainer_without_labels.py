@@ -100,18 +100,6 @@ def test_verdicts_of_the_verifier_never_reach_the_update(tmp_path, small_base_fo
     assert curve(tmp_path / "lied")[-1]["success"] != curve(tmp_path / "honest")[-1]["success"]
 
 
-def test_evaluating_more_often_changes_no_weights(tmp_path, small_base_folder):
-    """The judge has its own random numbers."""
-    runs = [
-        trained(tmp_path / str(every), small_base_folder, "optpo", steps=3, evaluate_every=every, reset_every=2)
-        for every in (1, 10_000)
-    ]
-    often, seldom = (curve(tmp_path / str(every)) for every in (1, 10_000))
-    assert equal(remembered(runs[0]), remembered(runs[1]))
-    assert [sum("mean_16" in record for record in records) for records in (often, seldom)] == [4, 2]
-    assert often[-1] == seldom[-1]
-
-
 def test_runs_of_different_seeds_differ_on_one_file(tmp_path, small_base_folder):
     training = settings(small_base_folder, prompts=write(tmp_path / "prompts.jsonl", right), steps=1)
     for seed in (0, 1):

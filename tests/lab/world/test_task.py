@@ -143,15 +143,16 @@ def test_tokens_must_come_to_their_end():
         assert verify(problem, tokens) == (None, False)
 
 
-def test_pools_are_seeded_distinct_and_disjoint_from_the_held_out():
-    assert problem_pool(300, seed=1) == problem_pool(300, seed=1) != problem_pool(300, seed=2)
-    held_out, training = held_out_problems(), training_problems(600, seed=3)
-    assert len(set(held_out)) == 1000 and len(set(training)) == 600
-    assert not set(held_out) & set(training)
-    assert held_out_problems(10) == held_out[:10]
-    assert set(Counter(len(problem.operations) for problem in held_out)) == {1, 2, 3, 4, 5}
+@pytest.mark.parametrize("task", TASKS)
+def test_pools_are_seeded_distinct_and_disjoint_from_the_held_out(task):
+    assert problem_pool(300, seed=1, task=task) == problem_pool(300, seed=1, task=task)
+    assert problem_pool(300, seed=1, task=task) != problem_pool(300, seed=2, task=task)
+    held_out, training = held_out_problems(task=task), training_problems(600, seed=3, task=task)
+    assert len({*held_out, *training}) == 1000 + 600
+    assert held_out_problems(10, task=task) == held_out[:10]
+    assert {len(problem.operations) for problem in held_out} == {*range(*((4, 9) if task == "forks" else (1, 6)))}
     with pytest.raises(ValueError, match="got 1001"):
-        held_out_problems(1001)
+        held_out_problems(1001, task=task)
 
 
 LEDGER_TRAINING = ["5 a+7 b+8 c+7 =", "4 a-7 ="]
@@ -164,17 +165,14 @@ def test_the_ledger_pools_are_these_very_problems():
     assert [problem.text for problem in held_out_problems(2)] == LEDGER_HELD_OUT
 
 
-def test_forked_pools_are_disjoint_and_have_what_the_task_says():
-    held_out, training = held_out_problems(task="forks"), training_problems(600, seed=3, task="forks")
-    assert training == training_problems(600, seed=3, task="forks")
-    assert not set(held_out) & set(training)
-    for problem in (*held_out, *training):
+def test_forked_pools_have_what_the_task_says():
+    problems = problem_pool(600, seed=3, task="forks")
+    for problem in problems:
         forks = [options for options in problem.choices if len(options) == 2]
         assert 2 <= len(problem.solutions) <= 2 ** len(forks)
         assert not any(same_function(*options) for options in forks)
         assert 2 * len(problem.operations) + 1 <= TASKS["forks"].max_new_tokens
-    assert {len(problem.operations) for problem in held_out} == {4, 5, 6, 7, 8}
-    assert {sum(map(bool, problem.alternatives)) for problem in held_out} == {1, 2, 3, 4}
+    assert {sum(map(bool, problem.alternatives)) for problem in problems} == {1, 2, 3, 4}
     with pytest.raises(ValueError, match="task must be one of ledger, forks, got 'knives'"):
         training_problems(3, task="knives")
 
