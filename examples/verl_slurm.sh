@@ -32,6 +32,6 @@ while sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[1]):
     time.sleep(1)
 EOF
 
-python -m apportion.verl allocation=vip \
+python -m apportion.verl allocation=fixed_baseline \
     trainer.nnodes="$SLURM_NNODES" trainer.n_gpus_per_node=8 \
-    trainer.default_local_dir=/shared/runs/vip trainer.save_freq=20    # and the rest of the command above
+    trainer.default_local_dir=/shared/runs/fixed_baseline trainer.save_freq=20    # and the rest of the command above

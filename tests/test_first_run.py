@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from apportion.diagnosis.code_change import BASELINE
 from tests.test_docs import ROOT, run_block
 
 PAGE = ROOT / "docs" / "diagnose.md"
@@ -72,10 +73,8 @@ def test_the_page_has_a_step_for_each_layout():
 def test_the_code_of_the_page_is_what_the_diagnosis_prints():
     """The trainer's arguments and verl's overrides on the page are those of the first advice in the quoted output."""
     text = PAGE.read_text()
-    assert 'allocator=Uniform(), estimator="reinforce",\n            baseline=Optimal())' in text
-    assert 'estimator="reinforce",  # new' in text and "baseline=Optimal(),  #" in text
-    overrides = "allocation=uniform algorithm.adv_estimator=apportion_reinforce allocation.baseline=optimal"
-    assert text.count(overrides) == 2
+    assert text.count(BASELINE.trl) == 2 and f"        {BASELINE.trainer}\n" in text
+    assert text.count(f"python -m apportion.verl {BASELINE.verl}") == 3
 
 
 def test_marked_blocks_are_left_out(tmp_path):

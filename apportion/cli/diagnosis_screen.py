@@ -89,6 +89,8 @@ def _wasted(found: Scalars) -> str:
 
 def _code(first: Advice) -> list[str]:
     """Return the code of the first change."""
-    python = wrapped(f"  TRL:  AllocatedGRPOTrainer(..., {first.code.trl})", " " * 12)
+    begin, *more = [*first.code.imports, *wrapped(first.code.trainer, "    ", WIDTH - 8)]
+    python = [f"  TRL:  {begin}", *(f"        {line}" for line in more)]
     *begun, last = wrapped(f"  verl: {first.code.command}", " " * 8, WIDTH - 2)
-    return ["The first as code (imports: --full):", *python, *(f"{line} \\" for line in begun), last]
+    note = wrapped(first.code.note, "        ") if first.code.note else []
+    return ["The first as code:", *python, *(f"{line} \\" for line in begun), last, *note]

@@ -21,8 +21,8 @@ JOINED = "Steps were joined to 8 groups each, because a step has fewer. "
 CHANGES = (
     "Try one change at a time, beside a run without it. TRL: replace GRPOTrainer by AllocatedGRPOTrainer, keep its "
     "other arguments, and pip install '.[trl]' in a clone. verl: replace python -m verl.trainer.main_ppo by python -m "
-    "apportion.verl, keep your other overrides, and pip install '.[verl]'. Say algorithm.adv_estimator there, because "
-    "its default becomes apportion_rloo."
+    "apportion.verl, keep your other overrides, and pip install '.[verl]'. Under allocation=uniform say "
+    "algorithm.adv_estimator too, because its default becomes apportion_rloo."
 )
 
 

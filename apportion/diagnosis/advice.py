@@ -34,7 +34,8 @@ LEAST_DEAD = 0.1
 LEAST_TO_SPLIT = 2
 """Prompts of a step among which rollouts can be split."""
 MIXED_SHARE = "share of mixed groups"
-VARIANCE_MEASURE = "RLOO's variance over that of the run"
+"""Every step counts by the groups that the rule takes there, so without the rule it is not 1 less the dead groups."""
+VARIANCE_MEASURE = "RLOO's gradient variance over the run's"
 LEVEL = 0.05
 """The probability, at most, that anything is recommended if nothing helps; each of k changes gets LEVEL / k."""
 
@@ -56,9 +57,10 @@ INFORMED = "It holds for a choice by P(mixed) and adds to that. " + OBJECTIVE
 
 @dataclass(frozen=True)
 class Learning:
-    """What a change did to learning: the area of the learning curve in this library's lab, less that of uniform groups.
+    """What a change did to learning: the mean success over a run in this library's lab, less that of uniform groups.
 
-    ``area`` is None if it was not measured. ``text`` says it in a line.
+    ``area`` is that difference, the area under the learning curve; None if it was not measured. ``text`` says it in a
+    line.
     """
 
     area: float | None
@@ -66,10 +68,13 @@ class Learning:
 
 
 LEARNED = {
-    "baseline": Learning(0.041, "area +0.041 ± 0.007 at groups of 8 in the lab, +0.058 ± 0.024 at 4"),
-    "vip": Learning(0.0, "no effect on learning that shows: area -0.008 ± 0.010 in the lab"),
+    "baseline": Learning(
+        0.041,
+        "dead groups get a gradient, too; mean success over a run in the lab +0.041 ± 0.007 at groups of 8, +0.058 ± 0.024 at 4",
+    ),
+    "vip": Learning(0.0, "no effect on learning that shows: mean success over a run in the lab -0.008 ± 0.010"),
     "unknown": Learning(None, "its effect on learning is unknown"),
-    "choose": Learning(-0.107, "it LOST area in the lab: -0.107 ± 0.098"),
+    "choose": Learning(-0.107, "it LOST mean success over a run in the lab: -0.107 ± 0.098"),
 }
 """docs/index.md has the tables behind these figures."""
 
@@ -254,8 +259,8 @@ def _mixed(
     mixed, groups, _, mixed_then, groups_then, _ = columns.sum(axis=0).tolist()
     before, after = (above / below if below else nan for above, below in ((mixed, groups), (mixed_then, groups_then)))
     told = (
-        f"the share of mixed groups would have been {after:.2f} in place of {before:.2f}, so that the same number of "
-        f"mixed groups would have cost {share(saving.value)} fewer rollouts"
+        f"the share of mixed groups, with every step counted by the groups that the rule takes there, would have been "
+        f"{after:.2f} in place of {before:.2f}, so that the same number of mixed groups would have cost {share(saving.value)} fewer rollouts"
     )
     return _measured(change, before, after, saving, told)
 
@@ -263,8 +268,11 @@ def _mixed(
 def _baseline(record: RunRecord) -> Advice:
     """Return the baseline of each prompt, in place of the mean of its group. It is advised if groups are dead."""
     dead = float(record.dead.sum() / max(1, (record.dead | record.mixed).sum()))
-    change = "Give each prompt a baseline in place of its group's mean (REINFORCE)"
-    text = f"{change}: rollouts of the {share(dead)} of the groups that are dead teach, too."
+    change = "Give each prompt a baseline from its history in place of its group's mean (REINFORCE)"
+    text = (
+        f"{change}: the {share(dead)} of the groups that are dead get a gradient. Their rewards are equal to the "
+        "group's mean, but not to a baseline from earlier steps. Their share will not fall."
+    )
     found = Advice(change, "share of dead groups", BASELINE, code_change.BASELINE, LEARNED["baseline"])
     return replace(found, before=dead, after=0.0, recommended=dead >= LEAST_DEAD, text=text)
 

@@ -81,11 +81,12 @@ RETIRE = CodeChange(
 """The rule that rests prompts whose latest group had a mean of at least .9."""
 
 BASELINE = CodeChange(
-    (_UNIFORM, "from apportion.baselines import Optimal", _TRAINER),
-    'allocator=Uniform(), estimator="reinforce", baseline=Optimal()',
-    "allocation=uniform algorithm.adv_estimator=apportion_reinforce allocation.baseline=optimal",
+    (_TRAINER,),
+    'preset="fixed_baseline"',
+    "allocation=fixed_baseline",
+    "For verl leave out algorithm.adv_estimator, which the preset sets.",
 )
-"""REINFORCE with the baseline of least variance of each prompt."""
+"""REINFORCE with the baseline of least variance of each prompt, by the name of its preset."""
 
 VIP = CodeChange(
     ("from apportion import VIP", _TRAINER),

@@ -13,12 +13,15 @@ from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 from verl.utils.device import auto_set_device
 
+from apportion.advantages import ESTIMATORS, needs
 from apportion.config import ConfigError
+from apportion.presets import PRESETS
 from apportion.scheduler.decisions import bill
 from apportion.verl.checks import check, check_given
 from apportion.verl.configs import ALLOCATION, GROUPS, SELECTION
+from apportion.verl.coordinator.settings import PREFIX
 from apportion.verl.runner import AllocatedTaskRunner
-from apportion.verl.settings import allocation_of
+from apportion.verl.settings import allocation_of, trained_estimator
 from apportion.verl.streaming import with_buffer
 
 USAGE = 2
@@ -48,21 +51,34 @@ def main(config: DictConfig) -> None:
 def check_choices(config: DictConfig, choices: Mapping[str, str]) -> None:
     """Raise ConfigError if a name was changed but the settings beside it are those of Hydra's ``choices``.
 
-    A preset is refused beside a choice for the same reason.
+    Another preset is refused beside a choice for the same reason, and an estimator that takes no baseline beside the
+    choice of a preset that has one.
     """
     preset, chosen = OmegaConf.select(config, "allocation.preset"), choices.get(ALLOCATION.path, "")
-    if preset is not None and chosen in ALLOCATION.choices:
+    if preset not in (None, chosen) and chosen in ALLOCATION.choices:
         raise ConfigError(
             f"allocation.preset must be left out, because {ALLOCATION.path}={chosen} chose the settings beside it, got "
             f"{preset}; choose {ALLOCATION.path}={preset} instead"
         )
+    if chosen in PRESETS and OmegaConf.select(config, "allocation.baseline") and not _takes_baseline(config):
+        raise ConfigError(
+            f"algorithm.adv_estimator must be {PREFIX}{PRESETS[chosen]().estimator}, because {ALLOCATION.path}={chosen} "
+            f"has a baseline, got {config.algorithm.adv_estimator}; leave it out, or keep it under "
+            f"{ALLOCATION.path}=uniform"
+        )
     for group in (ALLOCATION, SELECTION, *GROUPS):
         chosen, found = choices.get(group.path, ""), OmegaConf.select(config, group.key)
-        if chosen not in group.kinds or not isinstance(found, DictConfig):
+        own = PRESETS[chosen]().allocator.name if chosen in group.presets else chosen
+        if own not in group.kinds or not isinstance(found, DictConfig):
             continue
-        name, settings = found.get("name"), {field.name for field in fields(group.kinds[chosen]) if field.init}
-        if name != chosen and settings and settings <= found.keys():
+        name, settings = found.get("name"), {field.name for field in fields(group.kinds[own]) if field.init}
+        if name != own and settings and settings <= found.keys():
             raise ConfigError(
-                f"{group.key}.name must be {chosen}, because {group.path}={chosen} chose the settings beside it, got "
+                f"{group.key}.name must be {own}, because {group.path}={chosen} chose the settings beside it, got "
                 f"{name}; choose {group.path}={name} instead"
             )
+
+
+def _takes_baseline(config: DictConfig) -> bool:
+    name = trained_estimator(config)
+    return name in ESTIMATORS and "baseline" in needs(name)

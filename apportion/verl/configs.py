@@ -42,7 +42,7 @@ def settings_of(path: str) -> dict[str, Any]:
     """Return the config with this path, such as "allocation/predictor/gp". Raises KeyError for an unknown one."""
     group, _, name = path.rpartition("/")
     if is_preset(path):
-        return _preset(preset_of(name))
+        return _preset(name)
     if group == ALLOCATION.path:
         return _allocation(ALLOCATION.kinds[name])
     return _settings({each.path: each for each in (SELECTION, *GROUPS)}[group].kinds[name])
@@ -54,12 +54,13 @@ def is_preset(path: str) -> bool:
     return group == ALLOCATION.path and name in PRESETS
 
 
-def _preset(preset: Preset) -> dict[str, Any]:
-    """Return all settings of a preset, and verl's estimator if the preset has one."""
+def _preset(name: str) -> dict[str, Any]:
+    """Return the name and all settings of a preset, and verl's estimator if the preset has one."""
+    preset: Preset = preset_of(name)
     parts = {name: _settings(type(part), part) for name, part in preset.arguments().items() if name != "estimator"}
     estimator = {"algorithm": {"adv_estimator": f"{PREFIX}{preset.estimator}"}} if preset.estimator else {}
     free = [] if preset.selection else [{f"{SELECTION.field}@{SELECTION.key}": None}]
-    return {"defaults": ["_self_", *free], "allocation": _others() | parts, **estimator}
+    return {"defaults": ["_self_", *free], "allocation": _others() | {"preset": name} | parts, **estimator}
 
 
 def _others() -> dict[str, Any]:

@@ -5,10 +5,12 @@ import shlex
 import pytest
 
 from apportion.baselines import Baseline
-from apportion.diagnosis.code_change import RETIRE, VIP, choose_change
+from apportion.diagnosis.code_change import BASELINE, RETIRE, VIP, choose_change
+from apportion.scheduler.decisions import TrainerAllocation
 from apportion.selection import LargestVariance, Mixed, Retire
 
 CHANGES = {
+    "baseline": (BASELINE, None),
     "mixed": (choose_change(4), Mixed(group_size=4)),
     "variance": (choose_change(4, binary=False), LargestVariance()),
     "retire": (RETIRE, Retire()),
@@ -28,8 +30,6 @@ def arguments(code):
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_the_arguments_for_trl_make_the_settings_of_a_trainer(name):
-    from apportion.scheduler.decisions import TrainerAllocation  # noqa: PLC0415 - as a user's script
-
     code, selection = CHANGES[name]
     given = arguments(code)
     if selection is not None:
@@ -38,7 +38,7 @@ def test_the_arguments_for_trl_make_the_settings_of_a_trainer(name):
     assert (column == "pass_rate") == (name in ("rates", "graded"))
     made = TrainerAllocation(**given)
     assert made.allocator.with_budget(8).size(16).asked == 128
-    assert made.baseline is None or isinstance(made.baseline, Baseline)
+    assert isinstance(made.baseline, Baseline) == (name == "baseline")
 
 
 @pytest.mark.slow  # it imports verl
@@ -52,7 +52,7 @@ def test_the_overrides_for_verl_pass_its_checks(name, monkeypatch, tmp_path):
 
     monkeypatch.setattr(seam, "is_trl_available", lambda: False)
     code, selection = CHANGES[name]
-    kept = ("algorithm.adv_estimator=grpo",) if name != "vip" else ()
+    kept = ("algorithm.adv_estimator=grpo",) if name not in ("baseline", "vip") else ()
     config, _ = command(
         "actor_rollout_ref.rollout.n=8",
         "data.train_batch_size=64",
@@ -66,4 +66,6 @@ def test_the_overrides_for_verl_pass_its_checks(name, monkeypatch, tmp_path):
     assert allocation.allocator.name == ("vip" if name == "vip" else "uniform")
     assert selection is None or allocation.selection == selection
     assert (allocation.rate_key == "pass_rate") == (name in ("rates", "graded"))
-    assert allocation.allocator == arguments(code)["allocator"].with_estimator("rloo").with_budget(8)
+    given = {name: value for name, value in arguments(code).items() if name != "rate_column"}
+    own = TrainerAllocation(**given).allocator
+    assert allocation.allocator == own.with_estimator("rloo").with_budget(8)

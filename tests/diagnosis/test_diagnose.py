@@ -120,8 +120,8 @@ def test_the_text_ends_with_the_code_of_each_recommended_change():
         assert f"         AllocatedGRPOTrainer(..., {each.code.trl})\n" in last
         assert f"   verl: python -m apportion.verl {each.code.verl} ..." in last
     written = plain(found)["advice"]["recommended"][0]["code"]
-    assert written["trl"] == 'allocator=Uniform(), estimator="reinforce", baseline=Optimal()'
-    assert written["imports"][-1] == "from apportion.trl import AllocatedGRPOTrainer"
+    assert written["trl"] == 'preset="fixed_baseline"'
+    assert written["imports"] == ["from apportion.trl import AllocatedGRPOTrainer"]
     assert "What to change" not in diagnosis_text(diagnose(run_of(np.full(100, 0.5))))
 
 

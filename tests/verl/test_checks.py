@@ -55,7 +55,7 @@ def configured(text="vip"):
 
     "(streamed)" stands for those of a stream. A setting that verl's configuration lacks raises.
     """
-    config, _ = command()
+    config, _ = command("allocation=vip")
     allocator, _, rest = text.replace("(streamed)", STREAMED).partition(";")
     config.allocation = {}
     OmegaConf.set_struct(config.allocation, False)

@@ -21,7 +21,8 @@ def test_all_else_is_verls_own_configuration():
         manager = config.actor_rollout_ref.rollout.agent.pop("agent_loop_manager_class")
         assert load_class_from_fqn(manager) is AllocatedAgentLoopManager
         assert load_class_from_fqn(config.trainer.checkpoint_callback_class) is SavedAllocation
-        assert config.algorithm.adv_estimator == "apportion_rloo"
+        assert config.algorithm.adv_estimator == "apportion_reinforce"
+        assert config.allocation.preset == "fixed_baseline"
         config.trainer.checkpoint_callback_class = theirs.trainer.checkpoint_callback_class
         config.algorithm.adv_estimator = theirs.algorithm.adv_estimator
         del config["allocation"], config["hydra"], theirs["hydra"]
@@ -39,12 +40,13 @@ def test_without_verl_it_says_what_to_install():
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("allocation.allocator.predictor.name=counts", "choose allocation/predictor=counts instead"),
+        ("allocation=vip allocation.allocator.predictor.name=counts", "choose allocation/predictor=counts instead"),
+        ("algorithm.adv_estimator=grpo", "leave it out, or keep it under allocation=uniform"),
         ("trainer.use_v1=False", "trainer.use_v1 must be True, got False"),
     ],
 )
 def test_what_cannot_work_is_refused_before_ray_starts(train, override, message):
-    done = train((override,), main=MAIN, fails=True)
+    done = train(tuple(override.split()), main=MAIN, fails=True)
     assert done.status == 2, done.output[-5000:]
     assert "ray init kwargs" not in done.output and "Traceback" not in done.output  # the former as verl starts Ray
     *_, last = done.output.splitlines()
@@ -64,7 +66,7 @@ RIGHT = (["allocation=hora", "allocation.allocator.high=3"], ["+own=1"], ["~data
 def test_a_misspelt_override_is_refused_with_the_nearest_name():
     for override, message in MISSPELT.items():
         with pytest.raises(ConfigError) as caught:
-            check_overrides(["actor_rollout_ref.rollout.n=8", override])
+            check_overrides(["actor_rollout_ref.rollout.n=8", "allocation=vip", override])
         assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
     for right in RIGHT:
         check_overrides(right)

@@ -158,10 +158,10 @@ def test_what_does_not_go_together_is_refused_with_the_way_out():
         with pytest.raises(ConfigError, match=message.rstrip(";")):
             chosen("vip", *overrides)
     for override, message in (
-        ("allocation.allocator.name=hora", "choose allocation=hora instead"),
+        ("allocation.allocator.name=hora allocation=vip", "choose allocation=hora instead"),
         ("allocation.preset=hora_as_printed", r"^allocation\.preset must be left out, .*; choose allocation=hora_as"),
     ):
-        config, choices = command(N, override)
+        config, choices = command(N, *override.split())
         with pytest.raises(ConfigError, match=message):
             check_choices(config, choices)
     with pytest.raises(ConfigError, match=r"^allocation\.allocator must be left out beside a preset whose own is hora"):

@@ -58,7 +58,7 @@ def test_the_budget_is_that_of_verl_where_none_is_given(table, allocator):
 
 
 WRONG = r"""
-    null => must have allocation, got none; start with python -m apportion.verl allocation=vip
+    null => must have allocation, got none; start with python -m apportion.verl, or
     {weighting: prompt} => ^allocation.allocator must be given, or a preset, which has one, got neither;
     vpi => allocation\.allocator \(allocator\) must have a known name, got 'vpi'; did you mean 'vip'
     {allocator: {name: vip, lwo: 4}} => allocation\.allocator \(vip\) has no key 'lwo'; did you mean 'low'
