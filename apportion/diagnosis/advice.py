@@ -70,7 +70,8 @@ class Learning:
 LEARNED = {
     "baseline": Learning(
         0.041,
-        "dead groups get a gradient, too; mean success over a run in the lab +0.041 ± 0.007 at groups of 8, +0.058 ± 0.024 at 4",
+        "dead groups get a gradient, too; mean success over a run in the lab "
+        "+0.041 ± 0.007 at groups of 8, +0.058 ± 0.024 at 4",
     ),
     "vip": Learning(0.0, "no effect on learning that shows: mean success over a run in the lab -0.008 ± 0.010"),
     "unknown": Learning(None, "its effect on learning is unknown"),
@@ -260,7 +261,8 @@ def _mixed(
     before, after = (above / below if below else nan for above, below in ((mixed, groups), (mixed_then, groups_then)))
     told = (
         f"the share of mixed groups, with every step counted by the groups that the rule takes there, would have been "
-        f"{after:.2f} in place of {before:.2f}, so that the same number of mixed groups would have cost {share(saving.value)} fewer rollouts"
+        f"{after:.2f} in place of {before:.2f}, so that the same number of mixed groups would have "
+        f"cost {share(saving.value)} fewer rollouts"
     )
     return _measured(change, before, after, saving, told)
 

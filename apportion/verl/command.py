@@ -62,8 +62,8 @@ def check_choices(config: DictConfig, choices: Mapping[str, str]) -> None:
         )
     if chosen in PRESETS and OmegaConf.select(config, "allocation.baseline") and not _takes_baseline(config):
         raise ConfigError(
-            f"algorithm.adv_estimator must be {PREFIX}{PRESETS[chosen]().estimator}, because {ALLOCATION.path}={chosen} "
-            f"has a baseline, got {config.algorithm.adv_estimator}; leave it out, or keep it under "
+            f"algorithm.adv_estimator must be {PREFIX}{PRESETS[chosen]().estimator}, because "
+            f"{ALLOCATION.path}={chosen} has a baseline, got {config.algorithm.adv_estimator}; leave it out, or keep it under "
             f"{ALLOCATION.path}=uniform"
         )
     for group in (ALLOCATION, SELECTION, *GROUPS):
