@@ -63,8 +63,8 @@ def check_choices(config: DictConfig, choices: Mapping[str, str]) -> None:
     if chosen in PRESETS and OmegaConf.select(config, "allocation.baseline") and not _takes_baseline(config):
         raise ConfigError(
             f"algorithm.adv_estimator must be {PREFIX}{PRESETS[chosen]().estimator}, because "
-            f"{ALLOCATION.path}={chosen} has a baseline, got {config.algorithm.adv_estimator}; leave it out, or keep it "
-            f"under {ALLOCATION.path}=uniform"
+            f"{ALLOCATION.path}={chosen} has a baseline, got {config.algorithm.adv_estimator}; leave it out, or "
+            f"keep it under {ALLOCATION.path}=uniform"
         )
     for group in (ALLOCATION, SELECTION, *GROUPS):
         chosen, found = choices.get(group.path, ""), OmegaConf.select(config, group.key)
