@@ -128,8 +128,6 @@ def load_into(coordinator: Coordinator, path: Path) -> None:
     else:
         coordinator.load(new_run)  # because a part of a damaged state may have been loaded
         _warn(path, "that of a new run", faults)
-    if coordinator.selection is not None and not strict:
-        coordinator.selection.follow_loader()
 
 
 def _load(coordinator: Coordinator, path: Path) -> None:

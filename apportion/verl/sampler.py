@@ -15,8 +15,8 @@ from apportion.predictors.saved import SavedValues
 from apportion.runs.declared_types import fits
 from apportion.verl.seam import replace
 
-Choose = Callable[[int, int], list[int]]
-"""Returns the rows of a choice by its number, of a data set of so many rows."""
+Choose = Callable[[int], list[int]]
+"""Returns the rows of the next choice, of a data set of so many rows."""
 
 
 class ChosenRows(Sampler[int]):
@@ -32,7 +32,6 @@ class ChosenRows(Sampler[int]):
 
     def __init__(self, dataset: Sized) -> None:
         self._rows = len(dataset)
-        self._choices = 0
         self._rest: list[int] = []
 
     def __len__(self) -> int:
@@ -49,21 +48,21 @@ class ChosenRows(Sampler[int]):
                     "rows can only be chosen once an agent-loop manager was created, got none; take the first batch "
                     "then"
                 )
-            self._rest = choose(self._choices, self._rows)
-            self._choices += 1
+            self._rest = choose(self._rows)
         return self._rest.pop(0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position: the number of choices so far, and the rows of the latest that are still to come."""
-        return {"choices": self._choices, "rest": list(self._rest)}
+        """Return the position: the rows of the latest choice that are still to come."""
+        return {"rest": list(self._rest)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a position. Raises ValueError for the state of another sampler."""
-        saved = SavedValues(state, "the sampler of a selection", ["choices", "rest"])
+        own = {name: state[name] for name in state if name != "choices"}  # which states of 0.3.0 have
+        saved = SavedValues(own, "the sampler of a selection", ["rest"])
         rest = saved.values["rest"]
         if not fits(rest, list[int]) or not all(0 <= row < self._rows for row in rest):
             raise saved.refusal("rest", f"a list of rows below {self._rows}")
-        self._choices, self._rest = saved.count("choices"), list(rest)
+        self._rest = list(rest)
 
 
 def install(selected: bool) -> None:

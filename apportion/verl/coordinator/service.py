@@ -153,17 +153,16 @@ class Coordinator:
             return self._planner.next_update(done, queue)
         raise RuntimeError(self.error)
 
-    def choose(self, number: int, rows: int) -> list[int]:
-        """Return the rows of the trainer's batch ``number``, the next one, or again the latest, of so many ``rows``.
+    def choose(self, rows: int) -> list[int]:
+        """Return those rows of the trainer's data set, which has so many ``rows``, that its next batch has.
 
-        Raises RuntimeError if the run cannot continue, ValueError for a request that does not fit.
+        Raises RuntimeError if the run cannot continue, ValueError without a selection.
         """
         if self.selection is None:
             raise ValueError("rows are only chosen with a selection, got none; set allocation.selection")
         self.check()
-        self.selection.check(number, rows)
-        with self._ending(f"the choice of prompts failed at choice {number}"):
-            return self.selection.choose(number)
+        with self._ending(f"the choice of prompts failed after step {self._step}"):
+            return self.selection.choose(rows)
         raise RuntimeError(self.error)
 
     def receive(self, results: Sequence[TaskResult]) -> None:

@@ -42,7 +42,7 @@ def choosing(selector, allocator=None, **settings):
 
 def train_step(coordinator, step):
     """Choose a batch and run its round. Return the rows."""
-    rows = coordinator.choose(step - 1, ROWS)
+    rows = coordinator.choose(ROWS)
     coordinator.pool.table = Table(seed=step)
     open_rounds(coordinator, request_of(texts(*rows), step))
     work(coordinator, np.random.default_rng(step))
@@ -71,42 +71,14 @@ def test_rows_weights_and_coverage_are_those_of_a_selector_that_learns_from_the_
         assert found[0] != found[-1]
 
 
-def test_a_repeated_request_gets_the_same_rows_and_another_number_is_refused():
-    coordinator = choosing(ShuffledEpochs())
-    first = coordinator.choose(0, ROWS)
-    assert coordinator.choose(0, ROWS) == first
-    second = coordinator.choose(1, ROWS)
-    assert coordinator.choose(1, ROWS) == second != first
-    assert coordinator.selection.selector.steps == 2
-    for number in (0, 3):
-        with pytest.raises(ValueError, match=rf"ask for choice 2 of prompts, got {number}; data.pt and allocation.pt"):
-            coordinator.choose(number, ROWS)
-
-
-@pytest.mark.parametrize("number", [0, 1, 2, 7])
-def test_a_resumed_selection_follows_the_data_loader_once(caplog, number):
-    """verl's data.pt and our state may be of two checkpoints. A run that cannot resume would be worse."""
-    coordinator = choosing(ShuffledEpochs())
-    for earlier in range(2):
-        coordinator.choose(earlier, ROWS)
-    coordinator.selection.follow_loader()
-    rows = coordinator.choose(number, ROWS)
-    assert len(rows) == BATCH and coordinator.choose(number, ROWS) == rows
-    after = max(number + 1, 2) if number else 1
-    assert len(coordinator.choose(after, ROWS)) == BATCH
-    assert ("The data loader asks for choice" in caplog.text) == (number in (0, 7))
-    with pytest.raises(ValueError, match=r"data\.pt and allocation\.pt"):
-        coordinator.choose(number + 9, ROWS)
-
-
 def test_a_trainer_with_other_data_or_too_few_prompts_or_no_selection_is_refused():
     coordinator = choosing(ShuffledEpochs())
-    with pytest.raises(ValueError, match="of 12 rows, got 11 rows; set"):
-        coordinator.choose(0, ROWS - 1)
     with pytest.raises(ValueError, match=r"prompts must be in the data set.*got 'prompt 99'"):
         coordinator.open(request_of(texts(0, 99)))
+    with pytest.raises(RuntimeError, match="of 12 rows, got 11 rows; set"):
+        coordinator.choose(ROWS - 1)
     with pytest.raises(ValueError, match="rows are only chosen with a selection"):
-        make_coordinator(Settings(Uniform()), WorkerPool()).choose(0, ROWS)
+        make_coordinator(Settings(Uniform()), WorkerPool()).choose(ROWS)
     with pytest.raises(ValueError, match=r"train_batch_size must be at most .* distinct prompts .*, 2, got 4"):
         selection_of(ShuffledEpochs(), [PROMPTS[0], PROMPTS[1], PROMPTS[0], PROMPTS[1]])
 
@@ -137,17 +109,17 @@ def test_a_selector_that_fails_ends_the_run():
 
     coordinator = choosing(Failing())
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="the choice of prompts failed at choice 0: no belief"):
-            coordinator.choose(0, ROWS)
+        with pytest.raises(RuntimeError, match="the choice of prompts failed after step 0: no belief"):
+            coordinator.choose(ROWS)
 
 
 def test_extra_prompts_are_chosen_by_the_selector_too():
     coordinator = choosing(ShuffledEpochs(), allocator=DAPO(rollouts_per_prompt=2, draw=2, max_draws=4))
-    rows = coordinator.choose(0, ROWS)
+    rows = coordinator.choose(ROWS)
     coordinator.pool.table = Table(success=(0.0, 1.0))  # no group differs, so it draws until it may not
     open_rounds(coordinator, request_of(texts(*rows)))
     work(coordinator)
     assert coordinator.error is None
     assert coordinator.extra_prompts.drawn == 0
-    assert coordinator.selection.selector.steps > 1 and coordinator.selection.choices == 1
-    assert coordinator.choose(1, ROWS) != rows
+    assert coordinator.selection.selector.steps > 1
+    assert coordinator.choose(ROWS) != rows
