@@ -21,13 +21,10 @@ from apportion.baselines import SPO
 from apportion.engines.saved_state import SavedStateError, load_state, save_state
 from apportion.predictors import DiscountedCounts
 from apportion.predictors.saved import OtherSettingsError
-from apportion.selection import ShuffledEpochs
 from apportion.verl.checkpoints import FILE, KIND, RECORDS, load_into, resumed_file
 from apportion.verl.checks import SAVED
 from apportion.verl.coordinator.messages import WrittenRollout
-from apportion.verl.coordinator.selection import PromptSelection
 from tests.hostile import FILES, MARKER
-from tests.verl.coordinator.test_selection import BATCH, PROMPTS, ROWS
 from tests.verl.coordinator.worker_pool import (
     Settings,
     Watched,
@@ -311,34 +308,6 @@ def test_a_whole_checkpoint_of_a_run_with_other_settings_is_refused_always_and_o
     path.unlink()
     np.testing.assert_equal(learned(loaded(path, settings)), learned(made(settings)))
     assert warnings(caplog)[0].count("is of a run with other settings") == 2
-
-
-def selecting(**settings):
-    selector = ShuffledEpochs()
-    selection = PromptSelection(selector, PROMPTS, lambda row: PROMPTS[row], BATCH, seed=3)
-    return made(Settings(Uniform(4), selection=selector, **settings), selection=selection)
-
-
-@pytest.mark.parametrize("whole", [True, False])
-def test_a_selection_continues_at_the_data_loaders_position(tmp_path, whole):
-    coordinator = selecting()
-    trainer = trainer_of(tmp_path, coordinator)
-    for step in (1, 2, 3):
-        coordinator.choose(step - 1, ROWS)
-        trainer.global_steps = step
-        trainer._save_checkpoint()
-    path, strict = tmp_path / "global_step_3" / FILE, selecting(resume="strict")
-    load_into(strict, path)
-    with pytest.raises(ValueError, match=r"data\.pt and allocation\.pt must be of the same checkpoint"):
-        strict.choose(9, ROWS)
-    if not whole:
-        path.unlink()
-    for position in (0, 3, 9):
-        resumed = selecting()
-        load_into(resumed, path)
-        rows = resumed.choose(position, ROWS)
-        assert rows == coordinator.choose(3, ROWS) or not whole or position != 3
-        assert len(rows) == len(resumed.choose(position + 1, ROWS)) == BATCH
 
 
 def test_a_forged_state_in_a_checkpoint_is_refused(tmp_path):

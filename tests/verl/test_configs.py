@@ -213,18 +213,6 @@ def test_help_lists_the_group_of_every_program_with_verls_configuration(warm, tm
         assert f"\nallocation/selection: {', '.join(sorted(SELECTORS))}\n" in said
 
 
-@pytest.mark.parametrize("paper", ["vip", "hora", "ar3po", "optpo"])
-def test_the_command_of_a_papers_page_has_its_preset(paper):
-    text = (ROOT / "docs" / "papers" / f"{paper}.md").read_text(encoding="utf-8")
-    words = text.split(f"apportion.verl allocation={paper}_as_printed ")[1].split("...")[0].replace("\\\n", " ").split()
-    config, choices = command(f"allocation={paper}_as_printed", *words)
-    check_choices(config, choices)
-    assert allocation_of(config).allocator == PRESETS[f"{paper}_as_printed"]().allocator.with_budget(8)
-    if paper == "optpo":
-        actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
-        assert (actor.optim.lr, actor.kl_loss_coef, rollout.temperature, rollout.top_p) == (1e-6, 0.001, 0.6, 0.95)
-
-
 def test_the_settings_of_vips_paper_in_the_documents_are_its_table_9():
     text = (ROOT / "docs" / "verl.md").read_text(encoding="utf-8")
     block = text.split("## The settings of VIP's paper")[1].split("```")[1]

@@ -1,4 +1,7 @@
-"""Our estimators as verl calls them: against its own, against the library's core, and by the gradient of its loss."""
+"""Our estimators as verl calls them: against the library's core, and by the gradient of its loss.
+
+``tests/advantages/test_parity`` compares the core with verl's own.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -62,11 +65,6 @@ class Rows:
         return np.array(keys + ["pad0c4e"] * self.padding, dtype=object)
 
     @property
-    def uids(self):
-        """As verl has them without us."""
-        return np.array([f"b{q}-f" for q, _, _ in self.places] + ["pad0c4e"] * self.padding, dtype=object)
-
-    @property
     def mask(self):
         lengths = torch.tensor([self.groups[q][i].lengths[o] for q, i, o in self.places] + [0] * self.padding)
         return (torch.arange(WIDTH) < lengths[:, None]).long()
@@ -117,14 +115,6 @@ class Rows:
         return np.array([flat[starts[q] + i] for q, i, _ in self.places] + [0.0] * self.padding)
 
 
-def equal_groups(prompts=5, size=4, seed=0, lengths=None):
-    rng = np.random.default_rng(seed)
-    return tuple(
-        tuple(Sampled(float(rng.integers(4)), (lengths or int(rng.integers(1, WIDTH)),)) for _ in range(size))
-        for _ in range(prompts)
-    )
-
-
 RAGGED = Rows(
     (
         (Sampled(1.0, (3,)), Sampled(0.0, (7,)), Sampled(0.0, (2,), round=1), Sampled(1.0, (), round=1)),
@@ -145,32 +135,6 @@ CUT = Rows(
 """Rollouts of several outputs."""
 
 MIXED = replace(CUT, groups=CUT.groups + RAGGED.groups, padding=2)
-
-
-OF_VERL = {
-    "rloo": ("compute_rloo_outcome_advantage", {}),
-    "grpo": ("compute_grpo_outcome_advantage", {}),
-    "dr_grpo": ("compute_grpo_outcome_advantage", {"norm_adv_by_std_in_grpo": False}),
-    "opo": ("compute_opo_outcome_advantage", {}),
-    "reinforce_plus_plus": ("compute_reinforce_plus_plus_outcome_advantage", {"config": AlgoConfig(gamma=1.0)}),
-    "reinforce_plus_plus_baseline": ("compute_reinforce_plus_plus_baseline_outcome_advantage", {}),
-}
-"""verl's own estimators, and what they are given."""
-
-
-@pytest.mark.parametrize("name", OF_VERL)
-def test_equal_groups_get_what_verl_gives_them(name):
-    """GRPO's up to 1e-3: the library adds 1e-4 to a deviation, verl 1e-6.
-
-    Of unequal lengths verl takes a number off all under REINFORCE++ with a baseline that the library does not.
-    """
-    lengths = 6 if name == "reinforce_plus_plus_baseline" else None
-    rows, (function, given) = Rows(equal_groups(lengths=lengths)), OF_VERL[name]
-    estimate = getattr(core_algos, function)
-    expected, _ = estimate(token_level_rewards=rows.rewards, response_mask=rows.mask, index=rows.uids, **given)
-    found, _ = rows.estimated(name)(rows.rewards, rows.mask, rows.index)
-    np.testing.assert_allclose(found, expected, atol=1e-3 if name == "grpo" else 1e-7)
-    assert found.abs().max() > 0.5
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 from functools import reduce
 from importlib import import_module
 from importlib.util import find_spec
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
-from verl.experimental.agent_loop import AgentLoopOutput
+from verl.experimental.agent_loop import AgentLoopManager, AgentLoopOutput, AgentLoopWorker
 from verl.experimental.reward_loop import RewardLoopManager
 from verl.trainer.main_ppo import TaskRunnerV1
 from verl.trainer.ppo import padding_utils
@@ -34,8 +35,30 @@ from tests.verl.composed import stock
 
 PACKAGE = Path(apportion.__file__).parent
 TRAINER = "verl.trainer.ppo.v1.trainer_base"
-EXTENDING = (AllocatedTaskRunner, AllocatedAgentLoopManager, AllocatedWorker, SavedAllocation, AllocationTracking)
-OURS = dict(zip(seam.EXTENDED, (*EXTENDING, StreamedReplayBuffer), strict=True))
+OURS = (
+    AllocatedTaskRunner,
+    AllocatedAgentLoopManager,
+    AllocatedWorker,
+    SavedAllocation,
+    AllocationTracking,
+    StreamedReplayBuffer,
+)
+"""Our classes in the order of ``seam.EXTENDED``."""
+
+
+def table(text):
+    return lines(text.replace("\\\n", ""))
+
+
+def called(text):
+    """Return the name and the parameters in a text such as "f(a, b)"."""
+    name, _, given = text.partition("(")
+    return name, tuple(re.findall(r"\w+", given))
+
+
+CALLED = dict(called(name) for (name,) in table(seam.CALLED))
+EXTENDED = {name: dict(map(called, methods)) for name, *methods in table(seam.EXTENDED)}
+REPLACED = [(owner, *called(name)) for owner, name in table(seam.REPLACED)]
 
 
 def found(name):
@@ -66,96 +89,44 @@ def named(tree):
 def test_every_name_that_is_used_is_listed_and_every_name_listed_is_used():
     paths = [*(PACKAGE / "verl").glob("**/*.py")]
     used = {name for path in paths for name in named(ast.parse(path.read_text()))}
-    assert used == {
-        *seam.CALLED,
-        *seam.EXTENDED,
-        TRAINER,
-        *(f"{TRAINER}.{name}" for name in seam.REPLACED),
-        *seam.WRAPPED,
-    }
+    replaced = {f"{owner}.{name}" if owner == TRAINER else owner for owner, name, _ in REPLACED}
+    assert used == {*CALLED, *EXTENDED, TRAINER, *replaced}
 
 
 def test_what_is_called_takes_what_it_is_given():
-    for name, given in seam.CALLED.items():
+    for name, given in CALLED.items():
         assert set(given) <= set(parameters(found(name))) if given else callable(found(name)), name
 
 
-@pytest.mark.parametrize("name", seam.EXTENDED)
-def test_methods_are_there_with_these_parameters_and_those_that_are_overridden_are_listed(name):
-    base, ours = found(name), OURS[name]
-    for method, wanted in seam.EXTENDED[name].items():
+@pytest.mark.parametrize(("name", "ours"), zip(EXTENDED, OURS, strict=True))
+def test_methods_are_there_with_these_parameters_and_those_that_are_overridden_are_listed(name, ours):
+    base = found(name)
+    for method, wanted in EXTENDED[name].items():
         assert parameters(getattr(base, method)) == wanted
         if method in vars(ours):  # overridden: it must take all that its callers give
             assert len(parameters(getattr(ours, method))) == len(wanted)
     own = {each for each, value in vars(ours).items() if inspect.isfunction(value) and not each.startswith("__")}
-    assert issubclass(ours, base) and {each for each in own if hasattr(base, each)} <= set(seam.EXTENDED[name])
+    assert issubclass(ours, base) and {each for each in own if hasattr(base, each)} <= set(EXTENDED[name])
+
+
+def test_what_is_replaced_is_one_for_all_classes_and_takes_no_other_parameters():
+    """So that the wrapped one is called in every trainer, and ends every wait."""
+    for owner, name, given in REPLACED:
+        kind = import_module(owner) if owner == TRAINER else found(owner)
+        assert hasattr(kind, name)
+        if owner != TRAINER:
+            assert parameters(inspect.unwrap(getattr(kind, name))) == given
+            assert given or not any(name in vars(other) for other in kind.__subclasses__())
 
 
 def source(function):
     return inspect.getsource(function)
 
 
-SAYS = """
-    PPOTrainer.fit => self.agent_loop_manager = agent_loop_manager
-    PPOTrainer.fit => self.logger = Tracking( => self.logger.log(data=
-    PPOTrainer._balance_batch => batch = upsample_batch_to_divisible_size(batch,
-    PPOTrainer._init_dataloader => sampler=create_rl_sampler(self.config.data, self.train_dataset)
-    PPOTrainer._fetch_one_gen_batch => next(self.train_dataloader_it)
-    PPOTrainer._fetch_one_gen_batch => uuid.uuid4()
-    PPOTrainer._compute_metrics => "training/global_step": global_steps
-    PPOTrainer._save_checkpoint => self.checkpoint_callback.on_save( => self.checkpoint_callback.on_save(
-    PPOTrainer._save_checkpoint => trainer=self => global_step=self.global_steps => checkpoint_dir=
-    PPOTrainer._build_replay_buffer => load_extern_type(custom_sampler.path, custom_sampler.name)
-    PPOTrainer._build_replay_buffer => refill_fn=self._add_prompts_to_generate
-    PPOTrainer._step_once => replay_buffer.sample( => _balance_batch( => _compute_advantage( => _update_actor(
-    padding_utils.upsample_batch_to_divisible_size => pad_uid = f"pad
-    TaskRunner.run => trainer_cls(config=config) => trainer.init() => self.init_agent_loop_manager() => trainer.fit(
-    TaskRunner.run => self.trainer.fit(self.agent_loop_manager)
-    TaskRunner.init_agent_loop_manager => .get("agent_loop_manager_class")
-    Manager._init_agent_loop_workers => self.agent_loop_workers_class.options(
-    Manager.create => await instance._init_agent_loop_workers()
-    Worker.generate_sequences => self._run_prompt(prompt, sampling_params, trajectory=
-    Worker._run_agent_loop => self._agent_loop_postprocess(output, trajectory["validate"], **kwargs)
-    Worker._run_agent_loop => server_manager=self.llm_client
-    Worker._agent_loop_postprocess => await self._compute_score(outputs, kwargs=kwargs)
-    Worker._agent_loop_postprocess => f"{uid}_{session_id}_{i}"
-    Client.generate => server_id, server = await self._acquire_server( => await server.generate.remote(
-    Client.generate => request_id=self._vllm_request_id(request_id)
-    Client._vllm_request_id => return uuid4().hex
-    LLMServerManager._init_global_load_balancer => zip(self.server_addresses, self.server_handles
-    ReplayBuffer._sync_metadata_from_transfer_queue => tag.get("is_prompt", False)
-    ReplayBuffer.sample => while True: => self._sync_metadata_from_transfer_queue() => self._wait_for_next_poll(
-    BufferAsync.wait_for_sampleable => while True: => self._sync_metadata_from_transfer_queue() \
-        => self._wait_for_next_poll(
-    BufferAsync.sample => self.wait_for_sampleable(
-    RewardLoopManager.__init__ => self.reward_loop_workers_class = ray.remote( => self._init_reward_loop_workers()
-    RewardLoopManager._init_reward_loop_workers => self.reward_loop_workers_class.options(
-    RewardLoopManager._init_reward_loop_workers => name=f"reward_loop_worker_{i}"
-"""
-"""Functions of verl, and what stands in them in this order.
-
-The trainer looks up names that we replace when it calls them, among them the sampler, which it makes before the manager
-and asks after it. It computes advantages once a batch, with its padding and before mini-batches, so that a batch's
-weights cover everything that verl updates on before it samples again. Padding rows are known by their uid: no row's
-begins so, because it is hexadecimal. Each call of a client gets its server from the method that we replace, and passes
-a new id on, except with full_determinism. SGLang's server is known by the address of its HTTP server. The callback is
-called by keywords. The look for finished prompts is in every wait, so that the wrapped one ends it if the run cannot
-continue.
-"""
-
-LACKS = """
-    PPOTrainer._validate => training/global_step
-    PPOTrainer.__init__ => dataloader
-    PPOTrainer._load_checkpoint => next(
-    PPOTrainer._init_dataloader => next(
-    trainer_base => config.data.sampler
-    trainer_base.create_rl_sampler => data_config.sampler
-"""
-"""What does not stand in them. verl reads no sampler of the data, so that a selection replaces the function."""
-
 NAMED = {
     **{each.__name__.rpartition(".")[2]: each for each in (PPOTrainer, trainer_base, padding_utils, LLMServerManager)},
     **{each.__name__: each for each in (ReplayBuffer, RewardLoopManager)},
+    **{each.__name__: each for each in (AgentLoopManager, AgentLoopWorker, AgentLoopOutput)},
     "TaskRunner": TaskRunnerV1.__ray_actor_class__,
     "Manager": AgentLoopManagerTQ,
     "Worker": AgentLoopWorkerTQ.__ray_actor_class__,
@@ -164,8 +135,13 @@ NAMED = {
 }
 
 
+ROLLOUT = Path(find_spec("verl.workers.rollout").submodule_search_locations[0])
+
+
 def text_of(name):
-    """Return the source of a function by its name here, without the decorators that wrap it."""
+    """Return the source of a function by its name here, without the decorators that wrap it, or of a package."""
+    if (folder := ROLLOUT / name).is_dir():
+        return "".join(path.read_text() for path in folder.glob("*.py"))
     first, *rest = name.split(".")
     found = reduce(getattr, rest, NAMED[first])
     return source(inspect.unwrap(found) if callable(found) else found)
@@ -178,74 +154,16 @@ def test_verl_says_what_is_relied_on():
             _, there, text = text.partition(piece)
             assert there, piece
 
-    check_all(says, lines(SAYS))
-    for name, piece in lines(LACKS):
+    check_all(says, table(seam.SAYS))
+    for name, piece in lines(seam.LACKS):
         assert piece not in text_of(name), (name, piece)
-
-
-def test_the_managers_attributes_are_made_where_we_look_for_them():
-    made = source(AgentLoopManagerTQ.__init__) + source(AgentLoopManagerTQ._init_agent_loop_workers)
-    made += source(AgentLoopManagerTQ.__mro__[1].__init__)
-    assert all(f"self.{name} = " in made for name in seam.MANAGER_ATTRIBUTES)
-
-
-def test_the_workers_attributes_are_made_where_we_look_for_them():
-    worker = AgentLoopWorkerTQ.__ray_actor_class__
-    made = source(worker.__mro__[1].__init__)
-    assert all(f"self.{name} = " in made for name in seam.WORKER_ATTRIBUTES)
-    assert all(name in AgentLoopOutput.model_fields for name in seam.OUTPUT_FIELDS)
-    for name, wanted in seam.CLIENT_METHODS.items():
-        assert parameters(getattr(LLMServerClient, name)) == wanted
-
-
-def test_statuses_are_those_that_the_trainer_waits_for():
-    synchronised = source(ReplayBuffer._sync_metadata_from_transfer_queue)
-    assert all(f'case "{status}"' in synchronised for status in seam.STATUSES)
-
-
-def test_names_and_fields_that_are_read_are_there():
-    assert all(hasattr(trainer_base, name) for name in seam.REPLACED)
     assert source(PPOTrainer._step_once).count("_compute_advantage(") == 1
-    assert all(f'"{field}"' in source(PPOTrainer._compute_advantage) for field in seam.ROW_FIELDS)
     assert (STEP, PADDING, REWARDER) == ("training/global_step", "pad", "reward_loop")
+    assert all(SERVER in name for name in ("vllm_server_", "sglang_server_", "trtllm_server_"))
 
 
-def test_the_method_that_saves_is_one_for_all_trainers_and_is_called_in_training():
-    """So that the wrapped one writes our file before verl's tracker names the checkpoint."""
-    save = seam.WRAPPED[f"{TRAINER}.PPOTrainer"]
-    assert all(save not in vars(kind) for kind in PPOTrainer.__subclasses__())
-    assert f"self.{save}()" in source(PPOTrainer.fit)
-    saved, made = source(inspect.unwrap(getattr(PPOTrainer, save))), source(PPOTrainer.__init__)
-    assert parameters(getattr(PPOTrainer, save)) == ()
-    assert saved.index("latest_checkpointed_iteration.txt") < saved.rindex("self.checkpoint_callback.on_save(")
-    assert 'f"global_step_{self.global_steps}"' in saved and "self.config.trainer.default_local_dir" in saved
-    every = made + source(PPOTrainer.fit)
-    assert all(f"self.{name} = " in every for name in ("config", "trainer_mode", "checkpoint_callback"))
-    assert all(f"self.{name}" in every for name in seam.TRAINER_ATTRIBUTES)
-
-
-def test_the_method_that_looks_for_finished_prompts_is_called_in_every_wait_of_the_trainer():
-    """So that the wrapped one ends the wait if the run cannot continue."""
-    look = seam.WRAPPED["verl.trainer.ppo.v1.replay_buffer.ReplayBuffer"]
-    seam.call_before(ReplayBuffer, look, lambda buffer: None)
-    assert vars(ReplayBuffer)[look] is not inspect.unwrap(vars(ReplayBuffer)[look])
-    assert not any(look in vars(kind) for kind in ReplayBuffer.__subclasses__())
-
-
-def test_a_buffer_of_ours_is_made_from_two_settings_and_fills_itself():
-    made = source(ReplayBuffer.__init__)
+def test_a_buffer_of_ours_is_made_from_two_settings():
     assert load_extern_object(BUFFER["path"], BUFFER["name"]) is StreamedReplayBuffer
-    assert all(f"self.{name}: " in made or f"self.{name} = " in made for name in seam.BUFFER_ATTRIBUTES)
-
-
-def test_what_is_watched_is_found_by_its_name_and_restarted_by_its_class():
-    rollout = Path(find_spec("verl.workers.rollout").submodule_search_locations[0])
-    for name in seam.SERVERS:
-        assert SERVER in name
-        assert any(name in path.read_text() for path in rollout.glob(f"{name.split('_')[0]}_rollout/*.py"))
-    made, start = source(LLMServerClient.__init__), seam.WRAPPED["verl.experimental.reward_loop.RewardLoopManager"]
-    assert all(f"self.{name} = " in made for name in seam.CLIENT_ATTRIBUTES)
-    assert parameters(getattr(RewardLoopManager, start)) == ()
 
 
 def test_the_loop_over_steps_is_that_of_all_trainers():
@@ -256,9 +174,9 @@ def test_the_loop_over_steps_is_that_of_all_trainers():
 
 def test_settings_are_in_verls_configuration_but_for_the_key_of_the_managers_class():
     config = stock()
-    for key in (*seam.SETTINGS, seam.ADDED):
-        table, _, last = key.rpartition(".")
-        assert (last in OmegaConf.select(config, table)) == (key != seam.ADDED), key
+    for key in (*seam.SETTINGS.split(), seam.ADDED):
+        section, _, last = key.rpartition(".")
+        assert (last in OmegaConf.select(config, section)) == (key != seam.ADDED), key
 
 
 def test_unsupported_versions_are_refused(monkeypatch):
