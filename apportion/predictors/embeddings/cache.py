@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 FOREIGN = ("SQLITE_NOTADB", "SQLITE_CORRUPT", "SQLITE_ERROR")
 """SQLite's names of the errors of a file that is no cache, or is damaged."""
 LOCK_TIMEOUT_SECONDS = 60.0
+KEYS_A_QUERY = 512
+"""SQLite takes at least 999 values."""
 
 
 def default_cache_dir() -> Path:
@@ -45,11 +47,14 @@ class EmbeddingCache:
 
     def read(self, texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         """Return the embedding [d] of each text that is in the cache. Raises EmbeddingCacheError for another file."""
-        found: dict[str, NDArray[np.float32]] = {}
+        wanted, found = {_key(text): text for text in texts}, dict[str, NDArray[np.float32]]()
+        keys = list(wanted)
         with self._open() as connection:
-            for text in texts:
-                for row in connection.execute("SELECT vector FROM embeddings WHERE key = ?", [_key(text)]):
-                    found[text] = self._vector(*row)
+            for start in range(0, len(keys), KEYS_A_QUERY):
+                some = keys[start : start + KEYS_A_QUERY]
+                query = f"SELECT key, vector FROM embeddings WHERE key IN ({', '.join('?' * len(some))})"
+                for key, vector in connection.execute(query, some):
+                    found[wanted[key]] = self._vector(vector)
         if len({len(vector) for vector in found.values()}) > 1:
             raise self._error("vectors of several lengths")
         return found

@@ -89,8 +89,7 @@ class SentenceTransformerEmbedder:
         texts = [prompt.text for prompt in prompts]
         cache, known = self._cached(texts)
         if missing := sorted(set(texts) - known.keys(), key=lambda text: (len(text), text)):
-            self._embed(missing, cache)
-            known = cache.read(texts)
+            known |= self._embed(missing, cache)
         return np.stack([known[text] for text in texts])
 
     def __getstate__(self) -> dict[str, Any]:
@@ -107,16 +106,20 @@ class SentenceTransformerEmbedder:
             logger.warning("%s. Until then they are cached in %s", error, cache.path)
             return cache, cache.read(texts)
 
-    def _embed(self, texts: list[str], cache: EmbeddingCache) -> None:
-        """Embed ``texts``, longest last, add them to the cache batch by batch, and show a bar if they are many."""
+    def _embed(self, texts: list[str], cache: EmbeddingCache) -> dict[str, Embeddings]:
+        """Return the embeddings of ``texts``, longest last, each batch added to the cache. A bar is shown for many."""
         self._encoder = self._encoder or _load(self.model)
         from tqdm.auto import tqdm  # noqa: PLC0415 - comes with sentence-transformers, an optional extra
 
+        found = dict[str, Embeddings]()
         title, starts = f"Embedding prompts with {self.model}", range(0, len(texts), self.batch_size)
         for start in tqdm(starts, title, disable=len(texts) < LONG_TEXTS, mininterval=SECONDS_BETWEEN_LINES):
             some = texts[start : start + self.batch_size]
             vectors = self._encoder.encode(some, batch_size=self.batch_size, show_progress_bar=False)
-            cache.write(dict(zip(some, vectors, strict=True)))
+            embedded = dict(zip(some, np.asarray(vectors, np.float32), strict=True))
+            cache.write(embedded)
+            found |= embedded
+        return found
 
     def _cache(self) -> EmbeddingCache:
         folder = default_cache_dir() if self.cache_dir is None else Path(self.cache_dir).expanduser()

@@ -1,5 +1,6 @@
 import os
 import pickle
+import sqlite3
 
 import numpy as np
 import pytest
@@ -111,6 +112,21 @@ def test_embeddings_are_cached_by_their_text_in_batches(tmp_path):
     prompts = [Prompt("a" * (1 + i % 9), id=str(i)) for i in range(30)]
     np.testing.assert_array_equal(first(prompts), again(prompts[::-1])[::-1])
     assert (first._encoder.encoded, again._encoder.encoded) == (9, 0)
+
+
+def test_the_cache_is_read_once_and_in_few_queries(tmp_path, monkeypatch):
+    queries, connect = [], sqlite3.connect
+
+    def traced(*args, **settings):
+        connection = connect(*args, **settings)
+        connection.set_trace_callback(queries.append)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", traced)
+    prompts = make_prompts(2000)
+    first = make_embedder(tmp_path)(prompts)
+    assert sum(query.startswith("SELECT key, vector") for query in queries) == 4
+    np.testing.assert_array_equal(make_embedder(tmp_path)(prompts), first)
 
 
 def test_a_damaged_cache_is_left_alone_with_a_warning_and_another_is_begun(tmp_path, caplog):
