@@ -214,21 +214,27 @@ def chosen_reward(record: RunRecord, candidates: Mapping[str, Floats], advantage
         said = f"the reward is {name}" if constant or "." in name else ""
         said += f"; equal in every group: {', '.join(constant)}" if constant else ""
         return name, candidates[name], said
-    weights = _weights(record, varying, advantage)
-    if weights is None:
+    found = _weights(record, varying, advantage)
+    if found is None:
         raise RecordError(
             "several columns may be the reward, and the advantages are those of no sum of them, got "
             f"{', '.join(varying)}; name one by --reward NAME, or give a weight to each by --reward NAME=WEIGHT, as "
             "TRL's reward_weights"
         )
+    weights, spare = found
     used = {name: weight for name, weight in zip(varying, weights.tolist(), strict=True) if weight}
     best = " + ".join(name if weight == 1 else f"{weight:g} * {name}" for name, weight in used.items())
     said = f"the reward is {best}, whose advantages were recorded; --reward NAME=WEIGHT for each says otherwise"
+    if spare:
+        said += f"; sums of others within groups: {', '.join(spare)}, so other weights fit, too"
     return best, weighted_sum(used, varying), said
 
 
-def _weights(record: RunRecord, columns: Mapping[str, Floats], advantage: Floats) -> Floats | None:
+def _weights(record: RunRecord, columns: Mapping[str, Floats], advantage: Floats) -> tuple[Floats, list[str]] | None:
     """Return the weights [n] of ``columns`` in the reward, of which the largest is 1; None if nothing fits.
+
+    Beside them are the columns whose deviations are sums of those of earlier ones. They have weight 0 in what is
+    solved for: their weights are not unique, but the reward's deviations are.
 
     The deviations of the reward from the mean of a group are a multiple of the advantages, another one in each group.
     Weights of 0 and 1 are tried first, then those that leave the least unexplained, if only one such sum does. Groups
@@ -248,10 +254,12 @@ def _weights(record: RunRecord, columns: Mapping[str, Floats], advantage: Floats
     whole, rest = (each @ each.T for each in (spread.reshape(number, -1), left))
     tried = [*np.eye(number), np.ones(number)]
     units = np.sqrt(np.diag(whole))
+    own = _independent(whole)
     if units.all():
-        misfits, solved = np.linalg.eigh(rest / np.outer(units, units))
-        if misfits[1] > 100 * MISFIT:
-            found = solved[:, 0] / units
+        misfits, solved = np.linalg.eigh((rest / np.outer(units, units))[np.ix_(own, own)])
+        if len(own) == 1 or misfits[1] > 100 * MISFIT:
+            found = np.zeros(number)
+            found[own] = solved[:, 0] / units[own]
             found *= np.sign(found @ factor.sum(axis=1)) / np.abs(found).max()
             tried.append(np.round(found, 4))
     for weights in tried:
@@ -260,5 +268,15 @@ def _weights(record: RunRecord, columns: Mapping[str, Floats], advantage: Floats
             and (weights @ factor > 0)[taught].all()
             and taught.any()
         ):
-            return np.asarray(weights)
+            return np.asarray(weights), [name for place, name in enumerate(columns) if place not in own]
     return None
+
+
+def _independent(whole: Floats) -> list[int]:
+    """Return the columns that are no weighted sum of earlier ones of these, by their products ``whole`` [n, n]."""
+    own: list[int] = []
+    for column, square in enumerate(np.diag(whole)):
+        among = np.linalg.solve(whole[np.ix_(own, own)], whole[own, column])
+        if square - whole[own, column] @ among > MISFIT * square:
+            own.append(column)
+    return own

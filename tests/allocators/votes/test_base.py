@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from apportion import Prompt, Rollout
 from apportion.allocators import TTRL, Voting
 from apportion.allocators.votes import PseudoLabel
 from apportion.stopping import Fixed, count_votes, encode_answers
@@ -96,3 +97,11 @@ def test_groups_hold_the_rollouts_retained_rewarded_by_all_votes(retain, kept):
     assert first.rewards.tolist() == [0, 0, 1, 1, 0, 1][:kept] and first.keep.all()
     shares = TTRL(max_samples=6, min_samples=3, retain=retain, reward="vote_share").groups(batch)[0].rewards
     assert shares.tolist() == [0.2, 0.0, 0.6, 0.6, 0.2, 0.6][:kept]
+
+
+def test_a_voted_reward_has_nothing_that_would_be_compared_in_its_place():
+    ttrl = TTRL(max_samples=3, min_samples=3)
+    rollouts = [[Rollout(answer=text, reward=0.5, components=(1.0, 0.0)) for text in "aab"]]
+    batch = ttrl.start([Prompt("a question")])
+    [group] = ttrl.groups(batch.add(ttrl.plan(batch), rollouts))
+    assert [(rollout.components, rollout.correct) for rollout in group.rollouts] == [((), None)] * 3

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from apportion.records import RecordError, open_run
+from apportion.records.importing.names import is_evaluation
 from tests.cases import lines
 from tests.records.importing.tables import jsonl, renamed, rollouts, said, without
 from tests.records.importing.test_doubts import DOUBTED
@@ -26,6 +27,11 @@ def counted(rows, by=("step", "prompt")):
         groups.setdefault(tuple(row[name] for name in by), []).append(row["reward"])
     dead = sum(len(own) > 1 and len(set(own)) == 1 for own in groups.values())
     return len(groups), len(rows), dead, sum(row["reward"] for row in rows)
+
+
+def test_a_flag_that_is_true_is_no_number_1_whichever_is_read_first():
+    for _ in range(2):
+        assert [is_evaluation("x", cell) for cell in (True, 1, 1.0, False, 0)] == [True, None, None, False, None]
 
 
 def figures(run):

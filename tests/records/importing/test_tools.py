@@ -67,6 +67,17 @@ def test_the_advantages_of_trl_say_which_rewards_trained(opened, refuse, name, w
     refuse(r"several columns may be the reward, .* got a, b.*; name one by", other, TABLE)
 
 
+def test_weights_of_columns_that_are_sums_of_others_are_found_and_said_not_to_be_the_only_ones(opened):
+    parts = np.random.default_rng(0).random((12, 8, 4)).round(3)
+    parts[..., 2], parts[..., 3] = parts[..., 1], parts[..., 0] + 2 * parts[..., 1] + 5
+    for weights, name in (([1, 0.2, 0, 0], "a + 0.2 * b"), ([1, 0.1, 0.1, 0], "a + 0.2 * b"), ([0, 1, 0, 0], "b")):
+        rows, total = rows_of_trl(parts, weights, True)
+        run = opened(rows, TABLE)
+        np.testing.assert_allclose(run.reward, total.reshape(-1), atol=1e-6)
+        assert run.doubts[0].startswith(f"the reward is {name}, whose advantages were recorded")
+        assert run.doubts[0].endswith("; sums of others within groups: c, d, so other weights fit, too")
+
+
 def test_a_reward_of_some_tasks_alone_is_not_taken_for_the_whole(opened):
     parts = np.random.default_rng(0).integers(2, size=(12, 8, 2)).astype(float)
     parts[::2, :, 0] = parts[1::2, :, 1] = np.nan
