@@ -113,7 +113,7 @@ def test_an_empty_file_and_options_of_the_other_kind_are_refused(recorded, tmp_p
 
 def test_a_kept_vote_is_evaluated_by_its_samples(tmp_path):
     out = tmp_path / "answers.jsonl"
-    report_of(lambda request: answering(), out, QUESTIONS, **VOTE)
+    report_of(answering(), out, QUESTIONS, **VOTE)
     found = numbers(out, "--k", "1", "3", "8")
     streams = [stream_of(question, 8) for question in QUESTIONS]
     right = [[answer == question.gold for answer in own] for own, question in zip(streams, QUESTIONS, strict=True)]
@@ -128,7 +128,7 @@ def test_a_kept_vote_is_evaluated_by_its_samples(tmp_path):
 
 def test_right_answers_come_from_labels_or_questions_and_others_are_left_out(tmp_path):
     out, labels = tmp_path / "answers.jsonl", tmp_path / "labels.jsonl"
-    report_of(lambda request: ok(r"\boxed{7}"), out, [Question(id, f"{id}?") for id in "abc"], **VOTE)
+    report_of(ok(r"\boxed{7}"), out, [Question(id, f"{id}?") for id in "abc"], **VOTE)
     assert "needs samples with a right answer, got none of 3 questions" in refused(out)
     jsonl(labels, [{"id": "a", "answer": "7"}, {"id": "b", "answer": "8"}])
     found = numbers(out, "--labels", labels)

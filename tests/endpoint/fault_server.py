@@ -3,8 +3,9 @@
     async with FaultServer([rate_limited(ms=10), cut_inside()]) as server:
         endpoint = Endpoint(server.url, "tiny")
 
-The script is a list of behaviours, one a request in the order of arrival, followed by valid replies. It may also be a
-function from a request to its behaviour. The server keeps all requests, so that tests can count them.
+The script is a list of behaviours, one a request in the order of arrival, followed by valid replies. It may also be one
+behaviour for all requests, or a function from a request to its behaviour. The server keeps all requests, so that tests
+can count them.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from inspect import iscoroutinefunction
 from typing import Any
 
 
@@ -294,7 +296,7 @@ class FaultServer:
         if request.path.partition("?")[0] not in ("/v1/chat/completions", "/v1/completions"):
             return refused(404, "there is nothing here")
         if callable(self.script):
-            return self.script(request)
+            return self.script if iscoroutinefunction(self.script) else self.script(request)
         return self.script[request.number] if request.number < len(self.script) else ok()
 
 

@@ -31,7 +31,7 @@ def test_the_seed_of_a_request_is_that_of_its_first_sample():
 
 
 def test_the_samples_missing_from_a_short_reply_are_requested_again():
-    found, server, client = sample(lambda _: ok(most=3), count=8)
+    found, server, client = sample(ok(most=3), count=8)
     assert client.honours_n is True
     assert [request.n for request in server.requests] == [8, 5, 2]
     assert texts(found) == [f"{seed_of(0, 'q', number // 3 * 3)}.{number % 3}" for number in range(8)]
@@ -40,7 +40,7 @@ def test_the_samples_missing_from_a_short_reply_are_requested_again():
 @pytest.mark.parametrize(("reply", "singles"), [(ok(most=1), 3), (n_refused(400), 4), (n_refused(422), 4)])
 def test_a_server_that_ignores_or_refuses_n_gets_one_request_a_sample(reply, singles):
     """The reply of one choice is kept."""
-    found, server, client = sample(lambda _: reply, count=4)
+    found, server, client = sample(reply, count=4)
     assert client.honours_n is False
     assert sorted(request.n for request in server.requests) == [1] * singles + [4]
     assert texts(found) == single_texts(range(4))
@@ -104,7 +104,7 @@ def test_samples_are_given_in_the_order_of_their_numbers_however_they_arrive():
     assert texts(found) == single_texts(range(8))
 
 
-@asked(lambda _: ok(most=1, delay=0.01), concurrency=1)
+@asked(ok(most=1, delay=0.01), concurrency=1)
 async def test_prompts_take_turns_if_slots_are_few(server, client):
     await take(client, "probe", 2)
     await asyncio.gather(take(client, "long", 8), take(client, "short", 2))
@@ -113,7 +113,7 @@ async def test_prompts_take_turns_if_slots_are_few(server, client):
     assert prompts[:5].count("short") == 2
 
 
-@asked(lambda _: ok(most=1, delay=0.02), concurrency=3)
+@asked(ok(most=1, delay=0.02), concurrency=3)
 async def test_at_most_concurrency_requests_are_in_flight(server, client):
     await asyncio.gather(*(take(client, "a", 6, key=str(key)) for key in range(4)))
     assert len(server.requests) == 24 and server.most_in_flight == 3
@@ -230,7 +230,7 @@ def test_an_error_while_leaving_is_ignored():
     run(scenario())
 
 
-@asked(lambda _: refused(400, "top_k must be positive"))
+@asked(refused(400, "top_k must be positive"))
 async def test_a_refused_setting_ends_the_run_and_is_not_mistaken_for_a_refused_n(server, client):
     with pytest.raises(EndpointError, match="answered 400: top_k must be positive, for a plain prompt too; change"):
         await take(client, "a", 4)

@@ -96,14 +96,14 @@ def test_an_error_whose_fields_are_empty_is_none():
 
 
 def test_want_of_credit_is_not_waited_for():
-    found, server, _ = sample(lambda _: refused(429, "No credit: insufficient_quota"), 1)
+    found, server, _ = sample(refused(429, "No credit: insufficient_quota"), 1)
     assert "insufficient_quota" in found[0].error and len(server.requests) == 1
 
 
 def test_a_server_that_stays_busy_is_given_up(monkeypatch):
     monkeypatch.setattr(retries, "BUSY_SECONDS", 0.3)
     started = time.monotonic()
-    found, _, _ = sample(lambda _: refused(429, "Rate limit reached."), 1)
+    found, _, _ = sample(refused(429, "Rate limit reached."), 1)
     assert found[0].error == "the server answered 429: Rate limit reached." and time.monotonic() - started < 5
 
 

@@ -64,14 +64,14 @@ def error_of(script, prompts=8, seconds=8.0, **settings):
     ],
 )
 def test_a_server_that_fails_for_all_ends_the_run(fault, said, prompts):
-    error, server = error_of(lambda _: fault, prompts)
+    error, server = error_of(fault, prompts)
     assert f"must answer, got {error.split('got ')[1].split()[0]} failures within" in error
     assert f"({said}), and for a plain prompt too ({said}); check the server and base_url, then run again" in error
     assert "1 + 1 =" in [request.prompt for request in server.requests]
 
 
 def test_a_page_for_browsers_ends_the_run_at_once():
-    error, server = error_of(lambda _: html_page(), seconds=4.0)
+    error, server = error_of(html_page(), seconds=4.0)
     assert 'sent a page for browsers "Sign in" and not a reply; check base_url, which often ends in /v1, and' in error
     assert len(server.requests) <= 8 * 8
 
@@ -85,7 +85,7 @@ def test_a_page_behind_a_redirect_is_named():
 
 
 def test_a_redirect_loop_ends_the_run_at_once():
-    error, server = error_of(lambda _: redirected(), prompts=1, seconds=4.0)
+    error, server = error_of(redirected(), prompts=1, seconds=4.0)
     assert "was redirected 4 times, at last to http://127.0.0.1" in error
     assert len(server.requests) == 8 and server.requests[-1].prompt == "1 + 1 ="
 
@@ -96,7 +96,7 @@ def test_a_redirect_is_followed_and_takes_own_headers_to_the_same_host_only():
             for url in (there.url, there.url.replace("127.0.0.1", "localhost")):
                 moved = redirected(f"{url}/chat/completions")
                 async with (
-                    FaultServer(lambda _, moved=moved: moved) as here,
+                    FaultServer(moved) as here,
                     endpoint(here, headers={"X-Key": "abcdef"}).connect() as client,
                 ):
                     assert None not in texts(await take(client, "a", 1))
@@ -106,7 +106,7 @@ def test_a_redirect_is_followed_and_takes_own_headers_to_the_same_host_only():
 
 
 def test_a_refusal_of_everything_ends_the_run_at_once_and_later_too():
-    error, _ = error_of(lambda _: refused(400, "top_k is wrong"), seconds=4.0)
+    error, _ = error_of(refused(400, "top_k is wrong"), seconds=4.0)
     assert error.endswith("answered 400: top_k is wrong, for a plain prompt too; change the setting that it names")
     late = ok(delay=0.5)  # answers still arrive when the server has begun to refuse
     error, _ = error_of(lambda request: refused(400, "no credit") if request.number > 4 else late)

@@ -69,14 +69,14 @@ def test_without_gold_answers_are_votes():
 
 
 def test_no_two_samples_of_a_prompt_have_the_same_seed_in_any_round_or_step():
-    batches, _ = collected(HORA(pre_rollouts=2, rollouts_per_prompt=4), lambda _: ok(answer), steps=3)
+    batches, _ = collected(HORA(pre_rollouts=2, rollouts_per_prompt=4), ok(answer), steps=3)
     texts = [rollout.completion for batch in batches for rollouts in batch.rollouts for rollout in rollouts]
     assert len(texts) == 3 * 16 and len(set(texts)) == len(texts)
 
 
 def test_a_restored_sampler_goes_on_with_new_seeds():
     async def scenario():
-        async with FaultServer(lambda _: ok(answer)) as server, endpoint(server).connect() as client:
+        async with FaultServer(ok(answer)) as server, endpoint(server).connect() as client:
             first, second = EndpointSampler(client, Exact()), EndpointSampler(client, Exact())
             await first(PROMPTS[0], 2)
             second.load_state_dict(first.state_dict())
@@ -98,7 +98,7 @@ def test_a_reading_function_decides_what_a_rollout_holds():
     def read(text, prompt):
         return Rollout(reward=0.5, answer=prompt.text, completion=[text], tokens=3)
 
-    [batch], _ = collected(Uniform(2), lambda _: ok(answer), read)
+    [batch], _ = collected(Uniform(2), ok(answer), read)
     for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):
         assert [(r.correct, r.reward, r.answer, r.tokens) for r in rollouts] == [(None, 0.5, prompt.text, 3)] * 2
         assert all(isinstance(rollout.completion, list) for rollout in rollouts)
@@ -114,7 +114,7 @@ def test_texts_are_read_one_at_a_time_while_requests_go_on():
         busy.release()
         return Rollout(True)
 
-    _, server = collected(Uniform(3), lambda _: ok(answer, delay=0.02), read)
+    _, server = collected(Uniform(3), ok(answer, delay=0.02), read)
     assert overlaps == [False] * 12 and names == {False} and server.most_in_flight > 1
 
 
@@ -128,7 +128,7 @@ def test_an_error_of_the_reading_function_and_gold_that_is_no_text_are_raised():
         (Exact(), [Prompt("What is 1 + 1?", data={"gold": "2"})], TypeError, said),
     ):
         with pytest.raises(ExceptionGroup) as caught:
-            collected(Uniform(2), lambda _: ok(answer), own, prompts)
+            collected(Uniform(2), ok(answer), own, prompts)
         assert caught.group_contains(kind, match=match)
 
 

@@ -160,7 +160,7 @@ def test_no_secret_is_in_an_error_a_log_or_a_representation(status, before, capl
         await refused(status, f"{before}{keys} and {request.path}")(request, send)
 
     async def scenario():
-        async with FaultServer(lambda _: echo) as server, secretive(server, api_key_env="MY_KEY").connect() as client:
+        async with FaultServer(echo) as server, secretive(server, api_key_env="MY_KEY").connect() as client:
             shown = repr(client) + repr(vars(client))
             try:
                 return shown + repr(await take(client, "a", 2))

@@ -113,7 +113,7 @@ def test_a_client_that_reads_its_reply_a_byte_at_a_time_loses_its_connection(mon
     monkeypatch.setattr(server, "UNREAD_SECONDS", 1.0)
 
     async def scenario():
-        async with gateway(lambda _: either(f"{'x' * 4_000_000} Answer: 42"), max_samples=2, rule="fixed") as place:
+        async with gateway(either(f"{'x' * 4_000_000} Answer: 42"), max_samples=2, rule="fixed") as place:
             with socket.create_connection(("127.0.0.1", place.port)) as client:
                 body = json.dumps({"model": "tiny", "messages": MESSAGES, "n": 2}).encode()
                 client.sendall(whole(body))
@@ -129,7 +129,7 @@ def test_a_client_that_reads_its_reply_a_byte_at_a_time_loses_its_connection(mon
     run(scenario(), 60)
 
 
-@served(lambda _: streamed("Answer: 42", delay=0.5), max_votes=1, max_queue=1)
+@served(streamed("Answer: 42", delay=0.5), max_votes=1, max_queue=1)
 async def test_a_full_queue_is_answered_with_429_and_the_time_to_come_back(place):
     waiting = [asyncio.create_task(place.ask()) for _ in range(2)]
     await until(lambda: place.queue.waiting == 1)
@@ -139,7 +139,7 @@ async def test_a_full_queue_is_answered_with_429_and_the_time_to_come_back(place
     assert [ballot(await each)["answer"] for each in waiting] == ["42", "42"]
 
 
-@served(lambda _: silent(), max_votes=1, queue_seconds=0.2, deadline_seconds=1)
+@served(silent(), max_votes=1, queue_seconds=0.2, deadline_seconds=1)
 async def test_a_long_wait_in_the_queue_is_answered_with_429(place):
     first = asyncio.create_task(place.ask())
     await until(lambda: place.queue.running == 1)
@@ -168,7 +168,7 @@ async def test_a_long_wait_in_the_queue_is_answered_with_429(place):
 )
 def test_upstream_failures_have_their_status_and_reason(script, status, said):
     async def scenario():
-        async with gateway(lambda _: script, max_retries=0, request_seconds=0.3, max_reply_bytes=100_000) as place:
+        async with gateway(script, max_retries=0, request_seconds=0.3, max_reply_bytes=100_000) as place:
             with pytest.raises(openai.APIStatusError) as raised:
                 await place.ask()
             assert raised.value.status_code == status and said in raised.value.message
@@ -196,7 +196,7 @@ async def test_a_failed_upstream_request_is_sent_again(place):
     assert own["failed"] == 0 and own["requests"] == own["samples"] + 4 and own["uncounted"] == 4
 
 
-@served(lambda _: streamed("Answer: 42", delay=0.5), max_votes=1)
+@served(streamed("Answer: 42", delay=0.5), max_votes=1)
 async def test_a_graceful_stop_ends_votes_in_progress_and_refuses_those_that_wait(place):
     running = asyncio.create_task(place.ask())
     await until(lambda: place.queue.running == 1)
@@ -211,7 +211,7 @@ async def test_a_graceful_stop_ends_votes_in_progress_and_refuses_those_that_wai
 SLOW = either("Answer: 42", delay=0.01)
 
 
-@served(lambda _: SLOW, connections=4, max_votes=16, rule="fixed", max_samples=4, curtail=False, seconds=60)
+@served(SLOW, connections=4, max_votes=16, rule="fixed", max_samples=4, curtail=False, seconds=60)
 async def test_many_votes_at_once_leave_the_upstream_bound_alone(place):
     """Each of 16 requests takes 4 samples, 4 at a time; none fails."""
     found = await asyncio.gather(*(place.ask() for _ in range(16)))

@@ -35,26 +35,26 @@ def test_an_upstream_that_loads_is_waited_for(monkeypatch):
     until = time.monotonic() + 1.5
     loading = refused(503, "Loading model")
     own = own_of(lambda _: loading if time.monotonic() < until else ANSWER)
-    assert (own["samples"], own["failed"], own["votes"]) == (4, 0, {"42": 4}) and own["requests"] > 8
+    assert own == own | {"samples": 4, "failed": 0, "votes": {"42": 4}} and own["requests"] > 8
 
 
 @pytest.mark.parametrize("fault", [refused(400, "json_validate_failed"), ok("Answer: 7", finish_reason="error")])
 def test_one_refused_or_broken_completion_of_many_casts_no_vote_and_ends_none(fault):
     own = own_of(but_one(fault), max_retries=0)
-    assert (own["samples"], own["failed"], own["votes"], own["stopped"]) == (5, 1, {"42": 4}, "max_samples")
+    assert own == own | {"samples": 5, "failed": 1, "votes": {"42": 4}, "stopped": "max_samples"}
 
 
 def test_a_reason_that_is_no_text_counts_as_none_and_tool_calls_that_are_no_objects_cast_no_vote():
     odd = ok("Answer: 42", finish_reason={"type": "stop"})
     for calls in ([None], {"name": "add"}):
         own = own_of(but_one(ok("", tool_calls=calls), odd), max_retries=0)
-        assert (own["failed"], own["votes"]) == (1, {"42": 4}) and "tool calls are not objects" in own["errors"][0]
+        assert own == own | {"failed": 1, "votes": {"42": 4}} and "tool calls are not objects" in own["errors"][0]
 
 
 def test_a_request_is_not_sent_again_if_the_server_says_so_and_costs_one_sample():
     fault = raw(500, b"Internal Server Error", ["X-Should-Retry: false"])
     own = own_of(but_one(fault), max_retries=3)
-    assert (own["requests"], own["failed"], own["votes"]) == (5, 1, {"42": 4})
+    assert own == own | {"requests": 5, "failed": 1, "votes": {"42": 4}}
     assert own["errors"] == ["the upstream server answered 500: Internal Server Error"]
 
 
@@ -66,7 +66,7 @@ def test_what_is_cut_off_while_it_thinks_does_not_vote():
         return thinking if request.seed in cut else ok("Is it 7?</think>Answer: 42", finish_reason="length")
 
     own = own_of(script, upstream_stream=False)
-    assert (own["votes"], own["unparsed"]) == ({"42": 2}, 2)
+    assert own == own | {"votes": {"42": 2}, "unparsed": 2}
 
 
 ENDED = {
@@ -81,7 +81,7 @@ ENDED = {
 @pytest.mark.parametrize(("kind", "reason"), [(kind, each) for kind in ENDED for each in ENDED[kind].split()])
 def test_what_a_server_broke_off_or_filtered_casts_no_vote(kind, reason):
     own = own_of(but_one(ok("First guess: the answer is 7", finish_reason=reason)), max_retries=0)
-    assert (own["unparsed"], own["failed"]) == (kind == "unparsed", kind == "failed")
+    assert own == own | {"unparsed": kind == "unparsed", "failed": kind == "failed"}
     assert own["votes"].get("7", 0) == (kind == "votes")
 
 
@@ -93,7 +93,7 @@ def test_a_stream_that_an_error_line_breaks_is_a_failed_sample_with_its_reason()
         await send(b"%x\r\n%b\r\n0\r\n\r\n" % (len(line), line))
 
     own = own_of(but_one(broken), max_retries=0)
-    assert (own["failed"], own["votes"]) == (1, {"42": 4})
+    assert own == own | {"failed": 1, "votes": {"42": 4}}
     assert own["errors"] == ["the upstream server sent an error in a stream: Context size has been exceeded."]
 
 
@@ -109,6 +109,6 @@ def test_a_stream_without_its_end_is_read_when_its_choices_have_ended(usage):
         await asyncio.sleep(60)
 
     started = time.monotonic()
-    own = own_of(lambda _: reply, 60, max_samples=1, request_seconds=60.0)
-    assert (own["votes"], own["uncounted"]) == ({"42": 1}, 0 if usage else 1)
+    own = own_of(reply, 60, max_samples=1, request_seconds=60.0)
+    assert own == own | {"votes": {"42": 1}, "uncounted": 0 if usage else 1}
     assert time.monotonic() - started < 40

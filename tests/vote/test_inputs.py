@@ -26,7 +26,7 @@ def test_messages_and_several_gold_answers_are_voted_on_and_no_secret_is_written
     asked = read_questions(write_jsonl(path, rows))
     secrets = {"headers": {"X-Auth": "Bearer header-secret"}, "extra_body": {"api_key": "body-secret"}}
     settings = secrets | {"system": "Be brief.", "max_samples": 4}
-    _, requests = voted(lambda _: ok("\\boxed{Paris, France}"), out, asked, **settings)
+    _, requests = voted(ok("\\boxed{Paris, France}"), out, asked, **settings)
     report = report_of((), out, asked, **settings)  # finds everything in the files of the first run
     assert [ballot.correct for ballot in report.ballots] == [True, None, None]
     system, *sent = next(each.body["messages"] for each in requests if len(each.body["messages"]) > 2)
@@ -49,7 +49,7 @@ def test_options_can_leave_settings_to_the_server_and_add_headers(tmp_path):
     path.write_text('{"prompt": "1 + 1?"}\n')
 
     async def scenario():
-        async with FaultServer(lambda _: ok("\\boxed{2}")) as server:
+        async with FaultServer(ok("\\boxed{2}")) as server:
             options = f"--base-url {server.url} --model tiny --max-samples 2 --header X-A=b=c --header X-B=d --no-seed"
             words = f"-m apportion vote --questions {path} --out {tmp_path}/answers.jsonl {options}".split()
             done = await asyncio.to_thread(cold, *words, "--no-temperature", "--no-top-p", "--no-max-tokens")

@@ -69,7 +69,7 @@ def run_twice(folder, end):
     """End a run by a signal after five questions, finish it by another; return what was on disk in between."""
 
     async def inner():
-        async with FaultServer(lambda request: answering(delay=0.05)) as server, asyncio.timeout(120):
+        async with FaultServer(answering(delay=0.05)) as server, asyncio.timeout(120):
             first = await start(server, folder)
             await until_finished(folder, 5, first)
             first.send_signal(end)

@@ -23,7 +23,7 @@ def verdict(request, place):
 
 def test_the_judge_is_asked_on_the_server_at_temperature_zero_and_its_tokens_are_counted():
     async def judged():
-        async with FaultServer(lambda request: ok(verdict)) as server:
+        async with FaultServer(ok(verdict)) as server:
             endpoint = Endpoint(server.url, "model", system="Be brief.", concurrency=32)
             async with connect_judge(endpoint, "large") as ask:
                 judge = make_equivalence("judge", ask=ask)
@@ -39,7 +39,7 @@ def test_the_judge_is_asked_on_the_server_at_temperature_zero_and_its_tokens_are
 
 def test_comparing_winners_with_labels_is_counted_as_the_cost_of_the_judge():
     async def counted():
-        async with FaultServer(lambda request: ok(verdict)) as server:
+        async with FaultServer(ok(verdict)) as server:
             setup = make_setup(server.url, "m", equivalence="judge")
             ballot = make_ballot("a", answer="Paris", votes={"Paris": 4})
             labels = {"a": Question("a", "a", "in Paris")}
@@ -56,7 +56,7 @@ def test_a_vote_with_a_judge_keeps_its_verdicts_and_does_not_pay_for_them_again(
         return f"The answer is {('Paris', 'in Paris', 'Rome')[(request.seed or 0) % 3]}."
 
     async def voted(out, rule="fixed", **more):
-        async with FaultServer(lambda request: ok(text, most=1)) as server:
+        async with FaultServer(ok(text, most=1)) as server:
             report = await vote_async(
                 [Question("q", "Where is the Louvre?")],
                 base_url=server.url, model="m", out=out, rule=rule, max_samples=12, template="{question}",
@@ -92,7 +92,7 @@ def test_a_file_of_something_else_is_not_taken_for_verdicts(tmp_path):
 def test_a_server_that_refuses_the_judge_ends_the_run():
     async def judged():
         async with (
-            FaultServer(lambda request: refused(404, "no such model")) as server,
+            FaultServer(refused(404, "no such model")) as server,
             connect_judge(Endpoint(server.url, "m")) as ask,
         ):
             await make_equivalence("judge", ask=ask).for_question("?").find_equal("a b", ["c d"])

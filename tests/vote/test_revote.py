@@ -19,7 +19,7 @@ QUESTIONS = make_questions(6)
 def recorded(tmp_path_factory):
     """A vote of 32 samples of each question. A revote leaves it as it is."""
     out = tmp_path_factory.mktemp("recorded") / "answers.jsonl"
-    report_of(lambda _: answering(), out, QUESTIONS, rule="fixed", max_samples=32, curtail=False)
+    report_of(answering(), out, QUESTIONS, rule="fixed", max_samples=32, curtail=False)
     return out
 
 
@@ -57,10 +57,10 @@ def test_the_same_settings_give_the_same_ballots_in_a_new_file(full):
 
 
 def test_a_rule_that_wants_more_says_how_much_and_a_resumed_vote_asks_for_just_that(out):
-    first = report_of(lambda _: answering(), out, QUESTIONS, max_samples=32)
+    first = report_of(answering(), out, QUESTIONS, max_samples=32)
     wanted = {"rule": "fixed", "curtail": False, "max_samples": 40}
     more = revote(out, QUESTIONS, **wanted)
-    again, requests = voted(lambda _: answering(), out, QUESTIONS, **wanted, resume=True)
+    again, requests = voted(answering(), out, QUESTIONS, **wanted, resume=True)
     assert more.wanting == {ballot.id: 40 - ballot.samples for ballot in first.ballots} and not more.ballots
     assert len(requests) == sum(more.wanting.values()) and again.complete
     assert f"at least {len(requests)} for 6 questions" in more.to_text()
@@ -68,14 +68,14 @@ def test_a_rule_that_wants_more_says_how_much_and_a_resumed_vote_asks_for_just_t
 
 
 def test_texts_are_read_again_by_another_extractor(out):
-    report = report_of(lambda _: ok("Of 12 eggs 7 are left"), out, QUESTIONS[:1], rule="fixed", max_samples=4)
+    report = report_of(ok("Of 12 eggs 7 are left"), out, QUESTIONS[:1], rule="fixed", max_samples=4)
     assert report.ballots[0].votes == {} and report.ballots[0].unparsed == 4
     (ballot,) = revote(out, extract="last_number").ballots
     assert ballot.votes == {"7": 2} and ballot.unparsed == 0  # curtailed: a tie is won by the first
 
 
 def test_without_texts_another_extractor_is_refused_and_another_rule_is_not(out):
-    report_of(lambda _: answering(), out, QUESTIONS, max_samples=16, save_completions=False)
+    report_of(answering(), out, QUESTIONS, max_samples=16, save_completions=False)
     with pytest.raises(JournalError, match="must hold the texts to read other answers in them, got none in line 1"):
         revote(out, extract="last_number")
     assert revote(out, rule="curtailment").ballots

@@ -134,8 +134,8 @@ def test_counts_and_shares_are_groups(opened, name):
     assert run.visits == ("visits" in name)
 
 
-NAMES = """n c, trials num_correct, num_samples n_correct, n k, k c, total correct, attempts passes, tries success,
-n pass_rate, n pass@1, group_size accuracy"""
+NAMES = """n c, trials correct, trials num_correct, num_samples n_correct, n k, k c, total correct, attempts passes,
+tries success, n pass_rate, n pass@1, group_size accuracy"""
 
 
 @pytest.mark.parametrize("names", NAMES.split(","))

@@ -39,12 +39,6 @@ def test_rows_in_any_order_give_the_same_groups(opened, name):
     assert totals_of(shuffled) == totals_of(opened(rows)) and shuffled.trials.tolist() == [4] * 12
 
 
-def test_a_prompt_twice_in_a_step_is_one_group_unless_a_column_tells_them_apart(opened):
-    rows = rollouts(steps=1, prompts=1) * 2
-    assert opened(rows).trials.tolist() == [8]
-    assert opened([row | {"group": place // 4} for place, row in enumerate(rows)]).trials.tolist() == [4, 4]
-
-
 def test_ids_go_before_texts_and_columns_can_be_renamed(tmp_path):
     rows = [row | {"problem": "p"} for row in renamed(rollouts(prompts=1), prompt="question", reward="score")]
     path = comma_separated(tmp_path / "run.csv", rows)
@@ -71,23 +65,6 @@ def test_answers_are_compared_as_texts_and_other_columns_reach_the_groups(tmp_pa
         assert found.asked.tolist() == [6] and found.predicted.tolist() == [0.25] and found.written.tolist() == [10.0]
         if "csv" not in name:  # CSV has no null: an empty answer is a text
             assert found.answer.tolist() == [0, 1, -1, 0]
-
-
-def test_counts_of_groups_become_their_rollouts(opened):
-    rows = [{"id": "a", "step": 1, "correct": 3, "trials": 4}, {"id": "b", "step": 0, "correct": 0, "trials": 2}]
-    found = opened(rows, "run.csv")
-    assert found.totals.tolist() == [0, 3] and found.trials.tolist() == [2, 4] and found.ids == ["a", "b"]
-    assert not found.ordered and found.asked.tolist() == [2, 4]
-
-
-def test_files_of_a_folder_are_read_in_the_order_of_their_numbers(tmp_path):
-    for step in (10, 9):
-        rows = [row | {"step": step, "prompt": f"{step}"} for row in rollouts(steps=1, prompts=1)]
-        jsonl(tmp_path / f"part-{step}.jsonl", rows)
-    (tmp_path / "notes.txt").write_text("nothing")
-    found, summary = import_run([tmp_path])
-    assert found.step.tolist() == [9, 10] and summary.files == 2
-    assert [path.rpartition("notes")[2] for path in summary.left] == [".txt"]
 
 
 WRONG = r"""
@@ -218,13 +195,6 @@ def test_cells_of_several_types_in_one_column_are_read(opened):
     rows[5]["reward"], rows[6]["prompt"] = "1.0", 7
     found = opened([row | {"extra": float("nan")} for row in rows])
     assert found.reward.tolist()[5] == 1.0 and "7" in found.texts and len(found.reward) == 36
-
-
-def test_messages_of_a_chat_are_a_prompt(opened):
-    rows = [row | {"prompt": [{"role": "user", "content": row["prompt"]}]} for row in rollouts()]
-    for name in ("run.jsonl", "run.parquet"):
-        found = opened(rows, name)
-        assert found.texts[0] == '[{"role": "user", "content": "What is 0?"}]' and found.trials.tolist() == [4] * 9
 
 
 def test_names_of_columns_inside_cells_are_no_columns(opened):

@@ -212,15 +212,11 @@ def test_the_recorded_run_is_read_as_group_counts_per_visit():
 
 
 def test_lists_of_counts_are_visits_in_any_table_and_an_index_is_an_id(opened):
-    for rows in (
-        [{"index": q, "question": "one text", "correct_of_8": [0, 1, q][: q + 1]} for q in range(3)],
-        [{"id": q, "question": "one text", "num_correct": [0, 1, 2][: q + 1], "n": 8} for q in range(3)],
-    ):
-        found = opened(rows)
-        assert found.visits and found.source == "group counts per visit" and not found.ordered
-        assert found.ids == ["0", "1", "2"] and found.step.tolist() == [0, 0, 0, 1, 1, 2]
-        assert found.totals.tolist() == [0, 0, 0, 1, 1, 2] and set(found.trials.tolist()) == {8}
-        assert all(doubt.startswith("read as") for doubt in found.doubts)
+    found = opened([{"index": q, "question": "one text", "correct_of_8": [0, 1, q][: q + 1]} for q in range(3)])
+    assert found.visits and found.source == "group counts per visit" and not found.ordered
+    assert found.ids == ["0", "1", "2"] and found.step.tolist() == [0, 0, 0, 1, 1, 2]
+    assert found.totals.tolist() == [0, 0, 0, 1, 1, 2] and set(found.trials.tolist()) == {8}
+    assert all(doubt.startswith("read as") for doubt in found.doubts)
 
 
 def test_a_training_folder_without_a_log_is_told_how_to_get_one(tmp_path):
