@@ -6,13 +6,14 @@ from threading import Thread
 import numpy as np
 import pytest
 
-from apportion import Prompt, Rollout, Uniform
+from apportion import VIP, Prompt, Rollout, Uniform
 from apportion.engines.contract import EngineGroups, differ
 from apportion.engines.prime_rl import ChosenTasks, DeadGroups
 from apportion.engines.saved_state import load_state, save_state
 from apportion.predictors import DiscountedCounts
 from apportion.scheduler.decisions import TrainerAllocation
 from apportion.selection import Mixed
+from tests.cases import assert_refused
 from tests.damaged_states import check_damage
 
 PROMPTS = [Prompt(str(q)) for q in range(30)]
@@ -112,28 +113,42 @@ def test_threads_open_each_group_once():
     assert len(set(keys)) == len(keys) == 100
 
 
-@pytest.mark.parametrize(
-    ("act", "words"),
-    [
-        (lambda: make("a price, Thompson draws, history", group_size=8), "groups of one size, got vip; use uniform"),
-        (lambda: EngineGroups(TrainerAllocation(allocator="ttrl"), PROMPTS), "rewards in this engine, got ttrl"),
-        (lambda: EngineGroups(TrainerAllocation(allocator="dapo"), PROMPTS), "batch must say how many prompts dapo"),
-        (lambda: [groups.next() for groups in [make()] for _ in range(31)], "got all 30 in flight; use a data set"),
-        (lambda: (own := make()).observe(own.next().key, [None] * 9), "at most the 8 rollouts that were asked for"),
-        (
-            lambda: EngineGroups(
-                TrainerAllocation(allocator=Uniform(), selection=Mixed(predictor=DiscountedCounts())), PROMPTS
-            ).rollout(0.5),
-            "rewards must be 0 or 1",
-        ),
-        (lambda: make().load_state_dict(make("two rounds").state_dict()), "allocator must be 'hora', as in the run"),
-        (lambda: make(group_size=4).load_state_dict(make(group_size=8).state_dict()), "group_size must be 8, as in"),
-        (lambda: ChosenTasks(iter([]), 8), "tasks must be a finite sequence"),
-    ],
-)
-def test_what_cannot_be_followed_is_refused(act, words):
-    with pytest.raises(ValueError, match=words):
-        act()
+def engine(group_size=None, **decisions):
+    return EngineGroups(TrainerAllocation(**{"allocator": "uniform"} | decisions), PROMPTS, group_size=group_size)
+
+
+BINARY = Mixed(predictor=DiscountedCounts())
+HISTORY = {"baseline": "spo", "estimator": "reinforce"}
+REFUSED = {
+    "groups of one size, got vip; use uniform": lambda: engine(8, allocator="vip"),
+    "rewards in this engine, got ttrl": lambda: engine(allocator="ttrl"),
+    "batch must say how many prompts dapo": lambda: engine(allocator="dapo"),
+    "at least 2 rollouts for rloo, which compares them, got 1 by uniform": lambda: engine(1, estimator="rloo"),
+    "got 1 by uniform": lambda: engine(allocator=Uniform(1), estimator="rloo"),
+    "variance of the estimator that trains, rloo, got dr_grpo": lambda: engine(
+        allocator=VIP(rollouts_per_prompt=4.0, estimator="dr_grpo"), estimator="rloo"
+    ),
+    "must not compare rounds, .*, got sequential with hora; use": lambda: engine(
+        allocator="hora", estimator="sequential"
+    ),
+    "got all 30 in flight; use a data set": lambda: [groups.next() for groups in [make()] for _ in range(31)],
+    "at most the 8 rollouts that were asked for": lambda: (own := make()).observe(own.next().key, [None] * 9),
+    "rewards must be 0 or 1 .* got 0.5": lambda: engine(selection=BINARY).rollout(0.5),
+    "allocator must be 'hora', as in the run": lambda: make().load_state_dict(make("two rounds").state_dict()),
+    "group_size must be 8, as in": lambda: make(group_size=4).load_state_dict(make(group_size=8).state_dict()),
+    "tasks must be a finite sequence": lambda: ChosenTasks(iter([]), 8),
+    "one of the latest 4096 that were opened, got 'other'; raise lost_after": lambda: engine().advantages(
+        ["other#1"], [Rollout(True)]
+    ),
+    f"got '{PROMPTS[1].id}#7'; raise lost_after": lambda: engine(**HISTORY).advantages(
+        [f"{PROMPTS[1].id}#7"], [Rollout(True)]
+    ),
+}
+
+
+def test_what_cannot_be_followed_is_refused():
+    assert_refused(lambda act: act(), REFUSED.items())
+    assert engine(allocator="vip", estimator="dr_grpo")._stream.rule.needs.estimator == "dr_grpo"
 
 
 def test_rewards_differ_or_a_group_is_dead():

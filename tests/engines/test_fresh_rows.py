@@ -42,15 +42,6 @@ def test_without_a_seed_rows_come_in_the_order_of_the_data_in_every_epoch(datase
     assert taken(fresh, 4) == [*ROWS["prompt"][8:], *ROWS["prompt"][:2]]
 
 
-def test_distinct_rows_are_new_to_the_batch_and_to_each_other(dataset):
-    fresh = FreshRows(dataset, 0)
-    held = {f"question {i}" for i in range(4)}
-    rows = draw_distinct(fresh, 6, held, lambda row: row["prompt"])
-    assert sorted(row["prompt"] for row in rows) == [f"question {i}" for i in range(4, 10)]
-    again = draw_distinct(fresh, 3, (), lambda row: row["prompt"])
-    assert len({row["prompt"] for row in again}) == 3
-
-
 def test_skipped_rows_count_as_drawn(dataset):
     """Otherwise a restored run would draw other rows."""
     fresh, plain = FreshRows(dataset, 0), FreshRows(dataset, 0)

@@ -19,11 +19,6 @@ def test_the_prompt_is_the_same_after_a_round_trip_through_a_data_set():
     assert prompt_of(Dataset.from_list(rows)[0]) == prompt_of(rows[0])
 
 
-def test_conversations_that_differ_in_one_message_differ():
-    system = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "6 x 7?"}]
-    assert prompt_of({"prompt": system}).id != prompt_of({"prompt": system[1:]}).id
-
-
 def test_without_a_prompt_the_id_depends_on_the_whole_row():
     asked = [prompt_of({"environment": "maze", "seed": seed}) for seed in (1, 2)]
     empty = [prompt_of({"prompt": [{"role": "user", "content": ""}], "seed": seed}) for seed in (1, 2)]
@@ -34,7 +29,7 @@ def test_without_a_prompt_the_id_depends_on_the_whole_row():
 def test_content_in_parts_is_joined_and_messages_without_any_are_left_out():
     parts = [{"type": "text", "text": "6 x "}, {"type": "text", "text": "7?"}, {"type": "image"}]
     messages = [{"role": "user", "content": parts}, {"role": "assistant", "content": None}, {"role": "tool"}]
-    assert text_of(messages) == "6 x 7?"
+    assert text_of([{"role": "system", "content": "Be brief."}, *messages]) == "Be brief.\n\n6 x 7?"
 
 
 def test_last_text_is_that_of_the_last_message():

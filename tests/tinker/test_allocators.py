@@ -8,6 +8,7 @@ from apportion.baselines import SPO
 from apportion.lab.world.task import decode
 from apportion.predictors import GaussianProcess, PrecomputedEmbeddings
 from apportion.tinker import allocated
+from apportion.tinker.problems import question_of
 from apportion.types import Plan
 from tests.rules import small
 from tests.tinker.problems import questions
@@ -98,9 +99,10 @@ def test_texts_of_the_whole_data_set_are_prepared(configured, run, service):
         predictor=GaussianProcess(PrecomputedEmbeddings.from_array(prompts, np.eye(12))),
     )
     prepared, prepare = [], allocator.prepare
-    object.__setattr__(allocator, "prepare", lambda known: [prepared.append(len(known)), prepare(known)])
-    run(allocated(configured({"count": 12}, max_steps=2), allocator))
-    assert prepared == [12] and sum(counts(trained(service, 1)).values()) == 16
+    object.__setattr__(allocator, "prepare", lambda known: [prepared.extend(known), prepare(known)])
+    prompt_of = lambda builder: Prompt(question_of(builder).text, rate=0.25)  # noqa: E731
+    run(allocated(configured({"count": 12}, max_steps=2), allocator, prompt_of=prompt_of))
+    assert [prompt.rate for prompt in prepared] == [0.25] * 12 and sum(counts(trained(service, 1)).values()) == 16
 
 
 def test_a_reused_response_is_a_baseline_only(configured, run, service):

@@ -51,15 +51,12 @@ def test_a_killed_run_continues_the_same(configured, run, service, tmp_path, rul
     assert [row["step"] for row in log[:4]] == [0, 1, 2, 3]
 
 
-def test_states_of_deleted_checkpoints_are_deleted(configured, run, tmp_path):
-    config = configured(num_epochs=2, save_every=4, rolling_save_every=1)
-    run(allocated(config, Uniform(2)))
-    assert files(tmp_path / "run") == [4, 5, 6]
-
-
-def test_no_state_is_written_where_no_checkpoint_is(configured, run, tmp_path):
-    run(allocated(configured(), Uniform(2)))
-    assert files(tmp_path / "run") == [3]
+@pytest.mark.parametrize(
+    ("settings", "left"), [({"save_every": 4, "rolling_save_every": 1, "num_epochs": 2}, [4, 5, 6]), ({}, [3])]
+)
+def test_a_state_is_where_a_checkpoint_is(configured, run, tmp_path, settings, left):
+    run(allocated(configured(**settings), Uniform(2)))
+    assert files(tmp_path / "run") == left
 
 
 def test_the_state_of_another_allocation_is_refused(configured, run):

@@ -27,21 +27,14 @@ def second(question, number):
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
-def test_two_failures_at_once_end_the_run(configured, run, allocator):
-    with pytest.raises(OSError, match="the sandbox of 0 a") as error:
-        run(allocated(configured({"faults": Faults(gone)}), ALLOCATORS[allocator]()))
-    assert any("3 more failed in the same round of the batch" in note for note in error.value.__notes__)
-
-
-@pytest.mark.parametrize("allocator", ALLOCATORS)
-def test_an_error_does_not_wait_for_an_environment_that_hangs(configured, run, allocator):
-    first, second = questions(2)
+def test_failures_at_once_end_the_run_and_do_not_wait_for_an_environment_that_hangs(configured, run, allocator):
+    hangs = questions(4)[1]
     faults = Faults(
-        lambda question, number: gone(question, number) if question == first else None,
-        hanging=lambda own: own == second,
+        lambda question, number: gone(question, number) if question != hangs else None, lambda own: own == hangs
     )
-    with pytest.raises(OSError, match="the sandbox of 0 a"):
+    with pytest.raises(OSError, match="the sandbox of 0 a") as error:
         run(allocated(configured({"faults": faults}), ALLOCATORS[allocator]()))
+    assert any("2 more failed in the same round of the batch" in note for note in error.value.__notes__)
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)

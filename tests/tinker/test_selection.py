@@ -2,23 +2,18 @@
 
 import pytest
 
-from apportion import HORA, Uniform
-from apportion.selection import GRESO, Mixed, SPOWeights
+from apportion import Uniform
+from apportion.selection import Mixed, SPOWeights
 from apportion.tinker import allocated
 from tests.rules import small
-from tests.tinker.runs import counts, rows, sampled, trained
+from tests.tinker.runs import sampled, trained
 
 
-def test_a_selection_learns_from_the_rewards(configured, run, service):
+def test_a_selection_chooses_the_prompts_of_a_batch_and_those_that_are_drawn_in_it(configured, run, service):
     selection = Mixed()
-    log = run(
-        allocated(
-            configured({"count": 12}, num_epochs=2), HORA(pre_rollouts=2, rollouts_per_prompt=4), selection=selection
-        )
-    )
-    assert selection.steps == 6
-    assert log[-2]["env/all/selection/never_chosen"] < 1
-    assert all(len(trained(service, step)) == 4 for step in range(6))
+    log = run(allocated(configured({"count": 24, "size": 2}, max_steps=2), small("dapo", 4), selection=selection))
+    assert selection.steps > 2 and log[0]["env/all/selection/never_chosen"] < 1
+    assert all(set(trained(service, step)) <= set(sampled(service, step)) for step in range(2))
 
 
 def test_importance_weights_of_the_selection(configured, run, service):
@@ -38,12 +33,6 @@ def test_importance_weights_of_the_selection(configured, run, service):
             mean = sum(rewards[question]) / 4
             for row, reward in zip(group, rewards[question], strict=True):
                 assert row.advantage == pytest.approx(weight * (reward - mean), abs=1e-6)
-
-
-def test_fresh_prompts_are_chosen_by_the_selection(configured, run, service):
-    run(allocated(configured({"count": 24, "size": 2}, max_steps=2), small("dapo", 4), selection=GRESO()))
-    assert all(rows(datums) for datums in service.trained)
-    assert all(set(trained(service, step)) <= set(counts(sampled(service, step))) for step in range(2))
 
 
 def test_a_batch_larger_than_the_data_set_is_refused(configured, run, service):

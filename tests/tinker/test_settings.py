@@ -12,9 +12,8 @@ from tinker_cookbook.rl.rollout_strategy import FailFast
 from tinker_cookbook.rl.train import AsyncConfig, StreamMinibatchConfig
 from tinker_cookbook.rl.types import EnvGroupBuilder
 
-from apportion import AR3PO, VIP, Prompt, Uniform
+from apportion import AR3PO, VIP, Uniform
 from apportion.allocators import ALLOCATORS
-from apportion.selection import Mixed
 from apportion.tinker import TinkerAllocation, allocated
 from apportion.tinker.problems import question_of, resized
 from tests.cases import assert_refused, refuse_lines, settings_of
@@ -117,19 +116,6 @@ def test_builders_are_copied_with_another_size():
 def test_a_builder_without_a_question_needs_prompt_of(configured):
     with pytest.raises(ValueError, match=r"prompt_of must be given .* got Plain"):
         question_of(Plain())
-
-
-def test_known_rates_come_from_prompt_of(configured, run):
-    seen = []
-
-    def rated(builder):
-        prompt = question_of(builder)
-        seen.append(Prompt(prompt.text, rate=0.25))
-        return seen[-1]
-
-    allocator = VIP(rollouts_per_prompt=4)
-    run(allocated(configured(max_steps=1), allocator, prompt_of=rated, selection=Mixed()))
-    assert len(seen) >= 12
 
 
 def test_without_tinker_cookbook_the_error_says_what_to_install():
