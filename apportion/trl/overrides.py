@@ -204,7 +204,7 @@ class AllocatedTrainer(CheckpointedTrainer):
 
 
 def _placeholder(name: str) -> Any:
-    """Return a reward function for label-free training, because TRL needs one. RewardVerdicts from votes replace it."""
+    """Return a reward function for label-free training, because TRL needs one. Rewards from votes replace it."""
     placeholder: Any = partial(zeros)
     placeholder.__name__ = name
     return placeholder

@@ -289,23 +289,6 @@ def test_failures_are_counted_over_the_latest_completions_or_the_whole_run():
         whole.failed(torch.tensor([[NAN]]), ["x"])
 
 
-REFUSED = {
-    "retries must be an integer of at least 0, got -1": lambda: FailedRewards(retries=-1),
-    "share must be between 0 and 1, got 1.5": lambda: FailedRewards(share=1.5),
-    "number must be an integer of at least 0, got -1": lambda: FailedRewards(number=-1),
-}
-
-
-def test_settings_that_cannot_work_are_refused(make):
-    for message, act in REFUSED.items():
-        with pytest.raises(ValueError, match=message):
-            act()
-    for wrong in (0.5, "ignore"):  # before a model is loaded
-        message = f"failed_rewards must be one of stop, drop, retry, abort, got {wrong!r}"
-        with pytest.raises(ValueError, match=message):
-            make(AllocatedGRPOTrainer, policy="no/such-model", allocator=Uniform(8), failed_rewards=wrong)
-
-
 def test_the_verdict_of_a_prompt_is_that_of_the_function_which_judges_it(caplog):
     """Two tasks, and a reward for the format. What fails while nothing is known of the tasks stays failed."""
     names = ["math", "code", "format"]

@@ -10,10 +10,9 @@ from apportion import DAPO, VIP, OptPO, Uniform
 from apportion.baselines import SPO, Predicted
 from apportion.engines.prompts import prompt_of
 from apportion.predictors import DiscountedCounts, EmpiricalBayes
-from apportion.selection import LargestVariance, Mixed, ShuffledEpochs
+from apportion.selection import Mixed, ShuffledEpochs
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer, TRLAllocation
-from tests.soak import case
-from tests.trl.tiny import Judge, make_questions
+from tests.trl.tiny import make_questions
 
 
 class Recorded(Mixed):
@@ -45,16 +44,9 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("kind", "shape"),
-    [
-        case(kind, shape, suite=(kind is AllocatedRLOOTrainer) == (shape == "two batches a step"))
-        for kind in (AllocatedGRPOTrainer, AllocatedRLOOTrainer)
-        for shape in SHAPES
-    ],
-)
-def test_batches_are_those_that_the_selector_chose_and_a_choice_knows_all_before_it(run, kind, shape):
-    selector = Recorded(group_size=8)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_batches_are_those_that_the_selector_chose_and_a_choice_knows_all_before_it(run, shape):
+    selector, kind = Recorded(group_size=8), AllocatedRLOOTrainer if "two batches" in shape else AllocatedGRPOTrainer
     _, watch, history = run(kind, allocator=Uniform(8), selection=selector, config={"max_steps": 6} | SHAPES[shape])
     sampled = [Counter(call.prompt for call in step.calls) for step in watch.steps]
     assert all(set(counts.values()) == {8} for counts in sampled)
@@ -118,28 +110,19 @@ def test_votes_go_with_shuffled_epochs(make):
 
 STREAM = IterableDataset.from_generator(lambda: iter([{"prompt": "000:", "k": 3}]))
 ONE = Dataset.from_list([{"prompt": "000:", "k": 3}] * 8)
-RATED = {"selection": None, "questions": with_rates([0.5, None, 87.5, 0.0] * 2)}
-COUNTING = {"selection": LargestVariance(predictor=DiscountedCounts()), "reward_funcs": [Judge(), Judge(name="other")]}
 REFUSED = {
     "must know all prompts beforehand, got a IterableDataset without a length": {"questions": STREAM},
     "a selection must have 4 distinct prompts for a generation batch, got 1; give more, or lower": {"questions": ONE},
     "selection must be shuffled without labels": {"allocator": OptPO(min_samples=4, max_samples=8)},
-    "verdict must name a reward function for variance, which counts correct rollouts, got 2 reward functions": COUNTING,
-    "rate_column must be one of prompt, k, pass_rate, got 'rates'; leave it out for no": {
-        **RATED,
-        "rate_column": "rates",
-    },
-    "the rate of a prompt must be a number between 0 and 1, got 87.5 for '.*'; divi": {
-        **RATED,
-        "rate_column": "pass_rate",
-    },
+    "the rate of a prompt must be a number between 0 and 1, got 87.5 for '.*'; divi": {"rate_column": "pass_rate"},
 }
 
 
 def test_a_selection_or_rates_that_cannot_work_are_refused_before_training(make):
+    usual = {"allocator": Uniform(8), "selection": Mixed(), "questions": with_rates([0.5, None, 87.5, 0.0] * 2)}
     for message, given in REFUSED.items():
         with pytest.raises(ValueError, match=message):
-            make(AllocatedGRPOTrainer, **{"allocator": Uniform(8), "selection": Mixed()} | given)
+            make(AllocatedGRPOTrainer, **usual | given)
     with pytest.raises(TypeError, match=r"selection must be a Selector or the name of one, got Uniform"):
         TRLAllocation(allocator=Uniform(8), selection=Uniform(8))
 

@@ -5,29 +5,39 @@ from datasets import Dataset
 from transformers import TrainingArguments
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig
 
-from apportion import ALLOCATORS, AR3PO, DAPO, HORA, TTRL, VIP, OptPO, Uniform
-from apportion.baselines import Predicted
-from apportion.predictors import DiscountedCounts, UniformPrior
-from apportion.presets import PRESETS, singles
-from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer, TRLAllocation, allocated
-from apportion.trl.settings import LOSSES
+from apportion import ALLOCATORS, AR3PO, DAPO, HORA, VIP, OptPO, Uniform
+from apportion.predictors import UniformPrior
+from apportion.presets import singles
+from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer, FailedRewards, TRLAllocation, allocated
+from apportion.trl.settings import IMAGE_COLUMNS, LOSSES
 from apportion.types import Plan
-from tests.trl.tiny import Judge, hora, make_questions, trained
+from tests.cases import refuse_lines, settings_of
+from tests.trl.tiny import Judge, allocated_by, hora, make_questions, trained
 
 VOTES = OptPO(min_samples=4, max_samples=8)
-LEFT_OUT = "without labels rewards come from the votes, got verdict {} and baseline {} with optpo; leave both out"
-ALLOCATION = {
-    "extract must be one of .*, got 'last'; or a function": {"extract": "last"},
-    "equivalence must be one of .*, got 'same'; check the spelling": {"equivalence": "same"},
-    LEFT_OUT.format("'judge'", "None"): {"allocator": VOTES, "verdict": "judge"},
-    LEFT_OUT.format("None", ".*"): {"allocator": VOTES, "estimator": "reinforce", "baseline": Predicted()},
-}
 
 
 def test_an_allocation_that_cannot_work_is_refused():
-    for message, given in ALLOCATION.items():
-        with pytest.raises(ValueError, match=message):
-            TRLAllocation(**{"allocator": Uniform(8)} | given)
+    refuse_lines(
+        allocated_by,
+        """
+        extract = "last" => extract must be one of .*, got 'last'; or a function
+        equivalence = "same" => equivalence must be one of .*, got 'same'; check the spelling
+        allocator = "optpo", verdict = "judge" => rewards come from the votes, got verdict 'judge' and baseline None
+        allocator = "optpo", estimator = "reinforce", baseline = "predicted" => got verdict None and baseline .*; leave
+        estimator = "reinforce", baseline = "optimum" => must have a known name, got 'optimum'; did you mean 'optimal'
+        failed_rewards = "ignore" => failed_rewards must be one of stop, drop, retry, abort, got 'ignore'
+        """,
+    )
+    refuse_lines(
+        lambda text: FailedRewards(**settings_of(text)),
+        """
+        retries = -1 => retries must be an integer of at least 0, got -1
+        share = 1.5 => share must be between 0 and 1, got 1.5
+        number = -1 => number must be an integer of at least 0, got -1
+        wait = inf => wait must be 0 or more seconds, got inf
+        """,
+    )
     with pytest.raises(TypeError, match=r"allocator must be an Allocator or the name of one, got 8; the names are uni"):
         TRLAllocation(allocator=8)
 
@@ -54,53 +64,52 @@ def with_column(name):
     return make_questions(8).add_column(name, [None] * 8)
 
 
-TWO = [Judge(), Judge(name="other")]
-HELD = "{} must train on no more than TRL's batches hold, 32 rollouts of 4 prompts, got {}; have it keep 8 "
-CONSTRUCTED = {
-    "prompts must be text, got a column 'image'; remove it, or train without an allocator": {
-        "questions": with_column("image")
-    },
-    "prompts must be text, got a column 'images'; remove it": {"questions": with_column("images")},
-    r"num_generations must suit vip, which takes its budget from it, got 2 \(rollouts_per_prompt must be between 3 and "
-    r"64, got 2; .*\); raise num_generations, or give the allocator other settings": {
-        "allocator": VIP(),
-        "config": {"num_generations": 2},
-    },
-    "id_column must be one of prompt, k, got 'number'; leave it out for hashes": {"id_column": "number"},
-    "verdict must name a reward function for ar3po, which counts correct rollouts, got 2 reward functions and no "
-    "verdict; name the one that is positive for correct completions": {"allocator": AR3PO(), "reward_funcs": TWO},
-    "verdict must name a reward function for predicted": {
-        "estimator": "reinforce",
-        "baseline": Predicted(DiscountedCounts()),
-        "reward_funcs": TWO,
-    },
-    HELD.format("uniform", 40) + "per prompt on average, or raise num_generations": {"allocator": Uniform(10)},
-    HELD.format("ttrl", 48): {"allocator": TTRL(max_samples=16, min_samples=12), "reward_funcs": []},
-    "budget must be between ": {
-        "allocator": VIP(rollouts_per_prompt=None, budget=500, high=16, predictor=UniformPrior())
-    },
-    "an eval_dataset needs reward_funcs, got none; give some, which are never trained on, or leave the "
-    "eval_dataset out": {"allocator": VOTES, "reward_funcs": [], "eval_dataset": make_questions(4)},
+TWO = {"reward_funcs": [Judge(), Judge(name="other")]}
+CONSTRUCTED = (
+    (
+        {},
+        """
+        allocator = "vip", config = {num_generations = 2} => num_generations must suit vip, .*, got 2 .*; raise num_gen
+        id_column = "number" => id_column must be one of prompt, k, got 'number'; leave it out for hashes
+        rate_column = "rates" => rate_column must be one of prompt, k, got 'rates'; leave it out for no
+        allocator = {name = "uniform", rollouts_per_prompt = 10} => batches hold, 32 rollouts of 4 prompts, got 40; have it
+        allocator = {name = "uniform", rollouts_per_prompt = 1} => at least 2 rollouts for .*, which compares them, got 1
+        config = {loss_type = "new"} => loss_type must be one of TRL's, grpo, .*, got 'new'; check the spelling, or for a
+        allocator = {name = "ar3po", reuse = "replay"}, config = {beta = 0.1, sync_ref_model = true} => must be False if ar3po
+        """,
+    ),
+    (
+        TWO,
+        """
+        allocator = "ar3po" => verdict must name a reward function for ar3po, .* got 2 reward functions and no verdict
+        estimator = "reinforce", baseline = {name = "predicted", predictor = "counts"} => reward function for predicted
+        selection = {name = "variance", predictor = "counts"} => verdict must name a reward function for variance, which
+        """,
+    ),
+    ({"reward_funcs": []}, 'allocator = {name = "ttrl", max_samples = 16, min_samples = 12} => ttrl must train on no'),
+    (
+        {"reward_funcs": [], "eval_dataset": make_questions(4)},
+        'allocator = "optpo" => an eval_dataset needs reward_funcs, got none; give some',
+    ),
     # TRL itself would train no step, and say so in a log line alone
-    "the data must have the 4 prompts of a generation batch, got 3; TRL would train no step: give more, ": {
-        "questions": make_questions(3)
-    },
-    # every advantage would be 0
-    "at least 2 rollouts for .*, which compares them, got 1 by uniform": {"allocator": Uniform(1)},
-    "verdict must be one of the reward functions, judge, got 'wright'; check the spelling": {"verdict": "wright"},
-    "baseline must be known, got 'optimum'; did you mean 'optimal'": {
-        "estimator": "reinforce",
-        "baseline": "optimum",
-    },
-}
+    ({"questions": make_questions(3)}, "=> the data must have the 4 prompts of a generation batch, got 3; TRL would"),
+    *(({"questions": with_column(name)}, f"=> prompts must be text, got a column '{name}'") for name in IMAGE_COLUMNS),
+)
 
 
-@pytest.mark.parametrize("trainer", [AllocatedGRPOTrainer, AllocatedRLOOTrainer])
-def test_a_trainer_that_cannot_work_is_not_made_and_no_model_is_loaded(make, policy, trainer):
-    for message, given in CONSTRUCTED.items():
-        loaded = policy if "verdict" in given else "no/such-model"  # names are those of loaded reward models
-        with pytest.raises(ValueError, match=message):
-            make(trainer, **{"allocator": Uniform(8)} | given, policy=loaded)
+def test_a_trainer_that_cannot_work_is_not_made_and_no_model_is_loaded(make):
+    for own, table in CONSTRUCTED:
+
+        def construct(text, own=own):
+            make(AllocatedGRPOTrainer, policy="no/such-model", **own, **allocated_by(text))
+
+        refuse_lines(construct, table)
+
+
+def test_a_verdict_is_one_of_the_reward_functions(make):
+    """Their names are known when models have been loaded."""
+    with pytest.raises(ValueError, match="verdict must be one of the reward functions, judge, got 'wright'; check the"):
+        make(AllocatedGRPOTrainer, verdict="wright", allocator=Uniform(8))
 
 
 def test_vip_minimises_the_variance_of_the_estimator_that_trains(make, caplog):
@@ -120,12 +129,8 @@ def test_vip_minimises_the_variance_of_the_estimator_that_trains(make, caplog):
         assert (said in caplog.text) == (settings == {"config": gdpo})
 
 
-def test_a_preset_has_the_settings_that_it_spells_out():
-    assert TRLAllocation(preset="spo").settings == TRLAllocation(**PRESETS["spo"]().arguments()).settings
-
-
-@pytest.mark.parametrize("estimator", ["maxrl", "sft"])
-def test_rloos_penalty_is_refused_under_an_estimator_that_divides_by_the_mean(make, estimator):
+def test_rloos_penalty_is_refused_under_an_estimator_that_divides_by_the_mean(make):
+    estimator = "maxrl"
     message = f"beta must be 0 with the estimator {estimator}, which divides by the mean reward, got 0.05: .*; set beta"
     with pytest.raises(ValueError, match=message):
         make(AllocatedRLOOTrainer, config={"beta": 0.05}, allocator=Uniform(8), estimator=estimator)
@@ -152,16 +157,8 @@ def test_too_few_distinct_prompts_for_the_draws_are_refused(make):
     make(AllocatedGRPOTrainer, questions=make_questions(19), allocator=allocator)
 
 
-def test_an_unknown_loss_is_refused(make):
-    message = (
-        r"loss_type must be one of TRL's, grpo, .*, got 'new'; check the spelling, or for a trainer with a loss of"
-    )
-    with pytest.raises(ValueError, match=message):
-        make(AllocatedGRPOTrainer, config={"loss_type": "new"}, allocator=Uniform(8))
-    assert {kind for kind, (_, by) in LOSSES.items() if by == "row"} == {"grpo", "sapo", "luspo", "dr_grpo", "rloo"}
-
-
 def test_a_trainer_with_a_loss_of_its_own_may_call_it_as_it_likes(make):
+    assert {kind for kind, (_, by) in LOSSES.items() if by == "row"} == {"grpo", "sapo", "luspo", "dr_grpo", "rloo"}
     own = allocated(type("OwnLoss", (GRPOTrainer,), {}), loss="grpo")
     assert make(own, config={"loss_type": "new"}, allocator=Uniform(8))._loss == "grpo"
 
@@ -209,14 +206,6 @@ def test_without_a_data_set_rules_that_compare_rollouts_of_a_prompt_are_refused(
     for name in rules.keys() - equal:
         with pytest.raises(ValueError, match=f"train_dataset must have the tasks as prompts with {name}, "):
             rules[name].check_without_data()
-
-
-def test_a_moving_reference_is_refused_with_rows_of_earlier_steps(make):
-    config = {"beta": 0.1, "sync_ref_model": True}
-    with pytest.raises(ValueError, match=r'sync_ref_model must be False if ar3po .*; set it to False, or reuse="stop'):
-        make(AllocatedGRPOTrainer, config=config, allocator=AR3PO(reuse="replay"))
-    make(AllocatedGRPOTrainer, config=config, allocator=AR3PO(reuse="stop_gradient"))
-    make(AllocatedGRPOTrainer, config={"beta": 0.1}, allocator=AR3PO(reuse="replay"))
 
 
 def said(caplog):

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from apportion import AR3PO, DAPO, HORA, TTRL, VIP, Uniform
+from apportion import AR3PO, DAPO, HORA, VIP, Uniform
 from apportion.records import read_log
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer, FailedRewards
 from apportion.trl.failures import RewardsFailedError
-from tests.trl.tiny import TOKENIZER, Call, Judge, assert_rows, mark, whole_groups
+from tests.cases import refuse_lines
+from tests.trl.tiny import TOKENIZER, Call, Judge, allocated_by, assert_rows, mark, whole_groups
 
 
 @dataclass
@@ -100,28 +101,23 @@ def test_a_group_is_called_again_as_a_whole(run):
     assert watch.steps[0].table["comparison"] == pytest.approx(scores)
 
 
-REFUSED = {
-    "whole_groups needs a verdict and another reward function with hora, which decides by outcomes between rounds, got "
-    "verdict None and 1 in all; name the verdict, which is called in each round, or use an allocator that": {
-        "allocator": HORA(),
-        "reward_funcs": [Comparison()],
-    },
-    "got verdict 'judge' and 1 in all; name": {"allocator": HORA(), "verdict": "judge"},
-    "whole_groups must be False with ttrl, whose rewards come from votes, got True; give the allocator a reward": {
-        "allocator": TTRL(max_samples=8, min_samples=8),
-        "reward_funcs": [],
-    },
-    "whole_groups must be False with an environment_factory, whose environments end with their round, got True": {
-        "allocator": Uniform(),
-        "environment_factory": dict,
-    },
-}
-
-
 def test_what_cannot_see_whole_groups_is_refused(make):
-    for message, given in REFUSED.items():
-        with pytest.raises(ValueError, match=message):
-            make(AllocatedGRPOTrainer, whole_groups=True, **given, policy="no/such-model")
+    def construct(text, **given):
+        given |= allocated_by(text) | {"whole_groups": True}
+        make(AllocatedGRPOTrainer, policy="no/such-model", **given)
+
+    refuse_lines(
+        construct,
+        """
+        allocator = "hora" => whole_groups needs a verdict and another reward function with hora, .* verdict None and 1
+        allocator = "hora", verdict = "judge" => got verdict 'judge' and 1 in all; name
+        allocator = "ttrl" => whole_groups must be False with ttrl, whose rewards come from votes, got True; give the all
+        """,
+    )
+    with pytest.raises(
+        ValueError, match=r"must be False with an environment_factory, whose environments end with their"
+    ):
+        construct("", environment_factory=dict)
 
 
 def test_a_few_failed_verdicts_end_no_run(run):

@@ -20,7 +20,9 @@ from transformers import PreTrainedTokenizerFast, PrinterCallback, Qwen2Config, 
 from trl import GRPOConfig, RLOOConfig
 
 from apportion import HORA
-from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer
+from apportion.config import build
+from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer, TRLAllocation
+from tests.cases import settings_of
 
 # accelerate searches all folders of packages for peft before each micro-batch, which takes a tenth of a run
 accelerate.utils.imports._is_package_available = functools.cache(accelerate.utils.imports._is_package_available)
@@ -282,6 +284,13 @@ def made(trainer, policy, folder, *, config=None, reward_funcs=None, questions=N
     )
     built.remove_callback(PrinterCallback)
     return built
+
+
+def allocated_by(text):
+    """Return the settings of ``TRLAllocation`` in ``text``, by default uniform, and TRL's in the table ``config``."""
+    given = {"allocator": {"name": "uniform", "rollouts_per_prompt": 8}} | settings_of(text)
+    config = {"config": given.pop("config")} if "config" in given else {}
+    return vars(build(TRLAllocation, given)) | config
 
 
 def hora():
