@@ -1,12 +1,12 @@
 """TRL's formulas on groups of any size, compared with loops over the groups."""
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion.trl.advantages import Grouped, grpo, rloo, zero_deviation
+from apportion.advantages import ESTIMATORS
+from apportion.trl.advantages import Grouped, grpo, rloo, weighted_rewards, zero_deviation
 
 EPSILON = 1e-4
 CLIPS = st.sampled_from([None, (-0.5, 0.75)])
@@ -28,61 +28,61 @@ def grouped(groups, weights, clip=None):
     return Grouped(scores, sizes, torch.tensor(weights).float(), clip=clip)
 
 
-def rewards_of(groups, weights):
-    """Return the rewards [n] of each group, NaN where no function gave a score."""
-    sums = [np.nansum(group * weights, axis=1) for group in groups]
-    return [np.where(np.isnan(group).all(1), np.nan, own) for group, own in zip(groups, sums, strict=True)]
+def by_numpy(name, batch, clip=None):
+    """Return the advantages of ``ESTIMATORS`` for rewards without a gap; 0 for a completion without a reward."""
+    groups, weights = batch
+    scores = np.concatenate(groups)
+    rewards = np.where(np.isnan(scores).all(1), np.nan, np.nansum(scores * weights, axis=1))
+    rewards = rewards if clip is None else rewards.clip(*clip)
+    of, known, found = np.repeat(range(len(groups)), list(map(len, groups))), ~np.isnan(rewards), np.zeros(len(rewards))
+    if known.any():
+        found[known] = ESTIMATORS[name](rewards[known], of[known])
+    return found
 
 
-def mean(values):
-    return np.nansum(values) / max(1, (~np.isnan(values)).sum())
+def masks(groups):
+    """Return which completions have a reward [N], and which have one beside another of their group [N]."""
+    known = [~np.isnan(group).all(1) for group in groups]
+    return np.concatenate(known), np.concatenate([own & (own.sum() > 1) for own in known])
+
+
+def whitened(values, among):
+    """Return values minus the mean of those ``among`` them, by their deviation."""
+    own = values[among]
+    return (values - (own.mean() if len(own) else 0.0)) / (deviation(own) + EPSILON)
 
 
 def deviation(values):
-    """Return the unbiased standard deviation of what is known; 0 for fewer than two values."""
-    known = values[~np.isnan(values)]
-    return known.std(ddof=1) if len(known) > 1 else 0.0
+    return values.std(ddof=1) if len(values) > 1 else 0.0
 
 
-def assert_advantages(found, expected, rewards, tolerance=1e-3):
-    """``found`` are ``expected``, and 0 for a completion without a reward, or without another one in its group."""
-    alone = [np.isnan(own) | ((~np.isnan(own)).sum() < 2) for own in rewards]
-    expected = np.where(np.concatenate(alone), 0.0, np.concatenate(expected))
-    assert found.tolist() == pytest.approx(expected, rel=tolerance, abs=tolerance)
+def assert_close(found, expected):
+    np.testing.assert_allclose(found.numpy(), expected, rtol=5e-3, atol=5e-3)
 
 
-@given(batches(), st.sampled_from(["group", "batch", "none"]))
-def test_grpo_is_its_formula_within_each_group(batch, scale):
-    rewards = rewards_of(*batch)
-    of_batch = deviation(np.concatenate(rewards)) + EPSILON
-    by = [{"none": 1.0, "group": deviation(own) + EPSILON, "batch": of_batch}[scale] for own in rewards]
-    expected = [(own - mean(own)) / each for own, each in zip(rewards, by, strict=True)]
-    assert_advantages(grpo(grouped(*batch), scale, "sum_then_normalize"), expected, rewards)
-
-
-@given(batches(), CLIPS, st.booleans())
-def test_rloo_is_its_formula_within_each_group(batch, clip, normalize):
-    rewards = [own if clip is None else own.clip(*clip) for own in rewards_of(*batch)]
-    others = [(np.nansum(own) - own) / max(1, (~np.isnan(own)).sum() - 1) for own in rewards]
-    expected = [np.where((~np.isnan(r)).sum() < 2, np.nan, r - o) for r, o in zip(rewards, others, strict=True)]
-    if normalize:
-        every = np.concatenate(expected)
-        expected = [(own - mean(every)) / (deviation(every) + EPSILON) for own in expected]
-    assert_advantages(rloo(grouped(*batch, clip), normalize), expected, rewards)
+@given(batches())
+def test_grpo_is_our_own_estimator_within_each_group(batch):
+    rewards = weighted_rewards(*map(torch.tensor, (np.concatenate(batch[0]), batch[1]))).numpy()
+    of_batch = by_numpy("dr_grpo", batch) / (deviation(rewards[~np.isnan(rewards)]) + EPSILON)
+    expected = {"group": by_numpy("grpo", batch), "none": by_numpy("dr_grpo", batch), "batch": of_batch}
+    for scale, advantages in expected.items():
+        assert_close(grpo(grouped(*batch), scale, "sum_then_normalize"), advantages)
 
 
 @given(batches())
 def test_normalize_then_sum_scales_each_reward_function_before_the_sum(batch):
-    def scaled(column):
-        return np.nan_to_num((column - mean(column)) / (deviation(column) + EPSILON))
+    groups, weights = batch
+    columns = [([group[:, [f]] for group in groups], [1.0]) for f in range(len(weights))]
+    sums = sum(weight * by_numpy("grpo", column) for weight, column in zip(weights, columns, strict=True))
+    known, used = masks(groups)
+    assert_close(grpo(grouped(*batch), "group", "normalize_then_sum"), np.where(used, whitened(sums, known), 0.0))
 
-    rewards, sums = rewards_of(*batch), []
-    for group, own in zip(batch[0], rewards, strict=True):
-        parts = np.stack([scaled(column) for column in group.T], axis=1) @ batch[1]
-        sums.append(np.where(np.isnan(own), np.nan, parts))
-    every = np.concatenate(sums)
-    expected = [(own - mean(every)) / (deviation(every) + EPSILON) for own in sums]
-    assert_advantages(grpo(grouped(*batch), "group", "normalize_then_sum"), expected, rewards, 5e-3)
+
+@given(batches(), CLIPS, st.booleans())
+def test_rloo_is_our_own_estimator_within_each_group(batch, clip, normalize):
+    expected, (_, used) = by_numpy("rloo", batch, clip), masks(batch[0])
+    expected = np.where(used, whitened(expected, used), 0.0) if normalize else expected
+    assert_close(rloo(grouped(*batch, clip), normalize), expected)
 
 
 def test_without_spread_in_a_batch_and_without_groups():

@@ -1,6 +1,7 @@
 """``python -m apportion.trl``: TRL's own script with an allocator, on a tiny model and local files."""
 
 import json
+import re
 import shutil
 from dataclasses import fields
 from pathlib import Path
@@ -15,6 +16,7 @@ from apportion.records import read_log
 from apportion.trl.command import JobArguments, run
 from apportion.trl.settings import TRLAllocation
 from tests.builders import write_jsonl
+from tests.cases import lines
 from tests.processes import Command
 from tests.trl.tiny import make_questions, make_tokenizer
 
@@ -111,19 +113,19 @@ def test_a_dry_run_prints_the_plan_and_needs_no_weights(folder, policy, capsys):
     shutil.copytree(policy, folder / "empty")
     (folder / "empty" / "model.safetensors").unlink()
     words = job(folder, "empty", eval_strategy="steps", evaluation={"easy": FILE, "hard": FILE}, allocator="hora")
-    lines = dry_run("grpo", words, capsys).splitlines()
-    assert lines[:3] == [
-        "model      empty",
-        "rows       48 to train on; to evaluate: easy 48, hard 48",
-        "rewards    right",
-    ]
-    assert lines[3].startswith("allocator  HORA(rollouts_per_prompt=8")
-    assert lines[4:] == [
-        "estimator  TRL's",
-        "batch      a batch of 4 prompts samples 32 rollouts in at most 2 rounds, and trains on at most 32 "
-        "(without it: 32)",
-        "steps      4 of the optimizer, 1 processes, results in out",
-    ]
+    said = dry_run("grpo", words, capsys)
+    assert (
+        re.sub(r"HORA.*", "HORA", said)
+        == """\
+model      empty
+rows       48 to train on; to evaluate: easy 48, hard 48
+rewards    right
+allocator  HORA
+estimator  TRL's
+batch      a batch of 4 prompts samples 32 rollouts in at most 2 rounds, and trains on at most 32 (without it: 32)
+steps      4 of the optimizer, 1 processes, results in out
+"""
+    )
     assert not (folder / "out").exists()
 
 
@@ -138,37 +140,30 @@ def test_a_dry_run_counts_the_steps_of_its_epochs(folder, policy, capsys):
     assert "steps      36 of the optimizer" in dry_run("grpo", words, capsys)
 
 
-REFUSED = {
-    "an argument must be TRL's or the allocation's, got '--lerning_rate'; did you mean 'learning_rate'?": {
-        "lerning_rate": 1e-3
-    },
-    "argument --learning_rate/--learning-rate: invalid float value: 'fast'; see --help": {"learning_rate": "fast"},
-    "allocator (allocator) must have a known name, got 'horra'; did you mean 'hora'?": {"allocator": "horra"},
-    "generation_batch_size (32) must be divisible by num_generations (7)": {"num_generations": 7},
-    "verdict must be one of the reward functions, right, got 'left'": {"verdict": "left"},
-    "reward_funcs must be given with hora, got none": {"reward_funcs": None},
-    "No module named 'no_such_module'": {"reward_funcs": ["no_such_module.right"]},
-    "template must contain {question}, got 'Q:'": {"template": "Q:"},
-    "the data must have a column prompt or question or problem, got ['text']": {
-        "template": "{question}",
-        "datasets": [{"path": "json", "data_files": "texts.jsonl"}],
-    },
-    "Unable to find": {"datasets": [{"path": "json", "data_files": "nothing.jsonl"}]},
-    "evaluation.test (DatasetConfig) has no key 'pth'; did you mean 'path'?": {"evaluation": {"test": {"pth": "x"}}},
-    "eval_strategy must be steps or epoch with an evaluation, got no": {"evaluation": {"test": FILE}},
-    "the data must have the split 'test'": {"eval_strategy": "steps"},
-    "model_name_or_path must be a folder, or an id of the hub that can be loaded, got 'no/such-model' (": {
-        "model_name_or_path": "no/such-model"
-    },
-}
+REFUSED = """
+lerning_rate: 0.1 => an argument must be TRL's or the allocation's, got '--lerning_rate'; did you mean 'learning_rate'?
+learning_rate: fast => argument --learning_rate/--learning-rate: invalid float value: 'fast'; see --help
+allocator: horra => allocator (allocator) must have a known name, got 'horra'; did you mean 'hora'?
+num_generations: 7 => generation_batch_size (32) must be divisible by num_generations (7)
+verdict: left => verdict must be one of the reward functions, right, got 'left'
+reward_funcs: null => reward_funcs must be given with hora, got none
+reward_funcs: [no_such_module.right] => No module named 'no_such_module'
+template: "Q:" => template must contain {question}, got 'Q:'
+{template: "{question}", datasets: [{path: json, data_files: texts.jsonl}]} => the data must have a column prompt or
+datasets: [{path: json, data_files: nothing.jsonl}] => Unable to find
+evaluation: {test: {pth: x}} => evaluation.test (DatasetConfig) has no key 'pth'; did you mean 'path'?
+evaluation: {test: {path: json}} => eval_strategy must be steps or epoch with an evaluation, got no
+eval_strategy: steps => the data must have the split 'test'
+model_name_or_path: no/such-model => model_name_or_path must be a folder, or an id of the hub that can be loaded, got
+"""
 
 
-@pytest.mark.parametrize("message", REFUSED)
-def test_a_wrong_job_is_refused_in_one_line_before_weights_are_loaded(folder, policy, capsys, message):
+def test_a_wrong_job_is_refused_in_one_line_before_weights_are_loaded(folder, policy, capsys):
     (folder / "texts.jsonl").write_text('{"text": "1"}\n')
-    assert run("grpo", [*job(folder, policy, **REFUSED[message]), "--dry-run"]) == 2
-    ended = capsys.readouterr()
-    assert message in ended.err and ended.err.splitlines()[-1].startswith("error: ") and not (folder / "out").exists()
+    for settings, message in lines(REFUSED):
+        assert run("grpo", [*job(folder, policy, **yaml.safe_load(settings)), "--dry-run"]) == 2, message
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert message in said and said.startswith("error: ") and not (folder / "out").exists()
 
 
 def test_of_several_processes_the_first_of_a_machine_says_what_is_wrong(folder, policy, monkeypatch, capsys):

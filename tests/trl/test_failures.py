@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from apportion import HORA, Uniform
-from apportion.records import open_run
 from apportion.trl import AllocatedGRPOTrainer, FailedRewards
 from apportion.trl.failures import RewardsFailedError
 from apportion.trl.reading import RewardReader
@@ -108,9 +107,8 @@ BAD = (
 )
 
 
-@pytest.mark.parametrize("style", [False, True], ids=["alone", "beside another"])
-def test_bad_rewards_are_failed_rollouts_that_are_told_once_a_kind_and_end_no_run(run, caplog, style):
-    """The verdict fails if another function scores all completions, too."""
+def test_bad_rewards_are_failed_rollouts_that_are_told_once_a_kind_and_end_no_run(run, caplog):
+    """The verdict fails although another function scores all completions."""
     turns, given = itertools.cycle(BAD), []
 
     def judged(text, k):
@@ -119,7 +117,7 @@ def test_bad_rewards_are_failed_rollouts_that_are_told_once_a_kind_and_end_no_ru
         given.append(next(turns))
         return given[-1]
 
-    others = [Judge(mark=lambda text, k: float(len(text)), name="style")] if style else []
+    others = [Judge(mark=lambda text, k: float(len(text)), name="style")]
     built, watch, history = run(
         judge=Judge(judged, name="verifier"), others=others, allocator=hora(), verdict="verifier"
     )
@@ -176,25 +174,15 @@ def test_a_call_is_given_up_after_three_prompts_in_a_row_and_one_prompt_is_calle
     assert read(prompts=["a", "a"]) == [np.inf, np.inf] and len(calls) == 1 + 6 + 1
 
 
-@pytest.mark.parametrize("wrong", [1, 2])
-def test_a_list_of_another_length_ends_a_run_in_its_first_call_only(make, wrong):
-    verifier = Verifier(lambda call, prompts: [1.0] * (len(prompts) - (call == wrong)))
-    built = make(AllocatedGRPOTrainer, config={"max_steps": 2}, reward_funcs=[verifier], allocator=Uniform(8))
-    if wrong == 1:
-        with pytest.raises(ValueError, match="a reward for each of 32 completions, got 31 rewards"):
-            built.train()
-    else:
-        assert trained(built)[1]["allocation/failed"] == 0  # each prompt was scored alone
+def test_a_list_of_another_length_fails_a_call_and_ends_a_run_if_it_is_the_first():
+    def wrong(completions, **columns):
+        return [1.0] * (len(completions) - (len(completions) > 1))
 
-
-def test_a_function_that_never_returns_in_an_evaluation_ends_the_run_with_its_cause(make):
-    def marked(prompts, completions, k, **rest):
-        return [mark(text, each) for text, each in zip(completions, k, strict=True)]
-
-    held_out = make_questions(2, extra=100).remove_columns("k")
-    given = {"reward_funcs": [marked], "eval_dataset": held_out, "allocator": hora()}
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'k'"):
-        make(AllocatedGRPOTrainer, config=EVALUATED, **given).train()
+    reader, columns = RewardReader(["wrong"]), {"prompts": ["a", "b"], "completions": ["x", "y"]}
+    with pytest.raises(ValueError, match="a reward for each of 2 completions, got 1 rewards"):
+        reader.reading(0, wrong)(**columns)
+    reader.returned.add("wrong")
+    assert reader.reading(0, wrong)(**columns) == [1.0, 1.0]  # each prompt was scored alone
 
 
 def test_failures_of_an_evaluation_are_counted_apart_and_end_a_run_as_those_of_training_do(make):
@@ -221,37 +209,26 @@ def test_failures_of_an_evaluation_are_counted_apart_and_end_a_run_as_those_of_t
         built(8).train()
 
 
-def test_what_a_reward_function_does_to_its_arguments_changes_no_rollout(make, tmp_path):
-    def plain(prompts, completions, completion_ids, k, **rest):
-        return [mark(text, each) for text, each in zip(completions, k, strict=True)]
+def test_what_a_reward_function_does_to_its_arguments_changes_no_rollout():
+    def rough(prompts, completion_ids, **columns):
+        prompts[0] = "gone"
+        completion_ids[0].clear()
+        return [1.0]
 
-    def rough(prompts, completions, completion_ids, k, **rest):
-        found = plain(prompts, completions, completion_ids, k)
-        for i in range(len(completions)):
-            prompts[i], completions[i], k[i] = "gone", "gone", None
-            completion_ids[i].clear()
-        return found
-
-    logs = []
-    for function in (plain, rough):
-        folder = tmp_path / function.__name__
-        given = {"reward_funcs": [function], "allocator": hora(), "rollout_log": folder}
-        trained(make(AllocatedGRPOTrainer, config={"max_steps": 2}, **given))
-        record = open_run(folder)
-        logs.append((record.texts, record.tokens.tolist(), record.reward.tolist()))
-    assert logs[0] == logs[1]
+    columns = {"prompts": ["a"], "completion_ids": [[1, 2]]}
+    RewardReader(["rough"]).reading(0, rough)(**columns)
+    assert columns == {"prompts": ["a"], "completion_ids": [[1, 2]]}
 
 
-def test_a_poison_prompt_is_skipped_after_a_resume_and_stays_in_the_count(make, tmp_path):
-    """Its function raises in the first call of the resumed run, which would end a new one."""
-    counts, given = [], {"allocator": Uniform(8), "failed_rewards": "drop"}
-    given["reward_funcs"] = [failing(ValueError("poison"), 2)]
-    for steps in (2, 3):
-        config = {"max_steps": steps, "save_strategy": "steps", "save_steps": 1, "output_dir": str(tmp_path)}
-        built = make(AllocatedGRPOTrainer, config=config, **given)
-        built.train(resume_from_checkpoint=steps == 3)
-        counts.append(built._rewards.number)
-    assert counts == [32, 64]
+def test_a_resumed_run_goes_on_with_its_count_and_the_functions_that_returned():
+    """``test_stream`` resumes a run whose function raises in its first call, which would end a new one."""
+    count = counting(["math", "code"], allocator=HORA(), verdict="math")
+    count.failed(torch.tensor([[1.0, NAN], [NAN, 1.0], [NAN, NAN]]), ["a"] * 3)
+    count.reader.returned.add("code")
+    again = counting(["math", "code"], allocator=HORA(), verdict="math")
+    again.load_state_dict(count.state_dict())
+    assert again.state_dict() == count.state_dict() == {"number": 1, "returned": ["code"], "beside": [], "apart": [1]}
+    assert again.failed(torch.tensor([[NAN, 1.0]]), ["a"]) == [False]
 
 
 def counting(names=("judge",), failed="stop", allocator=None, **given):
@@ -307,16 +284,10 @@ def test_the_verdict_of_a_prompt_is_that_of_the_function_which_judges_it(caplog)
     assert counting(names).failed(both, ["a"] * 4) == [False] * 4
 
 
-def test_rewards_of_minus_one_and_one_are_verdicts(run):
-    seen = []
-    for wrong in (0.0, -1.0):
-        judge = Judge(mark=lambda text, k, wrong=wrong: 1.0 if mark(text, k) else wrong)
-        _, _, history = run(judge=judge, allocator=HORA(), config={"scale_rewards": "group", "max_steps": 1})
-        seen.append((history[0]["allocation/n_max"], history[0]["allocation/observed_success"]))
-    assert seen[0] == seen[1] and seen[0][1] > 0
-
-
-def test_rewards_of_three_values_are_graded(run):
-    judge = Judge(mark=lambda text, k: (-1.0, 0.0, 1.0)[len(text) % 3])
-    with pytest.raises(ValueError, match=r"rewards must be 0 or 1 for hora, .* got -1.0; set verdict='judge'"):
-        run(judge=judge, allocator=hora())
+def test_rewards_of_minus_one_and_one_are_verdicts_and_those_of_three_values_are_graded():
+    counts, grades = counting(allocator=HORA()), counting()
+    wrong_and_right, three = torch.tensor([[-1.0], [1.0]]), torch.tensor([[-1.0], [0.0], [1.0]])
+    assert counts._verdicts(wrong_and_right) == grades._verdicts(wrong_and_right) == [False, True]
+    assert grades._verdicts(three) == [None] * 3
+    with pytest.raises(ValueError, match="rewards must be 0 or 1 for hora, which counts correct rollouts, got"):
+        counts._verdicts(three)

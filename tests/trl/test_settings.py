@@ -72,10 +72,10 @@ CONSTRUCTED = (
         allocator = "vip", config = {num_generations = 2} => num_generations must suit vip, .*, got 2 .*; raise num_gen
         id_column = "number" => id_column must be one of prompt, k, got 'number'; leave it out for hashes
         rate_column = "rates" => rate_column must be one of prompt, k, got 'rates'; leave it out for no
-        allocator = {name = "uniform", rollouts_per_prompt = 10} => batches hold, 32 rollouts of 4 prompts, got 40; have it
-        allocator = {name = "uniform", rollouts_per_prompt = 1} => at least 2 rollouts for .*, which compares them, got 1
-        config = {loss_type = "new"} => loss_type must be one of TRL's, grpo, .*, got 'new'; check the spelling, or for a
-        allocator = {name = "ar3po", reuse = "replay"}, config = {beta = 0.1, sync_ref_model = true} => must be False if ar3po
+        allocator = {name = "uniform", rollouts_per_prompt = 10} => 32 rollouts of 4 prompts, got 40; have it
+        allocator = {name = "uniform", rollouts_per_prompt = 1} => at least 2 rollouts for .*, got 1
+        config = {loss_type = "new"} => one of TRL's, grpo, .*, got 'new'; check the spelling, or
+        allocator = {name = "ar3po", reuse = "replay"}, config = {beta = 0.1, sync_ref_model = true} => False if ar3po
         """,
     ),
     (

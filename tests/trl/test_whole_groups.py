@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from apportion import AR3PO, DAPO, HORA, VIP, Uniform
+from apportion import DAPO, HORA, VIP, Uniform
 from apportion.records import read_log
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer, FailedRewards
 from apportion.trl.failures import RewardsFailedError
@@ -50,13 +50,8 @@ def test_a_function_is_called_once_for_each_group_of_one_round(run, trainer, rul
     assert not built._logs["extra"] and not built._pending_metrics
 
 
-@pytest.mark.parametrize(
-    "allocator",
-    [AR3PO(rollouts_per_stage=3, reuse="none"), DAPO(rollouts_per_prompt=3, draw=2, max_draws=4)],
-    ids=lambda allocator: allocator.name,
-)
-def test_the_verdict_scores_rounds_and_the_other_function_groups(run, tmp_path, allocator):
-    comparison = Comparison()
+def test_the_verdict_scores_rounds_and_the_other_function_groups(run, tmp_path):
+    comparison, allocator = Comparison(), DAPO(rollouts_per_prompt=3, draw=2, max_draws=4)
     given = {"others": [comparison], "verdict": "judge", "whole_groups": True, "rollout_log": tmp_path / "log"}
     _, watch, _ = run(config={"reward_weights": [0.5, 1.0]}, allocator=allocator, **given)
     assert sum(len(step.rounds) for step in watch.steps) > 3
@@ -109,7 +104,7 @@ def test_what_cannot_see_whole_groups_is_refused(make):
     refuse_lines(
         construct,
         """
-        allocator = "hora" => whole_groups needs a verdict and another reward function with hora, .* verdict None and 1
+        allocator = "hora" => needs a verdict and another reward function with hora
         allocator = "hora", verdict = "judge" => got verdict 'judge' and 1 in all; name
         allocator = "ttrl" => whole_groups must be False with ttrl, whose rewards come from votes, got True; give the all
         """,
