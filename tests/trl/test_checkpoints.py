@@ -11,8 +11,7 @@ from apportion.engines.saved_state import SavedStateError, save_state
 from apportion.predictors import DiscountedCounts
 from apportion.records import RecordError, read_log
 from apportion.selection import GRESO, Mixed
-from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer, checkpoints
-from tests.hostile import FILES, MARKER
+from apportion.trl import AllocatedGRPOTrainer, checkpoints
 from tests.trl.scripts.policy import digest, history, make_trainer
 from tests.trl.tiny import make_questions
 
@@ -172,13 +171,6 @@ RESUMED = {
         9,
         [3, 8],
     ),
-    "mixed, two batches a step": (
-        hora,
-        mixed,
-        {"kind": AllocatedRLOOTrainer, "questions": 12, "steps_per_generation": 1, "per_device_train_batch_size": 16},
-        5,
-        [3],
-    ),
     "weights and fresh prompts, two batches a step": (
         lambda: DAPO(rollouts_per_prompt=3, draw=3, max_draws=5),
         lambda: {"selection": GRESO(importance_weights=True)},
@@ -219,10 +211,6 @@ def saved(folder, **values):
     return learnt
 
 
-def load_batch(folder, state):
-    return checkpoints.load_batch(folder, 0, (1, 1, 3), CPU, state)
-
-
 def test_state_and_batch_are_loaded_as_saved_and_refused_if_shared_by_other_numbers(tmp_path):
     learnt = saved(tmp_path, allocator={"successes": [1.0, 2.0]}, sharing=(2, 1))  # of three iterations
     assert checkpoints.load(tmp_path) == learnt
@@ -240,14 +228,3 @@ def test_state_and_batch_are_loaded_as_saved_and_refused_if_shared_by_other_numb
     assert checkpoints.load_batch(tmp_path, 0, (3, 1, 1), CPU, saved(tmp_path)) is None
     checkpoints.save_batch(tmp_path, 0, None)
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["apportion.pt", "apportion_batch_1.pt"]
-
-
-def test_a_foreign_state_or_batch_is_refused_and_runs_no_code(tmp_path):
-    learnt = saved(tmp_path, sharing=(1, 1))
-    for content in (each(tmp_path / MARKER) for each in FILES.values()):
-        for file in (checkpoints.FILE, "apportion_batch_0.pt"):
-            (tmp_path / file).write_bytes(content)
-        for load in (lambda: checkpoints.load(tmp_path), lambda: load_batch(tmp_path, learnt)):
-            with pytest.raises(SavedStateError, match=f"apportion.*: .*; {checkpoints.REMEDY}"):
-                load()
-    assert not (tmp_path / MARKER).exists()

@@ -1,4 +1,4 @@
-"""Generation by vLLM under allocators, in server and colocate mode, with a scripted policy instead of vLLM.
+"""Generation by vLLM's server under allocators, with a scripted policy instead of vLLM.
 
 vLLM needs a GPU, so ``vllm_server`` answers in its place, TRL is told that vLLM is installed, and sending weights only
 counts calls. The rest is real: the trainers, ``VLLMGeneration``, ``VLLMClient`` with HTTP, and the correction for
@@ -33,7 +33,7 @@ from tests.trl.tiny import (
     make_questions,
     whole_groups,
 )
-from tests.trl.vllm_server import Engine, Reply, Script, serve
+from tests.trl.vllm_server import Reply, Script, serve
 
 FIXED = HORA(pre_rollouts=3, rollouts_per_prompt=8)
 CAP = 3.0
@@ -60,9 +60,7 @@ class Generation(vllm_generation.VLLMGeneration):
     """TRL's class without starting vLLM and without sending weights."""
 
     def _init_vllm(self):
-        self.syncs = 0
-        if self.mode == "server":
-            self.vllm_client = vllm_client.VLLMClient(base_url=self.server_base_url)
+        self.syncs, self.vllm_client = 0, vllm_client.VLLMClient(base_url=self.server_base_url)
 
     def sync_weights(self):
         self.syncs += 1
@@ -83,21 +81,19 @@ def seeming_installed(monkeypatch):
             monkeypatch.setitem(sys.modules, name, module)
 
 
-@pytest.fixture(params=["server", "colocate"])
-def start(request, policy, tmp_path, seeming_installed):
-    """Return a function that makes a trainer in each mode, with its watch and the script of the policy."""
+@pytest.fixture
+def start(policy, tmp_path, seeming_installed):
+    """Return a function that makes a trainer, with its watch and the script of the policy."""
 
     def started(trainer=AllocatedGRPOTrainer, answer=None, *, config=None, **given):
         script, watch = Script(Parrot() if answer is None else answer), Watch(Judge())
         url = servers.enter_context(serve(script))
-        settings = {"use_vllm": True, "vllm_mode": request.param, "vllm_server_base_url": url}
+        settings = {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": url}
         settings |= {"max_completion_length": 8, "learning_rate": 0.0} | (config or {})
         if trainer is AllocatedGRPOTrainer:
             settings["vllm_importance_sampling_mode"] = "token_truncate"
         given = {"reward_funcs": [watch.judge], "allocator": FIXED} | given
         built = made(trainer, policy, tmp_path, config=settings, **given)
-        if request.param == "colocate":
-            built.vllm_generation.llm = Engine(script)
         return watch.on(built), watch, script
 
     with ExitStack() as servers:

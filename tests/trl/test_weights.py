@@ -80,30 +80,32 @@ def test_the_gradient_is_the_mean_of_the_weighting_and_masked_rows_change_none(r
 
 @pytest.mark.parametrize(
     ("trainer", "name"),
-    [
-        (AllocatedRLOOTrainer, "maxrl"),
-        *((AllocatedGRPOTrainer, name) for name in ("opo", "sequential", "batch_optimal", "reinforce")),
-    ],
+    [(AllocatedRLOOTrainer, "maxrl"), *((AllocatedGRPOTrainer, name) for name in ("sequential", "batch_optimal"))],
 )
 def test_our_estimators_replace_trl_s_formula(run, tmp_path, trainer, name):
-    """One of each kind of columns. A batch's baseline is that of before it, the other columns are those of the log."""
-    given = {"baseline": SPO()} if "baseline" in needs(name) else {}
-    given |= {"estimator": name, "rollout_log": tmp_path / "log", "questions": QUESTIONS.select(range(4, 8))}
+    """One of each kind of columns, which are those of the log. ``test_reinforce_...`` has a baseline."""
+    given = {"estimator": name, "rollout_log": tmp_path / "log", "questions": QUESTIONS.select(range(4, 8))}
     built, watch, _ = run(trainer, config={"max_steps": 2, "max_grad_norm": 0.0}, allocator=hora(), **given)
     ends = {built.processing_class.eos_token_id, built.processing_class.pad_token_id}
-    log, baseline = read_log(tmp_path / "log").to_pylist(), SPO()
+    log = read_log(tmp_path / "log").to_pylist()
     for number, step in enumerate(watch.steps):
         rows, calls = [row for row in log if row["step"] == number], list(chain(*step.by_prompt.values()))
         seen = [(row["prompt"], row["completion"], row["reward"], row["tokens"]) for row in rows]
         assert seen == [(call.prompt, call.text, call.score, len(call.ids)) for call in calls]
         assert [row["truncated"] for row in rows] == [call.ids[-1] not in ends for call in calls]
-        prompts = list(map(Prompt, step.by_prompt))
-        expected = dict(zip(step.by_prompt, baseline.predict(prompts), strict=True))
-        baseline.update(finished(prompts, [[Rollout(call.score > 0) for call in o] for o in step.by_prompt.values()]))
-        columns = {"baseline": [expected[row["prompt"]] for row in rows]}
-        columns |= {column: [row[each] for row in rows] for column, each in LOGGED.items()}
-        given = {column: columns[column] for column in needs(name)}
-        advantages = ESTIMATORS[name](*([row[each] for row in rows] for each in ("reward", "prompt")), **given)
+        columns = {column: [row[LOGGED[column]] for row in rows] for column in needs(name)}
+        advantages = ESTIMATORS[name](*([row[each] for row in rows] for each in ("reward", "prompt")), **columns)
         assert np.abs(advantages).max() > 0
         assert_rows(step.rows, [Row(ids_of(c.prompt), c.ids, float(a)) for c, a in zip(calls, advantages, strict=True)])
-    assert len(set(columns["rounds"])) == 2 and ((None in columns["score_norms"]) != ("score_norms" in needs(name)))
+
+
+def test_reinforce_subtracts_the_baseline_of_before_the_batch(run):
+    given = {"estimator": "reinforce", "baseline": SPO(), "questions": QUESTIONS.select(range(4, 8))}
+    _, watch, _ = run(config={"max_steps": 2}, allocator=hora(), **given)
+    baseline = SPO()
+    for step in watch.steps:
+        prompts, groups = list(map(Prompt, step.by_prompt)), list(step.by_prompt.values())
+        pairs = zip(groups, baseline.predict(prompts), strict=True)
+        expected = [Row(ids_of(c.prompt), c.ids, float(c.score - before)) for own, before in pairs for c in own]
+        assert_rows(step.rows, expected)
+        baseline.update(finished(prompts, [[Rollout(call.score > 0) for call in own] for own in groups]))

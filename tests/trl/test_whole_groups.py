@@ -106,7 +106,7 @@ def test_what_cannot_see_whole_groups_is_refused(make):
         """
         allocator = "hora" => needs a verdict and another reward function with hora
         allocator = "hora", verdict = "judge" => got verdict 'judge' and 1 in all; name
-        allocator = "ttrl" => whole_groups must be False with ttrl, whose rewards come from votes, got True; give the all
+        allocator = "ttrl" => whole_groups must be False with ttrl, whose rewards come from votes, got
         """,
     )
     with pytest.raises(

@@ -1,7 +1,7 @@
-"""A stand-in for vLLM in tests: a function that answers prompts, behind an HTTP server or an engine.
+"""A stand-in for vLLM in tests: a function that answers prompts, behind an HTTP server.
 
 TRL's real client sends HTTP requests to ``serve``: TRL 1.0 to 1.10 in the format of TRL's server (``/generate/``), 1.16
-in that of vLLM (``/v1/completions``). ``Engine`` has the one method of vLLM's ``LLM`` that TRL calls.
+in that of vLLM (``/v1/completions``).
 """
 
 import json
@@ -9,7 +9,6 @@ import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import SimpleNamespace
 from typing import NamedTuple
 
 
@@ -101,24 +100,3 @@ def _of_vllm(prompts, said, scored):
             logprobs = {"tokens": tokens, "token_logprobs": reply.logps, "top_logprobs": top} if scored else None
             choices.append({"prompt_token_ids": prompt, "token_ids": reply.ids, "logprobs": logprobs})
     return {"choices": choices}
-
-
-@dataclass(frozen=True)
-class Engine:
-    """The method of vLLM's ``LLM`` that TRL calls, with replies of a script."""
-
-    script: Script
-
-    def generate(self, prompts, sampling_params, use_tqdm):
-        """Return a ``RequestOutput`` per prompt with the fields that TRL reads."""
-        ids, scored = [prompt["prompt_token_ids"] for prompt in prompts], sampling_params.logprobs
-        said = self.script.complete(ids, sampling_params.n, logprobs=scored)
-        return [
-            SimpleNamespace(prompt_token_ids=prompt, outputs=[_ranked(*reply, scored is not None) for reply in replies])
-            for prompt, replies in zip(ids, said, strict=True)
-        ]
-
-
-def _ranked(ids, logps, scored):
-    ranked = [{token: SimpleNamespace(logprob=logp, rank=1)} for token, logp in zip(ids, logps, strict=True)]
-    return SimpleNamespace(token_ids=ids, logprobs=ranked if scored else None)
