@@ -6,14 +6,13 @@ leave a latest checkpoint without our file. So the file is written before verl's
 in the meantime.
 
 verl always resumes the weights and the data loader of the checkpoint that it is told to. If our file of that checkpoint
-cannot be used, the allocator's state is that of the newest older checkpoint whose file can be used, or that of a new
-run. An older belief costs rollouts until it has caught up, and no rollout is wrong because of it.
+cannot be used, the allocator's state is that of a new run. A new belief costs rollouts until it has caught up, and no
+rollout is wrong because of it.
 """
 
 import copy
 import logging
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +35,6 @@ logger = logging.getLogger(__name__)
 FILE, KIND = "allocation.pt", "verl run"
 REMEDY = "resume from another checkpoint with trainer.resume_mode=resume_path, or start a new run from its weights"
 FOLDER = "global_step_"
-SHOWN = 3
-"""The most unusable files that a warning describes."""
 RECORDS = (Batch, Belief, Prompt, Rollout, WrittenRollout)
 
 
@@ -102,32 +99,26 @@ def resumed_file(config: DictConfig, *, strict: bool = False) -> Path | None:
 def load_into(coordinator: Coordinator, path: Path) -> None:
     """Have ``coordinator`` continue from the file ``path`` of a checkpoint, which may be missing or damaged.
 
-    Then it continues from the newest older checkpoint that has a whole one, or as a new run, and a warning says so.
-    With ``resume="strict"`` SavedStateError is raised instead.
+    Then it continues as a new run, and a warning says so. With ``resume="strict"`` SavedStateError is raised instead.
 
     Raises OtherSettingsError if the file is of another allocator, baseline or selection, or of other settings.
     """
-    strict = coordinator.allocation.resume == "strict"
     new_run = copy.deepcopy(coordinator.state())
-    faults: list[str] = []
-    for candidate in (path, *_earlier_files(path)):
-        try:
-            _load(coordinator, candidate)
-        except OtherSettingsError:
-            if candidate == path:
-                raise
-            faults.append(f"{candidate} is of a run with other settings")
-        except (ValueError, OSError) as error:
-            if strict:
-                raise
-            faults.append(" ".join(str(error).removesuffix(f"; {REMEDY}").split()))
-        else:
-            if faults:
-                _warn(path, f"that of {candidate.parent.name}", faults)
-            break
-    else:
+    try:
+        _load(coordinator, path)
+    except OtherSettingsError:
+        raise
+    except (ValueError, OSError) as error:
+        if coordinator.allocation.resume == "strict":
+            raise
         coordinator.load(new_run)  # because a part of a damaged state may have been loaded
-        _warn(path, "that of a new run", faults)
+        fault = " ".join(str(error).removesuffix(f"; {REMEDY}").split())
+        logger.warning(
+            "The weights are those of %s, but the allocator's state is that of a new run: %s; set "
+            "allocation.resume=strict to stop instead",
+            path.parent.name,
+            fault,
+        )
 
 
 def _load(coordinator: Coordinator, path: Path) -> None:
@@ -156,23 +147,6 @@ def _check_same_run(allocation: VerlAllocation, settings: Mapping[str, Any], sta
             )
 
 
-def _earlier_files(path: Path) -> Iterator[Path]:
-    """Yield the files of older checkpoints beside that of ``path``, the newest first."""
-    step = _step(path.parent)
-    folders = {
-        found: folder for folder in path.parent.parent.glob(f"{FOLDER}*") if (found := _step(folder)) is not None
-    }
-    for found in sorted(folders, reverse=True):
-        file = folders[found] / FILE
-        if step is not None and found < step:
-            yield file
-
-
-def _step(folder: Path) -> int | None:
-    found = re.fullmatch(rf"{FOLDER}(\d+)", folder.name)
-    return None if found is None else int(found[1])
-
-
 def _latest(folder: Path) -> str | None:
     """Return the folder of the checkpoint that verl's tracker names; None if there is none."""
     try:
@@ -183,14 +157,3 @@ def _latest(folder: Path) -> str | None:
             "step to latest_checkpointed_iteration.txt, or set trainer.resume_mode=resume_path"
         ) from error
     return found
-
-
-def _warn(path: Path, what: str, faults: list[str]) -> None:
-    logger.warning(
-        "The weights are those of %s, but the allocator's state is %s, because of unusable files (%d): %s; set "
-        "allocation.resume=strict to stop instead",
-        path.parent.name,
-        what,
-        len(faults),
-        " | ".join(faults[:SHOWN]) + " | ..." * (len(faults) > SHOWN),
-    )

@@ -78,7 +78,7 @@ class VerlAllocation(RunDecisions):
             Then the run ends. All other waits have fractions of it, see ``TimeLimits``.
         retries: number of times that a failed rollout is tried again before it counts as failed.
         resume: what happens if ``allocation.pt`` of the resumed checkpoint is missing or damaged. "fallback" continues
-            from the newest older checkpoint that has a whole one, or as a new run, with a warning. "strict" stops.
+            with a new belief and a warning. "strict" stops.
     """
 
     verdict: str | None = None
