@@ -58,7 +58,7 @@ def _spelled_out(table: DictConfig) -> bool:
     name, allocator = table.get("preset"), table.get("allocator")
     if name not in PRESETS or not isinstance(allocator, DictConfig):
         return False
-    own = PRESETS[name]().allocator
+    own: Any = PRESETS[name]().allocator
     return allocator.get("name") == own.name and {field.name for field in fields(own) if field.init} <= allocator.keys()
 
 

@@ -19,19 +19,6 @@ from apportion.verl.coordinator.messages import RowAddress, TaskResult, TrainerU
 from apportion.verl.coordinator.planner import Learned, OpenRequest, Planner, naming_the_verdict
 
 
-@dataclass(eq=False)
-class OpenPrompt:
-    """A prompt of the trainer that the stream has opened. It is ``finished`` once it is committed."""
-
-    uid: str
-    finished: FinishedPrompts | None = None
-
-    @property
-    def trainable(self) -> bool:
-        """Whether a row of it is trained on."""
-        return self.finished is not None and self.finished.trainable
-
-
 @dataclass
 class IdleSlots:
     """Measures the share of ``slots`` that are idle."""
@@ -65,12 +52,13 @@ class StreamedPlanner(Planner):
 
     def __post_init__(self) -> None:
         self._requests: dict[str, OpenRequest] = {}  # by the uids that are not committed
-        self._prompts: dict[int, OpenPrompt] = {}  # by unit
+        self._uids: dict[int, str] = {}  # by unit
+        self._finished: dict[int, FinishedPrompts] = {}  # by unit
         self._waiting: dict[str, deque[str]] = {}  # uids by prompt id, in the order of their coming
         self._restored: dict[str, int] = {}  # units by the uids that were finished at a checkpoint
         self._running = 0
-        self._update: Update | None = None
-        self._taken = False
+        self._ready: Update | None = None
+        self._taken: Update | None = None
         self._adopted: tuple[str, ...] = ()
         self._ages: list[int] = []
         self._idle = IdleSlots(self.allocation.slots)
@@ -92,16 +80,17 @@ class StreamedPlanner(Planner):
 
     def trained(self) -> None:
         """Learn from the update that the trainer has taken, if there is one."""
-        if self._update is None or not self._taken:
+        if (update := self._taken) is None:
             return
-        batch = self._update.batch
-        found = [self._prompts.pop(unit).finished for unit in self.stream.training]
-        groups = [group for each in found if each is not None for group in each.groups]
-        metrics = self.allocation.allocator.metrics(batch)
+        units = self.stream.training
+        groups = [group for unit in units for group in self._finished.pop(unit).groups]
+        for unit in units:
+            del self._uids[unit]
+        metrics = self.allocation.allocator.metrics(update.batch)
         self.stream.trained(self.stream.version + 1)  # adopted ones count too
-        self._ages += self._update.ages
-        self._update, self._taken = None, False
-        self.end(Learned(batch, groups, metrics))
+        self._ages += update.ages
+        self._taken = None
+        self.end(Learned(update.batch, groups, metrics))
         self._fill()
 
     def next_update(self, done: bool, queue: Collection[str] | None) -> TrainerUpdate:
@@ -114,16 +103,14 @@ class StreamedPlanner(Planner):
             adopted, self._adopted = self._adopted, ()
             self.stream.took(len(adopted))
             return TrainerUpdate(adopted, wanted=self.stream.wanted())
-        if self._update is None:
+        if self._ready is None:
             self._fill()
-        if self._update is None:
-            return TrainerUpdate(wanted=self.stream.wanted())
-        taken = [self._prompts[unit] for unit in self.stream.training]
-        if any(each.uid in self._requests for each in taken):  # not committed yet
-            return TrainerUpdate()
-        with_rows = tuple(each.uid for each in taken if each.trainable)
-        without = tuple(each.uid for each in taken if not each.trainable)
-        self._taken, wanted = True, self.stream.wanted()
+        units = self.stream.training
+        if self._ready is None or any(self._uids[unit] in self._requests for unit in units):  # not committed yet
+            return TrainerUpdate(wanted=self.stream.wanted() if self._ready is None else 0)
+        rows = {self._uids[unit]: self._finished[unit].trainable for unit in units}
+        with_rows, without = (tuple(uid for uid in rows if rows[uid] == there) for there in (True, False))
+        self._taken, self._ready, wanted = self._ready, None, self.stream.wanted()
         if not with_rows:  # the data set has no other prompt, so there is nothing to train on
             self.trained()
         return TrainerUpdate(with_rows, without, wanted)
@@ -136,7 +123,7 @@ class StreamedPlanner(Planner):
         """
         self._withdraw([unit for uid, unit in self._restored.items() if uid not in finished])
         self._restored.clear()
-        known = {found.uid for found in self._prompts.values()} | self._requests.keys()
+        known = {*self._uids.values(), *self._requests}
         self._adopted = tuple(uid for uid in finished if uid not in known)
 
     def metrics(self) -> dict[str, float]:
@@ -153,8 +140,7 @@ class StreamedPlanner(Planner):
         """Return the stream too, without its rule and baseline, which the coordinator saves."""
         stream = self.stream.state_dict()
         del stream["rule"], stream["baseline"]
-        uids = {unit: found.uid for unit, found in self._prompts.items()}
-        return super().state() | {"stream": {"stream": stream, "uids": uids}}
+        return super().state() | {"stream": {"stream": stream, "uids": dict(self._uids)}}
 
     def load(self, saved: SavedValues) -> None:
         """As in ``Planner``, after the rule. Prompts in flight are forgotten, because the trainer brings them again."""
@@ -171,28 +157,27 @@ class StreamedPlanner(Planner):
         self.stream.load_state_dict({**own.state("stream"), **learned})
         self.stream.restarted()  # an update that was not taken is one again
         self.stream.source.waiting.clear()
-        self._prompts = {unit: OpenPrompt(uid) for unit, uid in uids.items()}
+        self._uids = dict(uids)
         self._withdraw(self.stream.unfinished())
-        for unit, found in self._prompts.items():
-            found.finished = self._finished(unit, found.uid)
-            self._restored[found.uid] = unit
+        self._finished = {unit: self._finish(unit) for unit in self._uids}
+        self._restored = {uid: unit for unit, uid in self._uids.items()}
 
     def _fill(self) -> None:
         """Request rollouts for free slots, commit what is finished, and keep an update that is ready."""
         self._idle.measure(self._running)
         slots = self.allocation.slots
         decision = self.stream.decide((1 << 62) if slots is None else slots - self._running, time.monotonic())
-        self._update = decision.update or self._update
+        self._ready = decision.update or self._ready
         self._running += len(decision.requests)
         for ticket in decision.requests:
-            uid = self._prompt(ticket.unit, ticket.prompt.id).uid
+            uid = self._uid(ticket.unit, ticket.prompt.id)
             self.request(self._requests[uid], RowAddress(uid, uid), 1, partial(self._receive, ticket))
         for unit in self.stream.ended:
-            found = self._prompt(unit, self.stream.batch(unit).prompts[0].id)
-            if found.finished is None:
-                found.finished = self._finished(unit, found.uid)
-                self.check_readable(found.finished.batch)
-                self.commit(self._requests[found.uid], found.finished)
+            if unit not in self._finished:
+                uid = self._uid(unit, self.stream.batch(unit).prompts[0].id)
+                finished = self._finished[unit] = self._finish(unit)
+                self.check_readable(finished.batch)
+                self.commit(self._requests[uid], finished)
 
     def _receive(self, ticket: Ticket, result: TaskResult) -> None:
         """Take the rollout of ``result``. Raise RuntimeError for a fault of the set-up."""
@@ -206,23 +191,24 @@ class StreamedPlanner(Planner):
             self.counts["retried"] += self.stream.counts["again"] - again
         self._fill()
 
-    def _finished(self, unit: int, uid: str) -> FinishedPrompts:
+    def _finish(self, unit: int) -> FinishedPrompts:
         """Return the finished prompt of ``unit`` with the address of its rows."""
-        batch = self.stream.batch(unit)
-        batch = replace(batch, prompts=(replace(batch.prompts[0], data=RowAddress(uid, uid)),))
+        batch, address = self.stream.batch(unit), RowAddress(self._uids[unit], self._uids[unit])
+        batch = replace(batch, prompts=(replace(batch.prompts[0], data=address),))
         return FinishedPrompts(batch, list(self.allocation.allocator.groups(batch)), self.history(batch.prompts))
 
-    def _prompt(self, unit: int, id: str) -> OpenPrompt:
-        """Return the trainer's prompt of ``unit``. Prompts of one ``id`` are opened in the order of their coming."""
-        if unit not in self._prompts:
-            self._prompts[unit] = OpenPrompt(self._waiting[id].popleft())
+    def _uid(self, unit: int, id: str) -> str:
+        """Return the uid of ``unit``. Prompts of one ``id`` are opened in the order of their coming."""
+        if unit not in self._uids:
+            self._uids[unit] = self._waiting[id].popleft()
             if not self._waiting[id]:
                 del self._waiting[id]
-        return self._prompts[unit]
+        return self._uids[unit]
 
     def _withdraw(self, units: Collection[int]) -> None:
         granted = self.stream.withdraw(units)
         for unit in units:
-            uid = self._prompts.pop(unit).uid
+            uid = self._uids.pop(unit)
+            self._finished.pop(unit, None)
             if unit in granted:
                 self.given[uid] = granted[unit]
