@@ -7,6 +7,7 @@ imports in the source, so a test can compare the file with the code.
 import re
 from xml.sax.saxutils import escape
 
+from tests.cases import lines
 from tests.test_house import MODULES, ORDER, ROOT, own, part, rank
 
 PICTURE = ROOT / "docs" / "pictures" / "architecture.svg"
@@ -14,24 +15,27 @@ WIDTH, EDGE = 640, 20
 TOP = 852
 """Where the rooms begin, below the step."""
 
-LAYERS = (
-    ("What people run and read", "report"),
-    ("What samples and trains", "vote"),
-    ("What recorded and simulated runs say", "replay"),
-    ("Servers, run folders, records", "runs"),
-    ("Files, answers and settings", "toml"),
-    ("The loop, advantages, whole methods", "advantages"),
-    ("The decisions", "stopping"),
-    ("Values and checks", "untrusted"),
-)
+LAYERS = lines("""
+    What people run and read             => report
+    What samples and trains              => vote
+    What recorded and simulated runs say => replay
+    Servers, run folders, records        => runs
+    Files, answers and settings          => toml
+    The loop, advantages, whole methods  => advantages
+    The decisions                        => stopping
+    Values and checks                    => untrusted
+""")
 """The layers from top to bottom, each with a room of its first place in ``ORDER``."""
 
 KINDS = {
-    "belief": ("predictors",),
-    "decision": ("selection", "allocators", "baselines", "stopping"),
-    "rollout": ("engines", "lab", "trl", "verl", "tinker", "vote", "gateway", "loop"),
-    "advantage": ("advantages",),
-    "record": ("records", "replay", "diagnosis", "report"),
+    kind: rooms.split()
+    for kind, rooms in lines("""
+    belief    => predictors
+    decision  => selection allocators baselines stopping
+    rollout   => engines lab trl verl tinker vote gateway loop
+    advantage => advantages
+    record    => records replay diagnosis report
+    """)
 }
 """The rooms of each colour."""
 

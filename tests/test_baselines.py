@@ -23,6 +23,7 @@ class Bandit:
         self.pi = self.weights / self.weights.sum()
         self.scores = np.eye(len(weights)) - self.pi
         self.norms = (self.scores**2).sum(1)
+        self.pairs = np.stack([self.rewards, self.norms], axis=1)
 
     @property
     def optimal(self):
@@ -38,15 +39,11 @@ class Bandit:
 
     def rollouts(self):
         """Every answer as often as it is expected to be."""
-        return [
-            pair
-            for pair, n in zip(zip(self.rewards, self.norms, strict=True), self.weights, strict=True)
-            for _ in range(n)
-        ]
+        return np.repeat(self.pairs, self.weights, axis=0)
 
     def sample(self, rng, size):
         drawn = rng.choice(len(self.pi), size, p=self.pi)
-        return list(zip(self.rewards[drawn], self.norms[drawn], strict=True))
+        return self.pairs[drawn]
 
 
 BANDITS = (

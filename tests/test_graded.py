@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from apportion import Prompt, Rollout, collect
-from apportion.advantages import rloo
 from apportion.allocators import Allocator
 from apportion.predictors import RunningVariance
 from tests.builders import LABELLED, make_prompts
@@ -64,17 +63,3 @@ def test_one_that_needs_binary_rewards_refuses_others_before_a_second_round(allo
     with pytest.raises(ValueError, match=rf"rewards must be 0 or 1 for {allocator.name}, .* got 0\.\d+ .*; .* graded"):
         collect(allocator, make_prompts(6), sample, source=source())
     assert sample.calls == 1
-
-
-def test_one_that_takes_graded_rewards_trains_on_them(allocator):
-    allocator = for_graded(allocator)
-    if allocator.needs.binary:
-        pytest.skip(f"{allocator.name} needs binary rewards, whatever its predictor")
-    sample = GradedSampler()
-    for _ in range(3):
-        batch = collect(allocator, make_prompts(6), sample, source=source())
-        groups = allocator.groups(batch)
-        rewards = [reward for group in groups for reward in group.rewards]
-        advantages = rloo(rewards, [q for q, group in enumerate(groups) for _ in group.rollouts])
-        assert len(rewards) > 6 and np.abs(advantages).max() > 0
-        allocator.observe(batch)

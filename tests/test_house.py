@@ -25,35 +25,36 @@ def sources(*folders):
 MODULES = sources("apportion")
 SOURCES = sources("apportion", "hydra_plugins", "examples", "benchmarks")
 
-ORDER = (
-    {"untrusted"},
-    {"checks", "described", "user_functions"},
-    {"types"},
-    {"stopping"},
-    {"predictors"},
-    {"baselines", "selection"},
-    {"allocators"},
-    {"advantages", "evaluation", "loop", "presets", "solve"},
-    {"scheduler"},
-    {""},
-    {"rows"},
-    {"toml", "tables", "messages"},
-    {"answers"},
-    {"questions"},
-    {"verifiers"},
-    {"config"},
-    {"runs", "endpoint"},
-    {"records"},
-    {"replay", "simulation"},
-    {"diagnosis"},
-    {"vote", "engines"},
-    {"gateway"},
-    {"lab"},
-    {"trl", "verl", "tinker"},
-    {"report"},
-    {"cli"},
-    {"__main__"},
-)
+ORDER = """
+    untrusted
+    checks described user_functions
+    types
+    stopping
+    predictors
+    baselines selection
+    allocators
+    advantages evaluation loop presets solve
+    scheduler
+    apportion
+    rows
+    toml tables messages
+    answers
+    questions
+    verifiers
+    config
+    runs endpoint
+    records
+    replay simulation
+    diagnosis
+    vote engines
+    gateway
+    lab
+    trl verl tinker
+    report
+    cli
+    __main__
+"""
+ORDER = tuple({room.removeprefix("apportion") for room in row.split()} for row in ORDER.strip().splitlines())
 """Parts of the package, first to last; "" is ``apportion/__init__.py``. A part imports earlier ones, or itself."""
 
 LAB = ("world", "policy", "training", "study", "report", "command")
@@ -205,18 +206,20 @@ RUNS_CODE = {
 }  # fmt: skip
 """What can run code that a file names."""
 
-MAY_RUN_CODE = {
-    "apportion/user_functions.py": "imports the function that the user's configuration names, and nothing else",
-    "apportion/verl/reports.py": "unpickles what a run's own workers return to calls of Ray",
-    "apportion/cli/errors.py": "imports one of our own modules, by a name in the source",
-    "apportion/cli/training.py": "imports one of our own modules, by a name in the source",
-    "apportion/verl/__init__.py": "imports one of our own modules, by a name in the source",
-    "apportion/trl/__init__.py": "imports one of our own modules, by a name in the source",
-    "apportion/runs/children.py": "unpickles what its own parent process sends through a pipe",
-    "apportion/endpoint/http.py": "imports the HTTP library that openai itself imports",
-    "examples/score_rules.py": "runs the file of rules that the user names on the command line",
-    "benchmarks/evidence/registry.py": "imports one of our own modules, by a name in the source",
-}
+MAY_RUN_CODE = dict(
+    lines("""
+    apportion/user_functions.py     => imports the function that the user's configuration names, and nothing else
+    apportion/verl/reports.py       => unpickles what a run's own workers return to calls of Ray
+    apportion/cli/errors.py         => imports one of our own modules, by a name in the source
+    apportion/cli/training.py       => imports one of our own modules, by a name in the source
+    apportion/verl/__init__.py      => imports one of our own modules, by a name in the source
+    apportion/trl/__init__.py       => imports one of our own modules, by a name in the source
+    apportion/runs/children.py      => unpickles what its own parent process sends through a pipe
+    apportion/endpoint/http.py      => imports the HTTP library that openai itself imports
+    examples/score_rules.py         => runs the file of rules that the user names on the command line
+    benchmarks/evidence/registry.py => imports one of our own modules, by a name in the source
+""")
+)
 """The only modules that may use one of ``RUNS_CODE``, and why no file decides what it runs there."""
 
 

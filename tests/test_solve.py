@@ -62,11 +62,6 @@ def test_an_even_split_does_not_need_three_rollouts_a_prompt():
     assert allocate([0.5, 0.5], 8.0).tolist() == allocate([0.5, 0.5], 8).tolist()
 
 
-def test_masked_probabilities_are_refused_because_the_mask_would_be_lost():
-    with pytest.raises(ValueError, match=r"success must not be masked.* 1 masked of 2"):
-        allocate(np.ma.masked_equal([0.5, 0.25], 0.25), 8)
-
-
 def test_a_solution_of_many_prompts_is_shown_in_one_line_and_compares_by_value():
     solution = solve(np.full(10_000, 0.5), 80_000)
     assert solution == solve(np.full(10_000, 0.5), 80_000)

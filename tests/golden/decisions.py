@@ -5,6 +5,7 @@ The names come from the registries, so that a rule without a record, and a recor
 
 import gzip
 import json
+import tomllib
 from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import cache, partial
 from itertools import product
@@ -264,13 +265,13 @@ def votes():
 
 
 def stopping():
-    own = {
-        "optpo": [{"min_samples": 8}, {"min_samples": 4, "exceedances": 1}],
-        "calibrated": [{"eps": 0.05}],
-        "posterior_predictive": [{"eps": 0.1}],
-        "esc": [{"window": 4}],
-        "adaptive_consistency_beta": [{"confidence": 0.8}],
-    }
+    own = tomllib.loads("""
+        optpo = [{min_samples = 8}, {min_samples = 4, exceedances = 1}]
+        calibrated = [{eps = 0.05}]
+        posterior_predictive = [{eps = 0.1}]
+        esc = [{window = 4}]
+        adaptive_consistency_beta = [{confidence = 0.8}]
+    """)
     found = {}
     chosen = [(name, settings) for name in RULES for settings in ({}, *own.get(name, []))]
     for (name, settings), wave, curtail in product(chosen, (1, 6, "free"), (False, True)):

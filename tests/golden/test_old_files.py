@@ -111,11 +111,7 @@ def test_a_rollout_log_is_read():
 
 def test_a_vote_is_counted_again():
     found = {ballot.id: ballot for ballot in revote(HERE / "vote" / "answers.jsonl").ballots}
-    assert {id: (ballot.answer, ballot.samples) for id, ballot in found.items()} == {
-        "q0": ("0", 24),
-        "q1": ("1", 24),
-        "q2": ("2", 24),
-    }
+    assert {id: (each.answer, each.samples) for id, each in found.items()} == {f"q{q}": (str(q), 24) for q in range(3)}
     assert found["q1"].votes == {"1": 15, "6": 2, "5": 1, "4": 6} and found["q0"].unparsed == 1
 
 

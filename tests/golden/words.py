@@ -31,53 +31,54 @@ from apportion.config import build
 from apportion.predictors import PREDICTORS
 from apportion.selection import SELECTORS
 from tests.builders import write_jsonl
+from tests.cases import lines
 from tests.golden.decisions import fed, made, pool
 from tests.golden.old import HERE
 from tests.rules import small_settings
 
 WIDTH = "100"
 
-COMMANDS = (
-    "allocate --success 0.1,0.5,0.9 --budget 24 --high 12",
-    "allocate --method hora --successes 0,2,4 --trials 4,4,4 --budget 24 --high 12",
-    "allocate --success 0.1,0.5,0.9 --budget 24 --estimator dr_grpo --json",
-    "allocate --success 0.1,0.5 --budget 2",
-    "allocate --input rates.csv --budget 30",
-    "diagnose counts.jsonl",
-    "diagnose counts.jsonl --json",
-    "diagnose graded.jsonl",
-    "diagnose plain.csv --rule vip",
-    "diagnose log",
-    "diagnose nothing.jsonl",
-    "diagnose broken.jsonl",
-    "evaluate counts.jsonl",
-    "evaluate old/answers.jsonl --k 1 4 24",
-    "evaluate old/answers.jsonl --json",
-    "evaluate graded.jsonl",
-    "evaluate counts.jsonl --k 4096",
-    "replay counts.jsonl --rules vip hora ar3po mixed --batch 8",
-    "replay counts.jsonl --rules vip uniform mopps --batch 8 --json",
-    "replay counts.jsonl --rules mixed spo --batch 8 --seeds 2 --json",
-    "replay plain.csv --rules dapo",
-    "replay counts.jsonl --rules vap",
-    "simulate vip --prompts 60 --steps 3 --prompts-per-step 8 --seeds 2",
-    "simulate hora --prompts 60 --steps 3 --prompts-per-step 8 --json",
-    "import plain.csv --out imported",
-    "import graded.jsonl --out imported_graded --json",
-    "import verl --out imported_verl",
-    "import trl --out imported_trl",
-    "import unknown.jsonl --out imported_unknown",
-    "report imported --text",
-    "report old/answers.jsonl --text",
-    "report imported counts.jsonl --json --rules vip --advice",
-    "watch imported --until-step 2 --timeout 5",
-    "watch imported --until-step 2 --timeout 5 --json",
-    "revote old/answers.jsonl --rule fixed",
-    "revote old/answers.jsonl --rule posterior_predictive --set eps=0.05 --json",
-    "revote old/answers.jsonl --rule optpo --max-samples 64",
-    "vote --base-url http://127.0.0.1:9/v1 --model m --questions questions.jsonl --out answers.jsonl --dry-run",
-    "vote --base-url http://127.0.0.1:9/v1 --model m --questions questions.jsonl --out a.jsonl --rule fixd",
-)
+COMMANDS = """
+    allocate --success 0.1,0.5,0.9 --budget 24 --high 12
+    allocate --method hora --successes 0,2,4 --trials 4,4,4 --budget 24 --high 12
+    allocate --success 0.1,0.5,0.9 --budget 24 --estimator dr_grpo --json
+    allocate --success 0.1,0.5 --budget 2
+    allocate --input rates.csv --budget 30
+    diagnose counts.jsonl
+    diagnose counts.jsonl --json
+    diagnose graded.jsonl
+    diagnose plain.csv --rule vip
+    diagnose log
+    diagnose nothing.jsonl
+    diagnose broken.jsonl
+    evaluate counts.jsonl
+    evaluate old/answers.jsonl --k 1 4 24
+    evaluate old/answers.jsonl --json
+    evaluate graded.jsonl
+    evaluate counts.jsonl --k 4096
+    replay counts.jsonl --rules vip hora ar3po mixed --batch 8
+    replay counts.jsonl --rules vip uniform mopps --batch 8 --json
+    replay counts.jsonl --rules mixed spo --batch 8 --seeds 2 --json
+    replay plain.csv --rules dapo
+    replay counts.jsonl --rules vap
+    simulate vip --prompts 60 --steps 3 --prompts-per-step 8 --seeds 2
+    simulate hora --prompts 60 --steps 3 --prompts-per-step 8 --json
+    import plain.csv --out imported
+    import graded.jsonl --out imported_graded --json
+    import verl --out imported_verl
+    import trl --out imported_trl
+    import unknown.jsonl --out imported_unknown
+    report imported --text
+    report old/answers.jsonl --text
+    report imported counts.jsonl --json --rules vip --advice
+    watch imported --until-step 2 --timeout 5
+    watch imported --until-step 2 --timeout 5 --json
+    revote old/answers.jsonl --rule fixed
+    revote old/answers.jsonl --rule posterior_predictive --set eps=0.05 --json
+    revote old/answers.jsonl --rule optpo --max-samples 64
+    vote --base-url http://127.0.0.1:9/v1 --model m --questions questions.jsonl --out answers.jsonl --dry-run
+    vote --base-url http://127.0.0.1:9/v1 --model m --questions questions.jsonl --out a.jsonl --rule fixd
+"""
 """Every command that needs no model and no server. Later ones read what earlier ones wrote."""
 
 HIDDEN = (
@@ -179,7 +180,7 @@ def timeless(value):
 def commands():
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         write_inputs()
-        return {command: invoked(command.split()) for command in COMMANDS}
+        return {command: invoked(command.split()) for (command,) in lines(COMMANDS)}
 
 
 def helps():

@@ -1,6 +1,5 @@
 """The Gaussian process against Algorithm 1 of arXiv 2602.01601 as printed, with its Q x Q kernel."""
 
-import time
 import tracemalloc
 
 import numpy as np
@@ -152,12 +151,10 @@ def test_an_update_at_17000_prompts_stays_within_its_memory():
     predictor.prepare(prompts)
     batch = random_batch(rng, prompts, size)
     tracemalloc.start()
-    start = time.perf_counter()
     predictor.update(batch)
-    seconds, peak = time.perf_counter() - start, tracemalloc.get_traced_memory()[1]
+    peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 200e6 / 4
-    assert seconds < 10
 
 
 @pytest.mark.parametrize(("dtype", "offset"), [(np.float32, 0.0), (np.float64, 1000.0)])

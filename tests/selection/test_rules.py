@@ -12,7 +12,6 @@ from apportion.selection.mixed import mixed_probability
 from apportion.selection.spo import inclusion_probabilities, systematic_sample
 from apportion.types import Belief, Rollout
 from tests.builders import finished, make_prompts
-from tests.soak import case
 
 
 class Known(Predictor):
@@ -158,7 +157,7 @@ def test_a_mastered_prompt_retires_and_is_tested_again():
     assert len(forever.choose(10)) == 10  # the retired ones fill a batch that needs them
 
 
-@pytest.mark.parametrize("count", [case(count, suite=count == 1) for count in (1, 2, 16)])
+@pytest.mark.parametrize("count", [1, 16])
 def test_a_rest_has_an_effect_at_every_number_of_prompts_a_choice(count):
     """100 choices are shorter than an epoch of 150 prompts at few prompts a choice; four turns are lost in any case."""
     selector, hopeless, chosen = prepared(Retire(hopeless=0.0), 150), 0, 0

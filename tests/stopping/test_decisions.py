@@ -1,6 +1,7 @@
 """The replay on recorded answers against a loop over prefixes; its inputs, results, errors and speed."""
 
 import inspect
+import tomllib
 import tracemalloc
 from collections import Counter, deque
 from time import process_time
@@ -14,13 +15,15 @@ from apportion.stopping import RULES, TARGETS, USUAL_RULE, Decision, Decisions, 
 from apportion.vote.setup import make_setup
 
 M = 24
-SETTINGS = [
-    *((name, {}) for name in RULES),
-    ("fixed", {"samples": 7}),
-    ("optpo", {"min_samples": 6, "exceedances": 2}),
-    ("optpo", {"min_samples": 6, "exceedances": 2, "low_accuracy": "literal", "p0_factor": 0.4}),
-    ("posterior_predictive", {"eps": 0.2}),
-]
+CHOSEN = tomllib.loads("""
+    fixed = [{samples = 7}]
+    optpo = [
+        {min_samples = 6, exceedances = 2},
+        {min_samples = 6, exceedances = 2, low_accuracy = "literal", p0_factor = 0.4},
+    ]
+    posterior_predictive = [{eps = 0.2}]
+""")
+SETTINGS = [(name, chosen) for name in RULES for chosen in ({}, *CHOSEN.get(name, []))]
 each_rule = pytest.mark.parametrize(("name", "chosen"), SETTINGS)
 
 

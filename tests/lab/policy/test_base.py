@@ -9,7 +9,7 @@ from apportion.lab.policy.network import new_policy
 from apportion.lab.policy.recipes import RECIPES, Recipe, Stage, cache_directory, task_of
 from apportion.lab.world.demonstrator import EASY, MEDIUM
 from apportion.lab.world.task import problem_pool
-from tests.cases import assert_refused
+from tests.cases import refuse_lines, settings_of
 from tests.lab.states import weights
 
 BRIEF = Recipe((Stage(EASY, steps=4, learning_rate=3e-3), Stage(MEDIUM, steps=2, learning_rate=1e-3)), sequences=256)
@@ -109,18 +109,13 @@ def test_the_cache_is_under_xdg_cache_home_or_home(monkeypatch, tmp_path, empty_
 def test_wrong_recipes_are_refused():
     with pytest.raises(ValueError, match=r"base must be easy, medium, hard, forks, or a folder with .*, got 'brutal'"):
         base_policy("brutal")
-    assert_refused(
-        lambda changes: replace(BRIEF, **changes),
-        [
-            ("at least one stage", {"stages": ()}),
-            ("steps must be finite and above 0, got 0", {"steps": 0}),
-            ("task must be one of ledger, forks, got 'knives'", {"task": "knives"}),
-            (
-                "operation_weights must be 1 to 5, for 4 to 8 operations, got 6",
-                {"task": "forks", "operation_weights": (1.0,) * 6},
-            ),
-        ],
-    )
+    wrong = """
+        stages = []    => at least one stage
+        steps = 0      => steps must be finite and above 0, got 0
+        task = "knives" => task must be one of ledger, forks, got 'knives'
+        task = "forks", operation_weights = [1, 1, 1, 1, 1, 1] => must be 1 to 5, for 4 to 8 operations, got 6
+    """
+    refuse_lines(lambda text: replace(BRIEF, **settings_of(text)), wrong)
 
 
 def test_a_short_training_already_learns_single_operations(small_base):

@@ -127,8 +127,7 @@ def test_a_step_says_what_the_votes_gave(tmp_path, small_base_folder):
         ended = record["allocator"]
         assert ended["decided"] + ended["exhausted"] + ended["tied"] + ended["unanswered"] == pytest.approx(1)
         assert record["labels"] == 4 * (1 - ended["tied"] - ended["unanswered"])
-        assert 0 < record["train_reward"] < 1 and 0 <= record["without_correct"] < 1
-        assert 0 <= record["labels_right"] + record["false_consensus"] <= record["labels"]
+        assert 0 < record["train_reward"] < 1
     assert trainer.asked == 2 * 4 * 8
 
 
