@@ -57,8 +57,21 @@ def rollouts_of(group: TrajectoryGroup, allocation: TinkerAllocation) -> list[Ro
 
     Raises ValueError if one lacks a verdict that is needed.
     """
+    found, verdict = list[Rollout | None](), allocation.verdict
     members = zip(group.trajectories_G, group.final_rewards_G, group.metrics_G, group.get_total_rewards(), strict=True)
-    found = [_rollout(Episode(*member), total, allocation) for *member, total in members]
+    for trajectory, reward, metrics, total in members:
+        episode, steps = Episode(trajectory, reward, metrics), trajectory.transitions
+        reports = [metrics, *(step.metrics for step in reversed(steps))]
+        rollout = rollout_of(
+            total,
+            allocation.needs,
+            verdict=next((own[verdict] for own in reports if own.get(verdict) is not None), None),
+            tokens=len(episode.tokens),
+            logprobs=np.concatenate([np.zeros(0), *(step.ac.logprobs for step in steps)]),
+            completion=episode,
+            remedy=f"name a metric of the environment that is above 0 for correct rollouts as verdict, now {verdict!r}",
+        )
+        found.append(rollout)
     return [rollout for rollout in found if rollout is not None]
 
 
@@ -95,17 +108,3 @@ def _without_tokens() -> Trajectory:
     nothing = tinker.ModelInput.empty()
     step = Transition(ob=nothing, ac=TokensWithLogprobs([], []), reward=0.0, episode_done=True)
     return Trajectory(transitions=[step], final_ob=nothing)
-
-
-def _rollout(episode: Episode, total: float, allocation: TinkerAllocation) -> Rollout | None:
-    steps, verdict = episode.trajectory.transitions, allocation.verdict
-    reports = [*(step.metrics for step in steps), episode.metrics]
-    return rollout_of(
-        total,
-        allocation.needs,
-        verdict=next((own[verdict] for own in reversed(reports) if own.get(verdict) is not None), None),
-        tokens=len(episode.tokens),
-        logprobs=np.concatenate([np.zeros(0), *(step.ac.logprobs for step in steps)]),
-        completion=episode,
-        remedy=f"name a metric of the environment that is above 0 for correct rollouts as verdict, now {verdict!r}",
-    )
