@@ -225,11 +225,7 @@ def test_the_shell_completes_commands_options_and_choices():
 
     check_all(
         check,
-        [
-            ("apportion v", "verl", "vote"),
-            ("apportion vote --ru", "--rule"),
-            ("apportion vote --rule opt", "optpo"),
-        ],
+        [("apportion v", "verl", "vote"), ("apportion vote --ru", "--rule"), ("apportion vote --rule opt", "optpo")],
     )
 
 
@@ -331,19 +327,19 @@ LONG, NINES, DEEP = "x" * 100_000, "9" * 5000, "[" * 5000
 HOSTILE = {
     "allocate --success 0.5 --budget 3": [
         f"--success {LONG}", f"--budget {NINES}", "--success \x1b[31m0.5", "--\x1b[31mbudget 3", f"--method {LONG}",
-        f"--high {2**63}", "--budget ''",
+        f"--high {2**63}", "--budget ''"
     ],
     "lab": [
         f"--set {LONG}=1", f"--set {'.'.join(['a'] * 10_000)}=1", f"--set x={DEEP}", f"--set training.steps={NINES}",
         f"--set training.steps={2**70}", "--set __class__=1", f"--set training.problems={10**12}",
         "--labels none --prompts deep.jsonl", f"--set training.base={LONG}", "--name ..", f"--name {LONG}",
-        f"--name {LONG} --resume", "--name \x1b[31m", f"--allocator {LONG}", LONG, "/dev/zero",
+        f"--name {LONG} --resume", "--name \x1b[31m", f"--allocator {LONG}", LONG, "/dev/zero"
     ],
     "vote --questions q.jsonl --out o.jsonl --base-url http://a --model m --dry-run": [
         f"--extra-body {DEEP}", """--extra-body '{"a": 1, "a": 2}'""", """--extra-body '{"a": NaN}'""",
         f"--max-samples {2**63}", f"--concurrency {2**63}", f"--wave {NINES}", "--wave ²", f"--template {LONG}",
-        f"--rule {LONG}", "--set __class__=1", "--deadline nan", f"--out {LONG}.jsonl",
-    ],
+        f"--rule {LONG}", "--set __class__=1", "--deadline nan", f"--out {LONG}.jsonl"
+    ]
 }  # fmt: skip
 """Options by what stands before them."""
 

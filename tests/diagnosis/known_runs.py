@@ -13,17 +13,7 @@ from tests.records.importing.tables import jsonl
 STEPS, GROUPS, GROUP, PROMPTS = 60, 8, 8, 40
 
 
-def rollouts(
-    rate,
-    *,
-    steps=STEPS,
-    groups=GROUPS,
-    group=GROUP,
-    prompts=PROMPTS,
-    prompt=None,
-    seed=0,
-    **columns,
-):
+def rollouts(rate, *, steps=STEPS, groups=GROUPS, group=GROUP, prompts=PROMPTS, prompt=None, seed=0, **columns):
     """Return rows of rollouts with a success ``rate(step, prompt)``. Prompts come in shuffled epochs.
 
     ``prompt(step, place)`` names the prompt of a group otherwise. ``columns`` are functions of the step, the reward and

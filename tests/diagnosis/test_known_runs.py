@@ -94,9 +94,7 @@ SICK = {
         format_reward=constant(1.0),
     ),
     "farming: one reward function rises and another falls": lambda: means(
-        noisy(line(0.8, 1.1)),
-        rewards__helpful__mean=noisy(line(0.2, 0.95)),
-        rewards__exact__mean=noisy(line(0.6, 0.2)),
+        noisy(line(0.8, 1.1)), rewards__helpful__mean=noisy(line(0.2, 0.95)), rewards__exact__mean=noisy(line(0.6, 0.2))
     ),
     "farming: the held-out accuracy falls": lambda: means(
         None, critic__score__mean=noisy(line(0.4, 0.95)), **{"val-core__math__acc__mean@1": noisy(line(0.5, 0.2))}

@@ -10,15 +10,7 @@ import pytest
 
 from apportion.endpoint import Client, Completion, EndpointError, Usage, seed_of
 from tests.endpoint.builders import asked, endpoint, run, sample, single_texts, take, texts, until
-from tests.endpoint.fault_server import (
-    FaultServer,
-    broken,
-    malformed,
-    n_refused,
-    ok,
-    refused,
-    silent,
-)
+from tests.endpoint.fault_server import FaultServer, broken, malformed, n_refused, ok, refused, silent
 
 
 def test_the_seed_of_a_request_is_that_of_its_first_sample():

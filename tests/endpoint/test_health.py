@@ -95,10 +95,7 @@ def test_a_redirect_is_followed_and_takes_own_headers_to_the_same_host_only():
         async with FaultServer() as there:
             for url in (there.url, there.url.replace("127.0.0.1", "localhost")):
                 moved = redirected(f"{url}/chat/completions")
-                async with (
-                    FaultServer(moved) as here,
-                    endpoint(here, headers={"X-Key": "abcdef"}).connect() as client,
-                ):
+                async with FaultServer(moved) as here, endpoint(here, headers={"X-Key": "abcdef"}).connect() as client:
                     assert None not in texts(await take(client, "a", 1))
             assert [request.headers.get("x-key") for request in there.requests] == ["abcdef", None]
 

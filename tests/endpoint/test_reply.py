@@ -161,10 +161,7 @@ def test_what_is_no_reply_is_a_bad_reply():
         read(body.replace("&", "\n\n").replace("%", "\n").encode().replace(b"OPEN", OPEN))
 
     deep = '{"choices": ' + "[" * 100 + "]" * 100 + "}"
-    cases = [
-        *lines(BAD),
-        (deep, "a reply with more than 64 levels.*"),
-    ]
+    cases = [*lines(BAD), (deep, "a reply with more than 64 levels.*")]
     check_refused(Fault, sent, [(body, f"^sent {problem}$") for body, problem in cases])
 
 

@@ -26,8 +26,7 @@ KEY = "sk-0123456789abcdef"
 
 
 @pytest.mark.parametrize(
-    "fault",
-    [cut_before(), cut_inside(), malformed(), *map(broken, (408, 409, 429, 500, 502, 503, 504))],
+    "fault", [cut_before(), cut_inside(), malformed(), *map(broken, (408, 409, 429, 500, 502, 503, 504))]
 )
 def test_a_request_without_a_reply_is_sent_again_with_its_seed(fault):
     found, server, client = sample([fault], count=2, max_retries=1)

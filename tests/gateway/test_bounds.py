@@ -149,23 +149,30 @@ async def test_a_long_wait_in_the_queue_is_answered_with_429(place):
         await first
 
 
-@pytest.mark.parametrize(
-    ("script", "status", "said"),
-    [
-        (refused(400, "bad tools"), 400, "bad tools"),
-        (refused(429, "slow down", ["Retry-After: 39.5"]), 429, "slow down"),
-        (refused(500, "engine died", ["Retry-After-Ms: 1"]), 502, "answered 500: engine died"),
-        (raw(302, b"", ["Location: http://127.0.0.1/login"]), 502, "answered 302"),
-        (raw(200, b"<html>Log in</html>"), 502, "sent a page for browsers and not a reply; check --upstream"),
-        (raw(200, b'{"choices": [{"text": "42"}]}'), 502, "without a message"),
-        (raw(200, b"[" * 100_000), 502, "not JSON"),
-        (raw(200, b'{"choices": [{"message": {"a": ' + b"[" * 200 + b"]" * 200 + b"}}]}"), 502, "nesting"),
-        (raw(400, b'{"error": {"message": ' + b"[" * 200 + b"]" * 200 + b"}}"), 400, "answered 400: {"),
-        (cut_inside(), 502, "broke the connection"),
-        (silent(), 504, "no whole reply within 0.3 s"),
-        (raw(200, b" " * 200_000), 502, "more than 100,000 bytes"),
-    ],
-)
+NESTED = b"[" * 200 + b"]" * 200
+REPLIES = """
+    400 => {"error": {"message": "bad tools"}}     => => 400 => bad tools
+    429 => {"error": {"message": "slow down"}}     => Retry-After: 39.5 => 429 => slow down
+    500 => {"error": {"message": "engine died"}}   => Retry-After-Ms: 1 => 502 => answered 500: engine died
+    302 => => Location: http://127.0.0.1/login  => 502 => answered 302
+    200 => <html>Log in</html>                  => => 502 => sent a page for browsers and not a reply; check --upstream
+    200 => {"choices": [{"text": "42"}]}           => => 502 => without a message
+"""
+"""Replies of the upstream server: the status, the body and a header, and the status and the reason that they become."""
+FAILURES = [
+    (raw(int(status), body.encode(), [header] * bool(header)), int(becomes), said)
+    for status, body, header, becomes, said in lines(REPLIES)
+] + [
+    (raw(200, b"[" * 100_000), 502, "not JSON"),
+    (raw(200, b'{"choices": [{"message": {"a": %b}}]}' % NESTED), 502, "nesting"),
+    (raw(400, b'{"error": {"message": %b}}' % NESTED), 400, "answered 400: {"),
+    (cut_inside(), 502, "broke the connection"),
+    (silent(), 504, "no whole reply within 0.3 s"),
+    (raw(200, b" " * 200_000), 502, "more than 100,000 bytes"),
+]
+
+
+@pytest.mark.parametrize(("script", "status", "said"), FAILURES)
 def test_upstream_failures_have_their_status_and_reason(script, status, said):
     async def scenario():
         async with gateway(script, max_retries=0, request_seconds=0.3, max_reply_bytes=100_000) as place:

@@ -12,7 +12,7 @@ from apportion.stopping import TARGETS
 from tests.cases import lines
 from tests.endpoint.builders import run, until
 from tests.endpoint.fault_server import http, refused
-from tests.gateway.builders import MESSAGES, ballot, by_sample, either, gateway, openai, served, settings, streamed
+from tests.gateway.builders import MESSAGES, ballot, by_sample, either, gateway, openai, served, streamed
 
 SPLIT = ["41", "42", None, "42", "42", "41", "42", "42"]
 
@@ -359,11 +359,6 @@ async def test_functions_of_the_user_read_and_compare_answers(place):
     assert (await body_of(place))["apportion"]["votes"] == {"alpha": 2, "beta": 1}
     error = await refusal(place, seed=1)
     assert (error.status_code, error.code) == (500, "answer_function") and "no word" in error.message
-
-
-def test_a_judge_is_not_served():
-    with pytest.raises(ValueError, match="equivalence must be one of"):
-        settings("http://127.0.0.1:9/v1", equivalence="judge")
 
 
 def test_usage_has_a_total_without_one_upstream_and_leaves_out_counts_that_cannot_be():

@@ -77,6 +77,7 @@ def test_wrong_options_end_the_command_with_one_line():
     wrong = """
         --upstream localhost:8000     => write http://localhost:8000
         --rule none                   => rule must be known
+        --equivalence judge           => equivalence must be one of
         --set epsilon=1               => no key 'epsilon'
         --port 99999                  => cannot be listened on
         --api-key-env NO_SUCH_KEY     => NO_SUCH_KEY must hold a key

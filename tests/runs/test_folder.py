@@ -11,14 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from apportion.runs.folder import (
-    check_settings,
-    environment_with,
-    hold_folder,
-    hold_lock,
-    read_settings,
-    write_run,
-)
+from apportion.runs.folder import check_settings, environment_with, hold_folder, hold_lock, read_settings, write_run
 from apportion.toml import ConfigError
 from tests.cases import refuse_lines, settings_of
 
@@ -35,10 +28,7 @@ with hold_lock(Path(sys.argv[1])):
 def other_process(lock, seconds):
     """Start a process that holds ``lock`` for so many seconds."""
     return subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(lock), str(seconds)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", HOLD, str(lock), str(seconds)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 

@@ -1,6 +1,7 @@
 """Ballots, and a server whose answers depend on the question and the seed only, so that any run can be replayed."""
 
 import asyncio
+import json
 import random
 from collections import Counter
 from dataclasses import replace
@@ -10,30 +11,13 @@ from apportion.stopping import USUAL_RULE, decide
 from apportion.vote import Ballot, Question, Sample, vote_async
 from tests.endpoint.fault_server import FaultServer, ok
 
-BALLOT = Ballot(
-    id="a",
-    question_hash="0",
-    answer="7",
-    gold="7",
-    correct=True,
-    votes={"7": 3, "8": 1},
-    samples=5,
-    failed=0,
-    unparsed=1,
-    cancelled=0,
-    waves=2,
-    texts=4,
-    stopped="rule",
-    prompt_length=10,
-    prompt_tokens=50,
-    completion_tokens=500,
-    seconds=1.5,
-    disagreement=0.01,
-)
+BALLOT = """{"id": "a", "question_hash": "0", "answer": "7", "gold": "7", "correct": true, "votes": {"7": 3, "8": 1},
+"samples": 5, "failed": 0, "unparsed": 1, "cancelled": 0, "waves": 2, "texts": 4, "stopped": "rule",
+"prompt_length": 10, "prompt_tokens": 50, "completion_tokens": 500, "seconds": 1.5, "disagreement": 0.01}"""
 
 
 def make_ballot(id="a", **changes):
-    return replace(BALLOT, id=id, **changes)
+    return Ballot(**json.loads(BALLOT) | {"id": id} | changes)
 
 
 def make_sample(id="a", number=0, text="It is \\boxed{7}.", **changes):

@@ -60,7 +60,7 @@ def test_a_vote_with_a_judge_keeps_its_verdicts_and_does_not_pay_for_them_again(
             report = await vote_async(
                 [Question("q", "Where is the Louvre?")],
                 base_url=server.url, model="m", out=out, rule=rule, max_samples=12, template="{question}",
-                equivalence="judge", extract="answer_line", **more,
+                equivalence="judge", extract="answer_line", **more
             )  # fmt: skip
             judged = sum(" answer: " in request.prompt for request in server.requests)
         return report.ballots[0].votes, judged, report.judge.requests

@@ -14,12 +14,7 @@ from apportion.vote import NoAnswersError, Question, revote, vote
 from apportion.vote.journal import samples_path
 from apportion.vote.lines import JournalError
 from tests import cases
-from tests.endpoint.fault_server import (
-    broken,
-    ok,
-    refused,
-    silent,
-)
+from tests.endpoint.fault_server import broken, ok, refused, silent
 from tests.soak import case
 from tests.vote.builders import answering, expect_replay, make_questions, report_of, stream_of, voted
 

@@ -91,21 +91,30 @@ def test_a_column_that_may_be_a_flag_but_is_none_leaves_no_row_out(opened):
         assert figures(opened([row | column for row in ROWS])) == counted(ROWS)
 
 
-FORMATS = {
-    "example_id and global_step": renamed(rollouts(task="a"), step="global_step", prompt="example_id"),
-    "rewards of a task in a text": each(
-        lambda row, k, _: row | {"task": "sums", "rewards": {"format": k, "total": row["reward"]}}
-    ),
-    "traces in a text": [row | {"traces": "so"} for row in ROWS],
-    "a verdict in an evaluation": scored(
-        lambda reward, k: {"sample_score": {"score": {"value": {"acc": reward}, "extracted_prediction": str(k)}}}
-    ),
-    "a score and an answer": scored(lambda reward, k: {"score": {"answer": 3 * k, "value": reward}}),
-    "a verdict in words within": scored(lambda reward, _: {"grading": {"verdict": "pass" if reward else "fail"}}),
-    "a status that is no verdict": [row | {"status": "completed", "result": "so"} for row in ROWS],
-    "tests of a rollout": each(lambda row, k, _: row | {"passed": k, "total": 3}),
-    "a number beside verdicts": scored(lambda reward, _: {"correct": int(reward), "n": 4}),
-    "a share of one rollout": renamed(ROWS, reward="accuracy"),
+FORMS = """
+    rewards of a task in a text => {"reward": RIGHT, "task": "sums", "rewards": {"format": PLACE, "total": RIGHT}}
+    traces in a text            => {"reward": RIGHT, "traces": "so"}
+    a verdict in an evaluation => {"sample_score": {"score": {"value": {"acc": RIGHT}, "extracted_prediction": ""}}}
+    a score and an answer       => {"score": {"answer": PLACE, "value": RIGHT}}
+    a verdict in words within   => {"grading": {"verdict": "WORD"}}
+    a status that is no verdict => {"reward": RIGHT, "status": "completed", "result": "so"}
+    tests of a rollout          => {"reward": RIGHT, "passed": PLACE, "total": 3}
+    a number beside verdicts    => {"correct": RIGHT, "n": 4}
+    a share of one rollout      => {"accuracy": RIGHT}
+"""
+"""What is beside the step and the prompt of a rollout: RIGHT is its reward, PLACE its place in its group."""
+
+
+def formatted(form):
+    def made(reward, place):
+        word = "pass" if reward else "fail"
+        return json.loads(form.replace("RIGHT", str(reward)).replace("PLACE", str(place)).replace("WORD", word))
+
+    return scored(made)
+
+
+FORMATS = {name: formatted(form) for name, form in lines(FORMS)} | {
+    "example_id and global_step": renamed(rollouts(task="a"), step="global_step", prompt="example_id")
 }
 
 

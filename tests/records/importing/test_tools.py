@@ -163,14 +163,10 @@ def test_traces_of_prime_rl_are_read_by_their_folders(tmp_path):
 
 
 def test_episodes_of_prime_rl_hold_the_trained_traces(tmp_path):
-    task = {"key": "t", "data": {}}
-    episodes = [
-        {"traces": [trace(1.0, agent={"name": "solver", "trainable": True})], "group": {"id": "g"}, "task": task},
-        {"traces": [trace(0.0, agent={"name": "judge", "trainable": False})], "group": {"id": "g"}, "task": task},
-        {"traces": [], "group": {"id": "g"}, "task": task, "errors": [{"type": "Timeout"}]},
-    ]
-    path = jsonl(tmp_path / "step_1/train/all/traces.jsonl", episodes)
-    found, summary = import_run([path])
+    episode = {"group": {"id": "g"}, "task": {"key": "t", "data": {}}}
+    solver, judge = ([trace(reward, agent={"name": "one", "trainable": bool(reward)})] for reward in (1.0, 0.0))
+    episodes = [episode | {"traces": traces} for traces in (solver, judge, [])]
+    found, summary = import_run([jsonl(tmp_path / "step_1/train/all/traces.jsonl", episodes)])
     assert found.asked.tolist() == [2] and found.trials.tolist() == [1] and summary.without_reward == 1
 
 
