@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from apportion.records import record_of_visits
 from tests.diagnosis.builders import record_of
 
 
@@ -26,3 +27,8 @@ def made_run(
         answer=np.where(right, 0, rng.integers(1, 4, number)) if answers else None,
         ordered=ordered,
     )
+
+
+def visits_of(counts):
+    """Return the record of the visits of each prompt, with so many right ones of 8 rollouts."""
+    return record_of_visits(counts, 8, [str(q) for q in range(len(counts))])

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from apportion.records import record_of_visits
 from apportion.replay import choose_along, replay
 from apportion.selection import SELECTORS, Mixed, ShuffledEpochs
-from tests.replay.runs import made_run
+from tests.replay.runs import made_run, visits_of
 
 
 @pytest.mark.parametrize("name", SELECTORS)
@@ -25,17 +24,15 @@ def test_the_visit_of_that_time_is_shown():
 
 
 def test_prompts_with_few_visits_show_their_last_one():
-    record = record_of_visits([[0] * 8, [4] * 8, [8, 2], [1]], 8, list("abcd"))
+    record = visits_of([[0] * 8, [4] * 8, [8, 2], [1]])
     found = choose_along(ShuffledEpochs(), record, outcome="same", batch=2)
     assert len(found.chosen) == 9
-    last = [group for row in found.shown for group in row if record.ids[record.prompt[group]] == "d"]
+    last = [group for row in found.shown for group in row if record.ids[record.prompt[group]] == "3"]
     assert len(last) > 1 and len(set(last)) == 1
 
 
 def test_a_selection_is_compared_with_shuffled_epochs():
-    record = record_of_visits(
-        np.random.default_rng(0).choice([0, 0, 4, 8], (64, 1)).repeat(12, 1), 8, list(map(str, range(64)))
-    )
+    record = visits_of(np.random.default_rng(0).choice([0, 0, 4, 8], (64, 1)).repeat(12, 1))
     found = replay(record, {"mixed": Mixed()}, batch=8, seeds=(0, 1))
     shuffled, mixed = found.selectors
     assert (shuffled.name, mixed.name) == ("shuffled", "mixed")
@@ -46,4 +43,4 @@ def test_a_selection_is_compared_with_shuffled_epochs():
 
 def test_a_batch_larger_than_the_run_is_refused():
     with pytest.raises(ValueError, match="at most the 2 prompts"):
-        choose_along(Mixed(), record_of_visits([[1], [2]], 8, ["a", "b"]))
+        choose_along(Mixed(), visits_of([[1], [2]]))

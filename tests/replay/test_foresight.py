@@ -8,9 +8,9 @@ import pytest
 from apportion.evaluation import bootstrap_interval
 from apportion.predictors import DiscountedCounts, EmpiricalBayes, Shuffled, UniformPrior
 from apportion.records import open_run
-from apportion.records.reading import record_of_visits
 from apportion.replay.foresight import batches_of, calibration_error, correlation, foresee, sample_of, shuffled
 from apportion.replay.intervals import mean_over_prompts, ratio_over_prompts, ratios_over_prompts
+from tests.replay.runs import visits_of
 from tests.soak import case
 
 RUN = Path(__file__).parents[2] / "examples" / "data" / "grpo_run.jsonl.gz"
@@ -25,7 +25,7 @@ def record():
 
 def random_record(prompts=40, visits=2, seed=0):
     counts = np.random.default_rng(seed).integers(9, size=(prompts, visits))
-    return record_of_visits(counts, 8, [str(q) for q in range(prompts)])
+    return visits_of(counts)
 
 
 @pytest.mark.parametrize(

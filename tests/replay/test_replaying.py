@@ -10,7 +10,7 @@ from apportion import AR3PO, HORA, VIP, ExploreThenCommit, Uniform, collect
 from apportion.allocators import ALLOCATORS
 from apportion.cli.replay_text import replay_text
 from apportion.predictors import DiscountedCounts, EmpiricalBayes, UniformPrior
-from apportion.records import Recorded, record_of_visits
+from apportion.records import Recorded
 from apportion.replay import OutcomePopulation, batches_of, replay, replay_batches, replaying
 from apportion.replay.allocating import quiet, replay_allocator
 from apportion.replay.cells import measures
@@ -19,7 +19,7 @@ from apportion.replay.limits import drift
 from apportion.selection import Mixed
 from benchmarks.real_run_data import grpo_run
 from tests.cases import assert_refused
-from tests.replay.runs import made_run
+from tests.replay.runs import made_run, visits_of
 from tests.soak import case
 
 
@@ -53,7 +53,7 @@ def test_pools_give_what_collect_gives_from_the_recorded_rollouts(name):
 def real():
     """Return the run of benchmarks/real_run, of which its table shows some of the first eight visits."""
     counts = grpo_run().rewards.sum(axis=2).astype(int)
-    return record_of_visits(counts, 8, [str(q) for q in range(len(counts))])
+    return visits_of(counts)
 
 
 def first_visits(record, seed, visits):
@@ -111,7 +111,7 @@ def test_the_closed_forms_are_those_of_brute_force(graded, source):
 
 def test_drawn_rollouts_agree_with_the_closed_forms():
     """AR3PO in one stage without reuse is uniform allocation, measured on what is drawn."""
-    record = record_of_visits(np.random.default_rng(0).integers(0, 9, (200, 12)), 8, [str(q) for q in range(200)])
+    record = visits_of(np.random.default_rng(0).integers(0, 9, (200, 12)))
     rule = AR3PO(stages=1, rollouts_per_stage=5, reuse="none")
     found = replay(record, {"one stage": rule}, seeds=range(4)).allocators[0]
     assert not found.closed and found.source == "expected"
@@ -121,7 +121,7 @@ def test_drawn_rollouts_agree_with_the_closed_forms():
 
 
 def test_two_losses_have_two_verdicts():
-    record = record_of_visits([[4] * 12, [1] * 12], 8, ["a", "b"])
+    record = visits_of([[4] * 12, [1] * 12])
     population = OutcomePopulation.expected(record)
     v = np.array([1 / 4, 7 / 64])
     for counts in ([8, 8], [12, 4]):
@@ -168,7 +168,7 @@ def test_a_rule_learns_from_its_own_rollouts_or_from_the_recorded_groups():
 
 def test_recorded_rollouts_of_unknown_order_are_drawn_in_a_random_one():
     """Group counts say nothing of the order, so two pilots of four right ones among eight differ with 4/7."""
-    record = record_of_visits([[4] * 6 for _ in range(60)], 8, [str(q) for q in range(60)])
+    record = visits_of([[4] * 6 for _ in range(60)])
     rule = {"explore": ExploreThenCommit(pilots=2, high=8)}
     found = replay(record, rule, observe="recorded", outcomes="expected").allocators[0]
     committed = (found.cells.rule["rollouts"] > 2).mean()
@@ -203,8 +203,8 @@ def test_a_window_enlarges_the_pools_with_the_nearest_visits_first():
 
 def test_drift_is_measured_without_the_noise_of_groups():
     rng = np.random.default_rng(0)
-    still = record_of_visits(rng.binomial(8, 0.4, (4000, 10)), 8, [str(q) for q in range(4000)])
-    moving = record_of_visits(rng.binomial(8, np.linspace(0.1, 0.8, 10), (400, 10)), 8, [str(q) for q in range(400)])
+    still = visits_of(rng.binomial(8, 0.4, (4000, 10)))
+    moving = visits_of(rng.binomial(8, np.linspace(0.1, 0.8, 10), (400, 10)))
     assert drift(still, 1) < 0.05
     assert drift(moving, 3) == pytest.approx(0.7 / 3, abs=0.02)
 
@@ -222,7 +222,7 @@ def test_what_was_not_recorded_or_given_is_refused_in_one_line():
             ("rewards must be 0 or 1 to replay hora, got graded ones", ("graded", "hora")),
         ],
     )
-    once = record_of_visits([[4]] * 8, 8, [*"abcdefgh"])
+    once = visits_of([[4]] * 8)
     with pytest.raises(ValueError, match="most prompts must be visited twice to replay mixed, got one group of most"):
         replay(once, {"mixed": Mixed()}, batch=4)
 
@@ -277,7 +277,7 @@ def test_a_run_of_many_groups_is_replayed_on_a_sample_of_its_prompts(form, monke
     rng = np.random.default_rng(0)
     chances = rng.beta(0.6, 0.6, 1200)
     counts = rng.binomial(8, chances[:, None], (1200, 3)).tolist()
-    record = form(record_of_visits(counts, 8, [f"prompt {q}" for q in range(1200)]))
+    record = form(visits_of(counts))
     rules = {"hora": HORA(), "mixed": Mixed()}
     whole = replay(record, rules, batch=40)
     monkeypatch.setattr(replaying, "MOST_GROUPS", 900)

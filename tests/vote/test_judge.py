@@ -12,6 +12,7 @@ from apportion.vote.lines import JournalError
 from apportion.vote.right import count_right
 from apportion.vote.run import vote_async
 from apportion.vote.setup import make_setup
+from tests.endpoint.builders import run
 from tests.endpoint.fault_server import FaultServer, ok, refused
 from tests.vote.builders import make_ballot
 
@@ -31,7 +32,7 @@ def test_the_judge_is_asked_on_the_server_at_temperature_zero_and_its_tokens_are
                 found = [await classes.join(answer) for answer in ("Paris", "in Paris", "Rome", "PARIS")]
             return found, judge.usage, [request.body for request in server.requests]
 
-    found, usage, bodies = asyncio.run(asyncio.wait_for(judged(), 30))
+    found, usage, bodies = run(judged())
     assert found == ["Paris", "Paris", "Rome", "Paris"]
     assert [(body["model"], body["temperature"], len(body["messages"])) for body in bodies] == [("large", 0.0, 1)] * 2
     assert (usage.requests, usage.same, usage.failed) == (2, 1, 0) and usage.prompt_tokens and usage.completion_tokens
@@ -45,7 +46,7 @@ def test_comparing_winners_with_labels_is_counted_as_the_cost_of_the_judge():
             labels = {"a": Question("a", "a", "in Paris")}
             return await asyncio.to_thread(count_right, [ballot], labels, setup)
 
-    right, cost = asyncio.run(asyncio.wait_for(counted(), 30))
+    right, cost = run(counted())
     assert right.right == 1 and cost.requests == 1 and (cost + cost).prompt_tokens == 2 * cost.prompt_tokens > 0
 
 
@@ -66,13 +67,13 @@ def test_a_vote_with_a_judge_keeps_its_verdicts_and_does_not_pay_for_them_again(
         return report.ballots[0].votes, judged, report.judge.requests
 
     out, kept = tmp_path / "answers.jsonl", tmp_path / "answers.judge.jsonl"
-    votes, judged, counted = asyncio.run(asyncio.wait_for(voted(out), 60))
+    votes, judged, counted = run(voted(out))
     lines = kept.read_bytes().splitlines(keepends=True)
     assert judged == counted == len(lines) and len(votes) == 2
     kept.write_bytes(b"".join(lines) + lines[0][:20])  # torn by a kill
-    again, judged, counted = asyncio.run(asyncio.wait_for(voted(out, overwrite=True), 60))
+    again, judged, counted = run(voted(out, overwrite=True))
     assert (again, judged, counted) == (votes, 0, 0) and kept.read_bytes() == b"".join(lines)
-    *_, counted = asyncio.run(asyncio.wait_for(voted(out, overwrite=True, judge_model="other"), 60))
+    *_, counted = run(voted(out, overwrite=True, judge_model="other"))
     assert counted == len(lines) and len(kept.read_bytes().splitlines()) == 2 * len(lines)
 
 
@@ -98,4 +99,4 @@ def test_a_server_that_refuses_the_judge_ends_the_run():
             await make_equivalence("judge", ask=ask).for_question("?").find_equal("a b", ["c d"])
 
     with pytest.raises(EndpointError, match="no such model"):
-        asyncio.run(asyncio.wait_for(judged(), 30))
+        run(judged())

@@ -1,5 +1,8 @@
 """Nothing is silently wrong: each way to read a table otherwise is said, with its figure, and a flag chooses it."""
 
+import json
+import re
+
 import numpy as np
 import pytest
 
@@ -13,40 +16,46 @@ def dead(run):
     return run.dead.sum() / (run.dead.sum() + run.mixed.sum())
 
 
-def added(made, **given):
-    """Return the rows of ``rollouts`` with the columns that ``made`` makes of a row and its place."""
-    return [row | made(row, place) for place, row in enumerate(rollouts(**given))]
+def added(form, **given):
+    """Return rollouts with the columns of ``form``: ROW counts rows, PLACE those of a group; NEXT is the step after."""
+    rows = []
+    for n, row in enumerate(rollouts(**given)):
+        values = {"ROW": n, "PLACE": n % 4, "PROMPT": row["prompt"], "STEP": row["step"], "NEXT": row["step"] + 1}
+        rows.append(row | json.loads(re.sub("|".join(values), lambda m, own=values: str(own[m[0]]), form)))
+    return rows
 
 
-MODELS = [row | {"model": name} for row in rollouts() for name in ("base", "tuned")]
+ADDED = """
+    images of one text => {"images": ["PROMPT.png"], "prompt": "What is shown?"}
+    answers that differ in every row => {"target": "ROW"}
+    ids of rows        => {"id": ROW}
+    ids of one text    => {"id": "PROMPT", "prompt": "same"}
+    models of rows     => {"run_id": ROW}
+    two steps          => {"step": NEXT, "global_step": STEP}
+    turn               => {"turn": PLACE}
+    turn_number        => {"turn_number": PLACE}
+    groups of rows     => {"group_idx": PLACE}
+"""
 DRAWN = [row | {"draw": k} for step in range(6) for k in (0, 1) for row in rollouts(steps=1, step=step)]
-IMAGES = added(lambda row, _: {"images": [f"{row['prompt']}.png"], "prompt": "What is shown?"})
 GOLDS = [
     {"step": row["step"], "input": "Find x.", "output": "so", "gts": row["prompt"], "score": row["reward"]}
     for row in rollouts()
 ]
-PLACES = added(
-    lambda row, n: {"id": (row["step"] + n // 4) % 3, "prompt": f"{row['prompt']} {row['step'] % 2}"}, steps=6
-)
-DOUBTED = {
+RESTART = [
+    row | {"id": (row["step"] + n // 4) % 3, "prompt": f"{row['prompt']} {row['step'] % 2}"}
+    for n, row in enumerate(rollouts(steps=6))
+]
+DOUBTED = {name: added(form) for name, form in lines(ADDED)} | {
     "known answers of one text": GOLDS,
-    "images of one text": IMAGES,
-    "answers that differ in every row": added(lambda _, n: {"target": str(n)}),
-    "ids that restart": PLACES,
-    "ids of rows": added(lambda _, n: {"id": n}),
-    "ids of one text": added(lambda row, _: {"id": row["prompt"], "prompt": "same"}),
+    "ids that restart": RESTART,
     "rows twice": [row for row in rollouts(steps=8) for _ in (0, 1)],
     "prompts twice": DRAWN,
-    "models": MODELS,
-    "models of rows": added(lambda _, n: {"run_id": n}),
-    "two steps": added(lambda row, _: {"step": row["step"] + 1, "global_step": row["step"]}),
+    "models": [row | {"model": name} for row in rollouts() for name in ("base", "tuned")],
     **{
         name: [row | {name: split} for split in ("train", "eval/sums") for row in rollouts()]
         for name in ("split", "mode")
     },
-    **{name: added(lambda _, n, name=name: {name: n % 4}) for name in ("turn", "turn_number")},
-    "turns that do not count": added(lambda _, n: {"turn": n % 3}),
-    "groups of rows": added(lambda _, n: {"group_idx": n % 4}),
+    "turns that do not count": [row | {"turn": n % 3} for n, row in enumerate(rollouts())],
     "a selection": rollouts(size=2, group_rewards=[0, 1, 0, 1]),
 }
 READINGS = """
@@ -86,8 +95,8 @@ def test_what_may_be_read_otherwise_is_said_and_can_be_chosen(opened, name, grou
 
 QUIET = {
     "nothing": rollouts(),
-    "equal rewards": added(lambda row, _: {"correct": bool(row["reward"])}),
-    "equal steps": added(lambda row, _: {"global_step": row["step"]}),
+    "equal rewards": [row | {"correct": bool(row["reward"])} for row in rollouts()],
+    "equal steps": added('{"global_step": STEP}'),
     "even groups": [{"step": s, "id": q, "reward": k % 2} for s in range(6) for q in range(6) for k in range(8)],
     "evaluations alone": rollouts(split="eval"),
 }

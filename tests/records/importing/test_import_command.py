@@ -23,17 +23,15 @@ def test_wrong_options_end_with_one_line(tmp_path):
         assert not (tmp_path / "log").exists()
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["diagnose", "--json"],
-        ["replay", "--rules", "uniform", "--json"],
-        ["report", "--json"],
-        ["simulate", "--prompts", "20", "--steps", "2", "--prompts-per-step", "4", "--json", "--like"],
-    ],
-    ids=lambda command: command[0],
-)
+COMMANDS = """diagnose --json
+replay --rules uniform --json
+report --json
+simulate --prompts 20 --steps 2 --prompts-per-step 4 --json --like"""
+
+
+@pytest.mark.parametrize("command", COMMANDS.splitlines())
 def test_every_command_takes_the_reward_and_the_columns_of_a_table(tmp_path, command):
+    command = command.split()
     rows = [{"epoch": row.pop("step"), "other": 1 - row["reward"], "spare": "x", **row} for row in rollouts()]
     renamed = jsonl(tmp_path / "renamed.jsonl", rows)
     plain = jsonl(tmp_path / "plain.jsonl", [row | {"step": row["epoch"], "reward": row["other"]} for row in rows])
