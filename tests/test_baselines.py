@@ -99,11 +99,7 @@ def test_predicted_is_the_mean_belief_and_zero_is_zero():
     batch, counts, predicted = make_batch([[1, 1, 0], [0]]), DiscountedCounts(0.5), Predicted(DiscountedCounts(0.5))
     for each in (counts, predicted, zero := Zero()):
         each.update(batch)
-    assert (
-        predicted.predict(make_prompts(3)).tolist()
-        == counts.predict(make_prompts(3)).mean.tolist()
-        == [0.6, 1 / 3, 0.5]
-    )
+    assert predicted.predict(make_prompts(3)).tolist() == counts.predict(make_prompts(3)).mean.tolist()
     assert zero.predict(make_prompts(3)).tolist() == [0.0] * 3
     assert predicted.needs.binary and not zero.needs.binary and not Optimal().needs.binary
 

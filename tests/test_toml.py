@@ -23,11 +23,6 @@ def test_any_table_survives_a_round_trip_through_toml(table):
     assert tomllib.loads(to_toml(table)) == table
 
 
-def test_settings_after_a_table_stay_at_their_level():
-    table = {"inner": {"a": 1}, "outer": 2}
-    assert tomllib.loads(to_toml(table)) == table
-
-
 def test_none_is_left_out_of_tables_and_refused_in_lists():
     assert tomllib.loads(to_toml({"a": None, "b": [{"c": None}]})) == {"b": [{}]}
     with pytest.raises(ConfigError, match="got None"):

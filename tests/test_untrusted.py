@@ -14,10 +14,6 @@ def nested(depth):
     return value
 
 
-def make_pipe(path):
-    os.mkfifo(path)
-
-
 def link_to(device):
     return lambda path: path.symlink_to(device)
 
@@ -28,7 +24,7 @@ def make_sparse(path):
         file.truncate(10 * 2**30)
 
 
-ENDLESS = {"pipe": make_pipe, "zero": link_to("/dev/zero"), "full": link_to("/dev/full"), "directory": Path.mkdir}
+ENDLESS = {"pipe": os.mkfifo, "zero": link_to("/dev/zero"), "full": link_to("/dev/full"), "directory": Path.mkdir}
 """Things that are no files: a test that opens one would not end."""
 
 

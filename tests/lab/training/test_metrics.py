@@ -31,21 +31,19 @@ def test_a_torn_last_line_is_left_out(path, torn):
     assert read_metrics(path) == RECORDS[:3]
 
 
-@pytest.mark.parametrize(
-    ("lines", "line"),
-    [
-        ([LINES[0], b"hello\n", LINES[1]], 2),
-        ([b"\n", *LINES], 1),
-        ([*LINES, LINES[3]], 5),
-        ([LINES[0], LINES[2]], 2),
-        ([LINES[1]], 1),
-        ([LINES[0], b'{"step": 1}\n', LINES[2]], 2),
-        ([LINES[0], b'{"step": true, "rollouts": 1, "tokens": 1}\n', LINES[2]], 2),
-    ],
-)
-def test_a_line_that_is_not_the_next_step_is_refused(path, lines, line):
+OTHER = {
+    "text": b"hello\n",
+    "empty": b"\n",
+    "bare": b'{"step": 1}\n',
+    "flag": b'{"step": true, "rollouts": 1, "tokens": 1}\n',
+}
+DAMAGED = ["0 text 1", "empty 0 1 2 3", "0 1 2 3 3", "0 2", "1", "0 bare 2", "0 flag 2"]
+
+
+@pytest.mark.parametrize(("names", "line"), zip(DAMAGED, [2, 1, 5, 2, 1, 2, 2], strict=True))
+def test_a_line_that_is_not_the_next_step_is_refused(path, names, line):
     """Two processes that write one file leave steps out of order."""
-    path.write_bytes(b"".join(lines))
+    path.write_bytes(b"".join(OTHER.get(name) or LINES[int(name)] for name in names.split()))
     problem = (
         rf"metrics\.jsonl must hold step {line - 1} in line {line}, got something else; delete .* to train this run"
     )

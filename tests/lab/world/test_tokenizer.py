@@ -36,12 +36,6 @@ def test_completions_decode_to_their_text(tokenizer):
     assert tokenizer.encode("a0<eos>") == [*encode("a0"), EOS]
 
 
-def test_padding_is_on_the_left(tokenizer):
-    batch = tokenizer(["7 a+3 =", "7 a+3 b*7 ="], padding=True)
-    assert batch["input_ids"][0][:2] == [PAD, PAD]
-    assert batch["attention_mask"][0] == [0, 0, 1, 1, 1, 1]
-
-
 def test_foreign_text_is_an_error(tokenizer):
     with pytest.raises(Exception, match="UNK"):
         tokenizer("7 a/3 =")
