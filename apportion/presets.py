@@ -7,7 +7,7 @@ trainer = AllocatedGRPOTrainer(model, reward_funcs, args, train_dataset, **fixed
 
 Or by its name, also in TOML, in verl and in the lab: ``AllocatedGRPOTrainer(..., preset="fixed_baseline")``.
 
-``ADVICE`` says what to change first. docs/index.md has the measurements behind it.
+``ADVICE`` says what to change first. docs/results.md has the measurements behind it.
 """
 
 from collections.abc import Callable, Mapping

@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from apportion.lab.report.measures import summarise
 from apportion.lab.report.results import SeedInterval
@@ -32,7 +31,6 @@ from benchmarks.studies import Runs, trained
 
 UPDATES = ("grpo", "ppo", "reinforce++", "sft")
 RULES = ("ttrl", "optpo", "predictive")
-PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "label_free.png"
 RATES = (2e-4, 3.5e-4, 6e-4)
 COLUMNS = "mean@16, - {baseline}, rollouts saved"
 """Columns of every table but the last, after the arm."""
@@ -57,7 +55,6 @@ def main_study():
     for update in UPDATES:
         mine = {rule: runs[f"{update}-{rule}"] for rule in RULES}
         rows += [[update, *row] for row in _rows(mine)]
-    _draw({rule: runs[f"grpo-{rule}"] for rule in RULES})
     start = SeedInterval.of([run.evaluations["mean_16"][0] for run in runs["grpo-ttrl"]])
     write(
         "label_free",
@@ -112,27 +109,6 @@ def _trend(runs):
         f"TTRL with GRPO by sixths of its run: labels right {' '.join(f'{share:.2f}' for share in right)}, false "
         f"consensus {' '.join(f'{share:.2f}' for share in falsely)}."
     )
-
-
-def _draw(runs):
-    """Draw mean@16 over rollouts as a mean over seeds, and how right the labels stay along the run."""
-    figure = Figure(figsize=(10, 4.6), layout="constrained")
-    learning, voting = figure.subplots(1, 2)
-    for number, (rule, mine) in enumerate(runs.items()):
-        style = {"color": f"C{number}", "marker": "osD"[number], "markersize": 5}
-        learning.plot(
-            *np.mean([[run.rollouts, run.evaluations["mean_16"]] for run in mine], axis=0), label=rule, **style
-        )
-        right, falsely = _shares(mine, 12)
-        places = (np.arange(12) + 0.5) / 12
-        voting.plot(places, right, label=rule, **style)
-        voting.plot(places, falsely, linestyle="--", **style)
-    learning.set(xlabel="rollouts", ylabel="mean@16 on the prompts", title="Learning", ylim=(0, 1))
-    title = "Right labels; dashed: false consensus"
-    voting.set(xlabel="share of the run", ylabel="share of the labels", title=title, ylim=(0, 1))
-    for axes in (learning, voting):
-        axes.legend(frameon=False)
-    figure.savefig(PICTURE, dpi=130)
 
 
 def votes_study():

@@ -22,7 +22,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from apportion.config import load
 from apportion.evaluation import bootstrap_interval
@@ -60,7 +59,6 @@ TOKENS = (
     "seed."
 )
 RATIOS = " `rollouts to` are geometric means of the ratio to {}'s with 95% intervals; - if a run never got there."
-PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 
 
 def main(which="", part="all"):
@@ -109,8 +107,6 @@ def main(which="", part="all"):
         ],
         seeds=list(study.seeds),
     )
-    if not factorial:
-        _draw(runs, summary, study, PICTURES / f"{name}.png")
 
 
 def finished_part(study):
@@ -204,43 +200,6 @@ def contrasts(area, shapes, baselines):
         "The baseline alone: area, less RLOO's with the same shape (for single rollouts less baseline 0's)",
         table(["baseline", *shapes], by_baseline),
     ]
-
-
-def _draw(runs, summary, study, path):
-    """Draw area differences of all methods, and the curves of the best few over rollouts and over tokens."""
-    figure = Figure(figsize=(15, 6.5), layout="constrained")
-    bars, over_rollouts, over_tokens = figure.subplots(1, 3, width_ratios=(1.3, 1, 1))
-    ordered = sorted(summary, key=lambda arm: arm.area_difference.mean)
-    places = np.arange(len(ordered))
-    for shift, key, colour, label in (
-        (0.18, "area_difference", "C0", "at equal rollouts"),
-        (-0.18, "token_area_difference", "C1", "at equal tokens"),
-    ):
-        intervals = [getattr(arm, key) for arm in ordered]
-        bars.errorbar(
-            [interval.mean for interval in intervals],
-            places + shift,
-            xerr=[interval.half_width or 0.0 for interval in intervals],
-            fmt="o",
-            color=colour,
-            label=label,
-            markersize=4,
-        )
-    bars.axvline(0, color="black", linewidth=0.8, linestyle=":")
-    bars.set_yticks(places, [arm.name for arm in ordered], fontsize=8)
-    bars.set(xlabel=f"area under the curve, less {study.baseline}'s", title="95% intervals over fresh seeds")
-    bars.legend(frameon=False, loc="lower right")
-    shown = [study.baseline, *[arm.name for arm in reversed(ordered) if arm.name != study.baseline][:6]]
-    for axes, axis in ((over_rollouts, "rollouts"), (over_tokens, "tokens")):
-        for name in shown:
-            grid = np.linspace(0, min(getattr(run, axis)[-1] for run in runs[name]), 80)
-            curve = np.mean([np.interp(grid, getattr(run, axis), run.success) for run in runs[name]], axis=0)
-            axes.plot(grid, curve, label=name)
-        axes.set(xlabel=axis, ylabel="exact success, held out", ylim=(0, 1))
-        axes.legend(frameon=False, fontsize=8, loc="lower right")
-    figure.suptitle(f"Every method, {study.training.base} base, {len(study.seeds)} seeds")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
 
 
 if __name__ == "__main__":

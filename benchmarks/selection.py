@@ -19,7 +19,6 @@ from apportion.selection import GRESO, Mixed, MoPPS, Retire, ShuffledEpochs, SPO
 from benchmarks.common import spread, write
 from benchmarks.real_run import BATCH, GROUP
 from benchmarks.real_run_data import grpo_run
-from benchmarks.selection_picture import draw
 
 SEEDS = (0, 1, 2)
 
@@ -62,7 +61,6 @@ def main():
         NOTES,
         seeds=SEEDS,
     )
-    draw()
 
 
 NOTES = [

@@ -20,7 +20,6 @@ from apportion.stopping import PosteriorPredictive, decide
 from benchmarks.common import RESULTS, options, table, write
 from benchmarks.recorded import VOTES, Streams, read_datasets
 from benchmarks.stopping_measured import SEED, WAVES, Key, estimate, is_default, measure, settings
-from benchmarks.stopping_picture import PICTURE, draw
 
 M = 64
 ORDERS = {"gsm8k": 3, "aime24": 100}
@@ -68,7 +67,6 @@ def main(votes=VOTES, quick=False):
         seeds=[SEED],
         results=QUICK if quick else RESULTS,
     )
-    draw(curves(cells, rules), M, QUICK / PICTURE.name if quick else PICTURE)
 
 
 def _how(data, votes):
@@ -128,18 +126,6 @@ def waves(cells, rules):
             row.append(f"{samples:.1f} in {trips:.1f}, {100 * agreement:.2f}")
         rows.append(row)
     return table(["rule", *(wave if wave == "free" else f"waves of {wave}" for wave in WAVES)], rows)
-
-
-def curves(cells, rules):
-    """Return samples and disagreement of each rule's settings by data set, for OptPO those that the paper varies."""
-    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for label, rule in rules.items():
-        if any(word in label for word in ("literal", "m = 4", "from N")) or label == "fixed, all":
-            continue
-        for name, mine in cells[Key(label)].items():
-            point = (float(mine.samples.mean()), float(1 - mine.agreement.mean()))
-            found.setdefault(name, {}).setdefault(rule.name, []).append(point)
-    return found
 
 
 if __name__ == "__main__":

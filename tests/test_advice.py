@@ -29,7 +29,7 @@ def test_the_sentence_stands_in_every_document():
 def test_the_first_trainer_and_the_first_verl_command_have_a_baseline_from_history(place):
     if place != "docs/verl.md":
         block = first_block(place, "python", "AllocatedGRPOTrainer(")
-        assert "**fixed_baseline().arguments()" in block and "allocator=" not in block
+        assert 'preset="fixed_baseline"' in block and "allocator=" not in block
     if place != "docs/trl.md":
         assert "allocation=fixed_baseline" in first_block(place, "sh", "apportion.verl")
 

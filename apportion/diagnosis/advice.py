@@ -77,7 +77,7 @@ LEARNED = {
     "unknown": Learning(None, "its effect on learning is unknown"),
     "choose": Learning(-0.107, "it LOST mean success over a run in the lab: -0.107 ± 0.098"),
 }
-"""docs/index.md has the tables behind these figures."""
+"""docs/results.md has the tables behind these figures."""
 
 
 UNMEASURED = Spanned(nan, nan, nan)

@@ -36,5 +36,5 @@ def test_the_whole_benchmark_runs_on_a_few_questions(tmp_path, monkeypatch, caps
     benchmarks.stopping.main(quick=True)
     text = (tmp_path / "stopping.md").read_text()
     assert "Skipped: aime24" in text
-    assert {path.name for path in tmp_path.iterdir()} == {"stopping.md", "cells", "stopping.png"}
+    assert {path.name for path in tmp_path.iterdir()} == {"stopping.md", "cells"}
     assert capsys.readouterr().out

@@ -165,6 +165,6 @@ def test_a_run_of_one_prompt_a_step_is_not_told_to_split_and_hears_that_steps_we
 
 
 def test_figures_of_the_lab_are_those_of_the_documents():
-    page = (Path(__file__).parents[2] / "docs" / "index.md").read_text().replace("\n", " ")
+    page = (Path(__file__).parents[2] / "docs" / "results.md").read_text().replace("\n", " ")
     for each in LEARNED.values():
         assert all(figure in page for figure in re.findall(r"[+-]?[0-9.]+ ± [0-9.]+", each.text)), each.text
