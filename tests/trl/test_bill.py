@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from apportion import AR3PO, DAPO, HORA, VIP, OptPO
 from apportion.allocators import ALLOCATORS
 from apportion.predictors import MeanLengths
 
@@ -17,11 +18,6 @@ LINE = re.compile(
     r"(?: in (?:at most )?(?P<rounds>one|\d+) rounds?)?(?:, with up to (?P<fresh>\d+) further prompts)?"
     r", and trains on at most (?P<rows>\d+) \(without it: (?P<usual>\d+)\)"
 )
-
-
-@pytest.mark.parametrize(("name", "each"), [("vip", 4), ("hora", 2), ("dapo", 8), ("ar3po", 16), ("optpo", 8)])
-def test_what_a_batch_costs_lies_within_the_line_before_it(run, capsys, caplog, name, each):
-    check(run, capsys, caplog, ALLOCATORS[name](), each)
 
 
 def test_the_table_of_the_documents_is_what_the_rules_say():
@@ -39,12 +35,11 @@ def row_of(rule):
     return ["any" if size.rounds is None else str(size.rounds), sampled, str(size.fresh), str(size.kept)]
 
 
-def test_a_budget_in_tokens_is_within_its_line(run, capsys, caplog):
-    rule = ALLOCATORS["vip"](low=3, high=6, tokens_per_prompt=24.0, lengths=MeanLengths(initial=6.0))
-    check(run, capsys, caplog, rule, 6)
+IN_TOKENS = VIP(low=3, high=6, tokens_per_prompt=24.0, lengths=MeanLengths(initial=6.0))
 
 
-def check(run, capsys, caplog, rule, each):
+@pytest.mark.parametrize(("rule", "each"), [(HORA(), 2), (DAPO(), 8), (AR3PO(), 16), (OptPO(), 8), (IN_TOKENS, 6)])
+def test_what_a_batch_costs_lies_within_the_line_before_it(run, capsys, caplog, rule, each):
     config = {"num_generations": each, "per_device_train_batch_size": each, "max_completion_length": 2}
     given = {"extract": lambda text: text[:1], "verdict": "judge" if rule.needs.labels else None}
     given |= {"config": config | {"gradient_accumulation_steps": 2, "max_steps": 2}, "failed_rewards": "drop"}

@@ -1,7 +1,6 @@
 """Metrics of batches of several rounds, compared with those of one pass over all completions."""
 
 import math
-from collections import Counter
 
 import numpy as np
 import pandas as pd
@@ -105,16 +104,13 @@ def test_metrics_and_columns_of_reward_functions_are_logged(run, tmp_path):
 
 
 def test_rollouts_without_a_score_count_as_failed_and_are_left_out_of_means(run):
-    built, watch, history = run(judge=Judge(none=lambda text: text[:1] in "05ag"), allocator=hora())
+    _, watch, history = run(judge=Judge(none=lambda text: text[:1] in "05ag"), allocator=hora())
     for logged, step in zip(history, watch.steps, strict=True):
-        groups = [[call.score for call in calls if call.score is not None] for calls in step.by_prompt.values()]
-        scores = [score for own in groups for score in own]
+        scores = [call.score for call in step.calls if call.score is not None]
         failed = len(step.calls) - len(scores)
         assert failed > 0
         assert_logged(logged, {"allocation/failed": failed, "reward": np.mean(scores), "reward_std": deviation(scores)})
         assert len(step.rows) == len(scores) == logged["allocation/rows"] - logged["allocation/padding"]
-        expected = Counter(round(a, 3) + 0.0 for own in groups for a in group_advantages(built, own))
-        assert Counter(round(row.advantage, 3) + 0.0 for row in step.rows) == expected
 
 
 ROUNDS = {

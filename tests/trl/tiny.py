@@ -50,17 +50,14 @@ TOKENIZER = make_tokenizer()
 
 
 SIZES = {
+    **settings_of(
+        "hidden_size = 32, intermediate_size = 64, num_hidden_layers = 2, num_attention_heads = 4,"
+        "num_key_value_heads = 2, max_position_embeddings = 128, tie_word_embeddings = true"
+    ),
     "vocab_size": len(SPECIAL) + len(CHARACTERS),
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
     "pad_token_id": PAD,
     "eos_token_id": EOS,
     "bos_token_id": None,
-    "tie_word_embeddings": True,
 }
 
 
@@ -124,25 +121,13 @@ class Judge:
 def configured(folder, trainer, **settings):
     """Return settings of TRL for four prompts of eight rollouts in four micro-batches, on the CPU."""
     rloo = "RLOO" in trainer.__name__
-    given = {
-        "output_dir": str(folder),
-        "per_device_train_batch_size": 8,
-        "gradient_accumulation_steps": 4,
-        "num_generations": 8,
-        "max_completion_length": LENGTH,
-        "max_steps": 3,
-        "learning_rate": 1e-3,
-        "logging_steps": 1,
-        "report_to": [],
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "save_strategy": "no",
-        "disable_tqdm": True,
-        "seed": 0,
-        "temperature": 1.0,
-    }
-    given |= {"beta": 0.0} if rloo else {}
+    given = settings_of(
+        f"per_device_train_batch_size = 8, gradient_accumulation_steps = 4, num_generations = 8, max_steps = 3,"
+        f"max_completion_length = {LENGTH}, learning_rate = 1e-3, logging_steps = 1, report_to = [], use_cpu = true,"
+        f'bf16 = false, gradient_checkpointing = false, save_strategy = "no", disable_tqdm = true, seed = 0,'
+        f"temperature = 1.0"
+    )
+    given |= {"output_dir": str(folder)} | ({"beta": 0.0} if rloo else {})
     return (RLOOConfig if rloo else GRPOConfig)(**given | settings)
 
 

@@ -9,6 +9,7 @@ from trl.experimental.async_grpo import AsyncGRPOConfig, async_grpo_trainer, pac
 
 from apportion import Uniform
 from apportion.trl import AllocatedAsyncGRPOTrainer
+from tests.cases import settings_of
 from tests.trl import tiny
 
 
@@ -36,12 +37,12 @@ def judge(completions, k, **columns):
 
 def make(policy, folder, questions=12, reward=judge, dataset=None, **given):
     """Return a trainer of updates of 16 rows, four prompts of four rollouts each, on the CPU."""
-    settings = {
-        "per_device_train_batch_size": 8, "gradient_accumulation_steps": 2, "num_generations": 4,
-        "max_completion_length": tiny.LENGTH, "max_steps": 4, "learning_rate": 1e-3, "report_to": [], "use_cpu": True,
-        "bf16": False, "gradient_checkpointing": False, "save_strategy": "no", "disable_tqdm": True, "seed": 0,
-        "max_staleness": 1, "heartbeat_stale_after_s": 20.0,
-    }  # fmt: skip
+    settings = settings_of(
+        f"per_device_train_batch_size = 8, gradient_accumulation_steps = 2, num_generations = 4, max_steps = 4,"
+        f"max_completion_length = {tiny.LENGTH}, learning_rate = 1e-3, report_to = [], use_cpu = true, bf16 = false,"
+        f'gradient_checkpointing = false, save_strategy = "no", disable_tqdm = true, seed = 0, max_staleness = 1,'
+        f"heartbeat_stale_after_s = 20.0"
+    )
     own = {name: given.pop(name) for name in list(given) if name in AsyncGRPOConfig.__dataclass_fields__}
     built = AllocatedAsyncGRPOTrainer(
         policy,
