@@ -24,14 +24,14 @@ FOLDER = ROOT / (GIVEN or ".venv/trl-1.0")
 
 CHOSEN = {
     "test_parity": "test_parity",
-    "test_groups": "test_groups and (two_updates or label_free or replaces)",
-    "test_checkpoints": "test_checkpoints and (hora or own_log or last_whole)",
+    "test_groups": "test_groups and (several or votes or reuse)",
+    "test_checkpoints": "test_checkpoints and (another_run or own_log or last_whole)",
     "test_modes": "test_modes and (conversations or several or adapters)",
     "test_penalty": "test_penalty",
     "test_failures": "test_failures",
     "test_meter": "test_meter",
-    "test_whole_groups": "test_whole_groups and not buffered",
-    "test_vllm": "test_vllm and server and not evaluation",
+    "test_whole_groups": "test_whole_groups",
+    "test_vllm": "test_vllm",
 }
 """The tests of each file, as a pytest expression. `make soak` runs them all, `make test` those in ``FEW``."""
 
