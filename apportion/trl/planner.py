@@ -150,23 +150,23 @@ class BatchPlanner:
 
     def _columns(self, finished: FinishedBatch) -> dict[str, list[float]]:
         """Return columns of TRL's table of completions: advantages, 0 outside the groups, and rewards of groups."""
+        rows, allocation = sum(rows for _, rows in self.rounds.logged), self.allocation
 
-        def column(values: Iterable[tuple[Rollout, float]], missing: float) -> list[float]:
-            found = [missing] * sum(rows for _, rows in self.rounds.logged)
-            for rollout, value in values:
+        def column(rollouts: Iterable[Rollout], values: Iterable[float], missing: float) -> list[float]:
+            found = [missing] * rows
+            for rollout, value in zip(rollouts, values, strict=True):
                 if rollout.step is None:
                     found[rollout.completion.place] = value
             return found
 
-        rollouts = [rollout for group in finished.groups for rollout in group.rollouts]
-        columns = {"advantages": column(zip(rollouts, finished.advantages.tolist(), strict=True), 0.0)}
-        if self.allocation.label_free:
-            rewards = ((rollout, rollout.reward or 0.0) for rollout in rollouts)
-            columns[self.allocation.vote_reward_name] = column(rewards, math.nan)
-        if self.allocation.whole_groups:
-            rollouts = [rollout for own in finished.batch.rollouts for rollout in own]
-            for i, name in enumerate(self.names):
-                columns[name] = column(((each, each.completion.scores[i]) for each in rollouts), math.nan)
+        used = _rollouts(finished.groups)
+        columns = {"advantages": column(used, finished.advantages.tolist(), 0.0)}
+        if allocation.label_free:
+            columns[allocation.vote_reward_name] = column(used, (each.reward or 0.0 for each in used), math.nan)
+        if allocation.whole_groups:
+            sampled = [each for own in finished.batch.rollouts for each in own]
+            for name, scores in zip(self.names, scores_of(sampled).view(-1, len(self.names)).T.tolist(), strict=True):
+                columns[name] = column(sampled, scores, math.nan)
         return columns
 
     def _with_group_rewards(self, batch: Batch) -> Batch:
@@ -205,7 +205,7 @@ class BatchPlanner:
     def _grouped(self, groups: Sequence[Group]) -> Grouped:
         """Return the groups for TRL's formulas. In label-free training the votes are the only reward function."""
         sizes = torch.tensor([len(group.rollouts) for group in groups], dtype=torch.long)
-        rollouts = [rollout for group in groups for rollout in group.rollouts]
+        rollouts = _rollouts(groups)
         penalties = torch.tensor([rollout.completion.penalty for rollout in rollouts], dtype=torch.float32)
         scores, weights = scores_of(rollouts).view(-1, len(self.names)), self.weights
         if self.allocation.label_free:
@@ -220,6 +220,10 @@ class BatchPlanner:
             advantages: Floats = self.trainer._advantages(grouped).double().numpy()
             return advantages
         return self.allocation.advantages([_penalised(group) for group in groups])
+
+
+def _rollouts(groups: Sequence[Group]) -> list[Rollout]:
+    return [rollout for group in groups for rollout in group.rollouts]
 
 
 def _loss_rows(finished: FinishedBatch) -> list[LossRow]:
