@@ -28,13 +28,14 @@ from apportion.records.log_reading import _check_steps
 from apportion.records.recorded import Recorded
 from tests.builders import bernoulli_sampler, make_batch, make_prompts
 from tests.contract.test_allocators import POPULATION, SUCCESS
-from tests.contract.test_kept import REUSE
+from tests.contract.test_kept import EVERY as KEPT
+from tests.contract.test_kept import TRAINS_ON_EARLIER
 from tests.rules import MAKE
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
 
-EVERY = MAKE | REUSE
+EVERY = MAKE | {name: KEPT[name] for name in TRAINS_ON_EARLIER}
 STEPS = 4
 
 

@@ -326,12 +326,14 @@ def test_samples_are_counted_again_only_if_the_run_says_so_and_has_them(out):
 @pytest.mark.parametrize("changes", [{"question_hash": "9"}, {"text": "Another \\boxed{7}."}, {"tokens": 6}])
 def test_samples_of_another_run_beside_the_answers_are_refused(out, changes):
     texts = [f"{number} \\boxed{{7}}." for number in (0, 0, 1, 2, 3)]
-    samples = [make_sample("a", number, text=text, tokens=5) for number, text in enumerate(texts)]
-    write(out, make_ballot("a", completion_tokens=25), samples=samples)
+
+    def samples(text=None, **changes):
+        made = (make_sample("a", n, text=text or own, tokens=5) for n, own in enumerate(texts))
+        return [replace(each, **changes) for each in made]
+
+    write(out, make_ballot("a", completion_tokens=25), samples=samples())
     assert read_recorded(out).samples["a"].keys() == set(range(5))
-    text = changes.pop("text", None)
-    others = [make_sample("a", n, text=text or texts[n], tokens=5) for n in range(5)]
-    samples_path(out).write_text("".join(replace(each, **changes).to_json() + "\n" for each in others))
+    samples_path(out).write_text("".join(f"{each.to_json()}\n" for each in samples(**changes)))
     for read in (lambda: read_recorded(out), lambda: Journal(out, setup_of(max_samples=32), resume=True)):
         with pytest.raises(
             JournalError, match=r"must hold the samples that answers\.jsonl counted, got others for 'a'"

@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from apportion.stopping import USUAL_RULE, decide
 from apportion.vote import read_recorded
 from benchmarks.served_model import problems, serving, train_model
 from tests.builders import write_jsonl
@@ -27,7 +26,7 @@ def served_model(tmp_path_factory):
 
 
 def test_a_vote_from_the_command_line(served_model, tmp_path):
-    """Each sample is asked for once, and counts as in a replay."""
+    """Each sample is asked for once, and most questions have the right answer."""
     asked, out, most = problems(4), tmp_path / "answers.jsonl", 32
     gold = {problem.text: problem.answer[-1] for problem in asked}  # the last number of a completion
     rows = [{"id": text, "prompt": text, "answer": answer} for text, answer in gold.items()]
@@ -39,14 +38,10 @@ def test_a_vote_from_the_command_line(served_model, tmp_path):
     ended = cold(*f"-m apportion vote {server} {given} {more}".split())
     assert ended.returncode == 0, ended.stderr
     summary, kept = json.loads(ended.stdout), read_recorded(out)
-    ballots, streams = list(kept.ballots.values()), [kept.stream(id) for id in kept.ballots]
-    paid = [len(stream) for stream in streams]
+    ballots = kept.ballots.values()
+    paid = [len(kept.stream(ballot.id)) for ballot in ballots]
     assert [ballot.samples for ballot in ballots] == paid and summary["failed"] == summary["cancelled"] == 0
     assert summary["samples"] == sum(paid) == served_model.answered - before < summary["full_samples"] == 4 * most
-
-    # What no rule may look at stands in for samples that were never taken.
-    replayed = decide([stream + [None] * (most - len(stream)) for stream in streams], USUAL_RULE, most, curtail=True)
-    assert replayed.samples.tolist() == paid and list(replayed.answer) == [ballot.answer for ballot in ballots]
     right = [ballot.answer == gold[ballot.id] for ballot in ballots]
     assert [ballot.correct for ballot in ballots] == right and summary["accuracy"]["mean"] == sum(right) / 4 > 0.4
 
@@ -68,14 +63,12 @@ def test_the_gateway_votes_on_a_served_model(served_model):
                 found = ballot(completion)
                 assert found["answer"] == completion.choices[0].message.content.split()[-1]
                 assert found["uncounted"] == found["failed"] == 0
-                assert completion.usage.prompt_tokens == 4 * found["samples"]
-                return str(found["answer"]), found["samples"], completion.usage.completion_tokens
+                assert completion.usage.prompt_tokens == 4 * found["samples"] <= 4 * completion.usage.completion_tokens
+                return str(found["answer"]), found["samples"]
 
             before = served_model.answered
-            found = await asyncio.gather(*(vote(problem.text) for problem in questions))
-            answers, samples, tokens = zip(*found, strict=True)
+            answers, samples = zip(*await asyncio.gather(*(vote(each.text) for each in questions)), strict=True)
             assert served_model.answered - before == sum(samples) < 6 * 16
-            assert all(own >= taken for own, taken in zip(tokens, samples, strict=True))
             assert sum(answer == problem.answer[-1] for answer, problem in zip(answers, questions, strict=True)) >= 3
 
     run(scenario(), seconds=120)

@@ -181,9 +181,6 @@ def test_flat_rows_of_prime_rl_are_grouped_by_their_group(tmp_path):
     assert summary.without_reward == 1
     evaluation = open_run(jsonl(tmp_path / "results.jsonl", rows))  # of verifiers, without a step
     assert evaluation.step.tolist() == [0, 0] and evaluation.doubts[0].startswith("no column is a step")
-    jsonl(tmp_path / "step_6/train_rollouts.jsonl", rows)
-    both = open_run(tmp_path, columns={"tokens": ""})
-    assert both.step.tolist() == [5, 5, 6, 6] and "the number in the name of a file" in both.doubts[0]
 
 
 def test_summaries_of_tinker_cookbook_are_read_without_its_evaluations(tmp_path):
