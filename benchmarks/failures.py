@@ -114,7 +114,7 @@ async def contract(failures, p, rng) -> AsyncIterator[tuple[list[Draw], Floats, 
 
 async def scheduler(failures, p, rng) -> AsyncIterator[tuple[list[Draw], Floats, Floats]]:
     """Yield updates by ``stream_groups``, which makes the further attempts itself."""
-    decisions, draws = TrainerAllocation(**DECISIONS), dict[str, tuple[int, Draw]]()
+    draws = dict[str, tuple[int, Draw]]()
 
     async def sample(ticket):
         if draws.get(ticket.prompt.id, (None,))[0] != ticket.unit:
@@ -123,11 +123,10 @@ async def scheduler(failures, p, rng) -> AsyncIterator[tuple[list[Draw], Floats,
         return None if reward is None else Rollout(bool(reward))
 
     attempts = ATTEMPTS if failures.again else 1
-    stream = Scheduler(decisions.allocator, PROMPTS, Rows(GROUPS * SIZE), attempts=attempts)
+    stream = Scheduler(TrainerAllocation(**DECISIONS), PROMPTS, Rows(GROUPS * SIZE), attempts=attempts)
     async for update in stream_groups(stream, sample, slots=2 * SIZE):
         rewards = np.concatenate([group.rewards for group in update.groups])
-        weighted = decisions.advantages(update.groups) * decisions.weights(update.groups)
-        yield [draws[group.prompt.id][1] for group in update.groups], rewards, weighted
+        yield [draws[group.prompt.id][1] for group in update.groups], rewards, update.advantages
 
 
 DRIVERS = {

@@ -82,6 +82,8 @@ def rollout_of(
 
     >>> rollout_of(1.0, Needs()), rollout_of(0.5, Needs()), rollout_of(0.5, Needs(), verdict=0.0)
     (Rollout(correct=True, reward=1.0), Rollout(reward=0.5), Rollout(correct=False, reward=0.5))
+    >>> rollout_of("yes", Needs()), rollout_of(1.0, Needs(), verdict=float("nan"))
+    (None, None)
     """
     read, judged = read_reward(reward), read_reward(reward if verdict is None else verdict)
     if read.reward is None or judged.reward is None:

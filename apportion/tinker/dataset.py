@@ -252,7 +252,7 @@ class StreamedDataset(AllocatedDataset):
         usual = self.price.rows if self.price else float(size.kept or size.asked or 1)
         for members in rewarded(self._trained(batch), self.allocation, usual):
             group.members = members
-        totals = {reward + sum(step.reward for step in each.transitions) for each, reward, _ in group.members}
+        totals = {own.reward + sum(step.reward for step in own.trajectory.transitions) for own in group.members}
         trains = len(totals) > self.config.remove_constant_reward_groups
         self._completed += trains
         updated = trains and self._completed % self.config.async_config.groups_per_batch == 0

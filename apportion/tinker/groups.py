@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context, copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from tinker_cookbook.completers import TinkerTokenCompleter
@@ -10,7 +10,7 @@ from tinker_cookbook.exceptions import AllTrajectoriesFailedError
 from tinker_cookbook.rl.rollout_strategy import RolloutResult, RolloutStrategy
 from tinker_cookbook.rl.types import Env, EnvGroupBuilder, Metrics, RolloutError, Trajectory
 
-from apportion.tinker.rewards import RewardedTrajectory
+from apportion.tinker.rewards import Episode
 
 
 @dataclass(eq=False)
@@ -24,14 +24,14 @@ class AllocatedGroup(EnvGroupBuilder):  # type: ignore[misc]
 
     builder: EnvGroupBuilder
     sample: Callable[[Self, TinkerTokenCompleter], Awaitable[None]] | None
-    members: list[RewardedTrajectory] = field(default_factory=list)
+    members: list[Episode] = field(default_factory=list)
     errors: list[RolloutError] = field(default_factory=list)
     context: Context = field(default_factory=copy_context)
 
     def log(self, metrics: Metrics) -> None:
         """Log ``metrics`` of the batch with the first member, because the log has means over all that have them."""
-        for trajectory, reward, own in self.members[:1]:
-            self.members[0] = trajectory, reward, own | metrics
+        for first in self.members[:1]:
+            self.members[0] = replace(first, metrics=first.metrics | metrics)
 
     async def make_envs(self) -> Sequence[Env]:
         """Raise ValueError: only ``AllocatedRollouts`` knows how many environments there are."""
@@ -44,7 +44,7 @@ class AllocatedGroup(EnvGroupBuilder):  # type: ignore[misc]
         self, trajectory_group: list[Trajectory], env_group: Sequence[Env]
     ) -> list[tuple[float, Metrics]]:
         """Return the rewards with which the members enter the loss, and the metrics of their rounds."""
-        return [(reward, metrics) for _, reward, metrics in self.members]
+        return [(member.reward, member.metrics) for member in self.members]
 
     def logging_tags(self) -> list[str]:
         """Return the tags of the user's builder."""
@@ -79,4 +79,4 @@ class AllocatedRollouts(RolloutStrategy):  # type: ignore[misc]
             raise
         if not group.members:
             raise AllTrajectoriesFailedError("A group is left out: no rollout of its prompt enters the loss")
-        return RolloutResult([trajectory for trajectory, *_ in group.members], (), group.errors)
+        return RolloutResult([member.trajectory for member in group.members], (), group.errors)

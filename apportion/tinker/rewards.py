@@ -11,7 +11,7 @@ that is subtracted.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import tinker
@@ -23,9 +23,6 @@ from apportion.scheduler.outcomes import rollout_of
 from apportion.tinker.settings import OWN_ESTIMATOR, TinkerAllocation
 from apportion.types import Floats, Group, Rollout
 
-RewardedTrajectory = tuple[Trajectory, float, Metrics]
-"""A trajectory, the reward of its group beyond those of its steps, and the metrics that came with it."""
-
 
 @dataclass(frozen=True, slots=True)
 class EarlierEpisode:
@@ -36,7 +33,7 @@ class EarlierEpisode:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """The completion of a rollout: a trajectory, the ``reward`` that its group gave it, and the metrics of that."""
+    """The completion of a rollout: a trajectory, the ``reward`` of its group beyond those of its steps, and metrics."""
 
     trajectory: Trajectory
     reward: float
@@ -77,30 +74,28 @@ def rollouts_of(group: TrajectoryGroup, allocation: TinkerAllocation) -> list[Ro
 
 def rewarded(
     groups: Sequence[Group], allocation: TinkerAllocation, average: float | None = None
-) -> list[list[RewardedTrajectory]]:
+) -> list[list[Episode]]:
     """Return what of each group enters the loss, such that the cookbook's advantages are those of the estimator.
 
     Where prompts weigh equally, a group weighs as much as one of ``average`` rollouts; by default of their own mean.
     """
     if not groups:
         return []
-    weights = allocation.weights(groups)
+    weighted, sizes = allocation.weighted(groups), [len(group.rollouts) for group in groups]
     if average is not None and allocation.loss_weighting == "prompt":
-        weights = weights * average * len(groups) / sum(int(group.keep.sum()) for group in groups)
-    ends = np.cumsum([len(group.rollouts) for group in groups])[:-1]
-    advantages = np.split(weights * allocation.advantages(groups), ends)
+        weighted *= average * len(groups) / sum(int(group.keep.sum()) for group in groups)
+    advantages = np.split(weighted, np.cumsum(sizes)[:-1])
     return [_members(group, own) for group, own in zip(groups, advantages, strict=True)]
 
 
-def _members(group: Group, advantages: Floats) -> list[RewardedTrajectory]:
+def _members(group: Group, advantages: Floats) -> list[Episode]:
     """Return the kept members with ``advantages`` [G] around their mean reward, and one more if these have a sum."""
     kept, rewards = np.flatnonzero(group.keep), group.rewards[group.keep]
     shifts = advantages[kept] - ESTIMATORS[OWN_ESTIMATOR](rewards, np.zeros(len(kept)))
     episodes = [group.rollouts[i].completion for i in kept]
-    members = zip(episodes, shifts.tolist(), strict=True)
-    found = [(own.trajectory, own.reward + shift, own.metrics) for own, shift in members]
+    found = [replace(own, reward=own.reward + shift) for own, shift in zip(episodes, shifts.tolist(), strict=True)]
     if not np.isclose(total := advantages[kept].sum(), 0.0):
-        found.append((_without_tokens(), float(rewards.mean() - total), {}))
+        found.append(Episode(_without_tokens(), float(rewards.mean() - total), {}))
     return found
 
 
