@@ -25,7 +25,9 @@ def sources(*folders):
 MODULES = sources("apportion")
 SOURCES = sources("apportion", "hydra_plugins", "examples", "benchmarks")
 
-ORDER = """
+ORDER = tuple(
+    {room.removeprefix("apportion") for room in row.split()}
+    for (row,) in lines("""
     untrusted
     checks described user_functions
     types
@@ -53,8 +55,8 @@ ORDER = """
     report
     cli
     __main__
-"""
-ORDER = tuple({room.removeprefix("apportion") for room in row.split()} for row in ORDER.strip().splitlines())
+    """)
+)
 """Parts of the package, first to last; "" is ``apportion/__init__.py``. A part imports earlier ones, or itself."""
 
 LAB = ("world", "policy", "training", "study", "report", "command")
