@@ -12,7 +12,6 @@ rollout is wrong because of it.
 
 import copy
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from apportion.scheduler.saved_settings import check_same_settings
 from apportion.types import Batch, Belief, Prompt, Rollout
 from apportion.verl.coordinator.messages import WrittenRollout
 from apportion.verl.coordinator.service import Coordinator
-from apportion.verl.coordinator.settings import VerlAllocation
 from apportion.verl.seam import call_before
 
 logger = logging.getLogger(__name__)
@@ -127,24 +125,12 @@ def _load(coordinator: Coordinator, path: Path) -> None:
     try:
         with restoring(path, REMEDY):
             saved = SavedValues(parts, KIND, ["settings", "coordinator"])
-            state = saved.state("coordinator")
-            _check_same_run(coordinator.allocation, saved.state("settings"), state)
-            coordinator.load(state)
+            check_same_settings(saved.state("settings"), coordinator.allocation.settings)
+            coordinator.load(saved.state("coordinator"))
     except SavedStateError as error:
         if isinstance(error.__cause__, OtherSettingsError):
             raise OtherSettingsError(f"{path}: {error.__cause__}") from error
         raise
-
-
-def _check_same_run(allocation: VerlAllocation, settings: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Raise OtherSettingsError unless the state is of the same allocator, baseline and selection, set the same."""
-    check_same_settings(settings, allocation.settings)
-    for name, part in allocation.parts.items():
-        if name in state and (state[name] is None) != (part is None):
-            raise OtherSettingsError(
-                f"allocation.{name} must be {'given' if part is None else 'left out'}, as in the run that wrote the "
-                f"checkpoint; resume with the same {name}, or start a new run from its weights"
-            )
 
 
 def _latest(folder: Path) -> str | None:

@@ -25,9 +25,9 @@ from tests.golden.decisions import plain, pool, rate, rollout, sampler
 from tests.rules import MAKE
 from tests.verl.coordinator.test_streamed import Trainer, failing
 from tests.verl.coordinator.worker_pool import (
-    Settings,
     Table,
     WorkerPool,
+    allocation,
     make_coordinator,
     open_rounds,
     request_of,
@@ -175,7 +175,7 @@ def committed(tasks, pool):
 def rounds(rule):
     """Run three rounds of verl's coordinator on workers in this process, whose results come in any order."""
     worker_pool, order = WorkerPool(Table(failing=0.1)), np.random.default_rng(3)
-    coordinator = make_coordinator(Settings(rule, retries=1), worker_pool)
+    coordinator = make_coordinator(allocation(rule, retries=1), worker_pool)
     for step in range(3):
         open_rounds(coordinator, request_of(texts_of(*range(step, step + 7)), step=step))
         work(coordinator, order)

@@ -133,7 +133,7 @@ def test_a_checkpoint_of_verl_is_loaded(old, kind):
     from apportion.verl import checkpoints  # noqa: PLC0415
     from tests.verl.coordinator import worker_pool as pool  # noqa: PLC0415
 
-    settings = pool.Settings(pool.ALLOCATORS[kind]().with_estimator("rloo"), None, retries=1, resume="strict")
+    settings = pool.allocation(pool.ALLOCATORS[kind]().with_estimator("rloo"), None, retries=1, resume="strict")
     coordinator = pool.make_coordinator(settings, pool.WorkerPool())
     checkpoints.load_into(coordinator, old / "verl" / kind / checkpoints.FILE)
     learned = coordinator.state()["allocator"]

@@ -26,13 +26,13 @@ from apportion.verl.checks import SAVED
 from apportion.verl.coordinator.messages import WrittenRollout
 from tests.hostile import FILES, MARKER
 from tests.verl.coordinator.worker_pool import (
-    Settings,
-    Watched,
     WorkerPool,
+    allocation,
     make_coordinator,
     open_rounds,
     request_of,
     texts,
+    watched,
     work,
 )
 
@@ -126,7 +126,7 @@ def made(settings, **named):
 def counting(**settings):
     """Return the settings of an allocator whose belief changes with each step."""
     allocator = VIP(rollouts_per_prompt=4, high=8, predictor=DiscountedCounts())
-    return Settings(allocator, baseline=SPO(), **settings)
+    return allocation(allocator, baseline=SPO(), **settings)
 
 
 def loaded(path, settings=None):
@@ -251,9 +251,9 @@ def test_with_a_file_that_cannot_be_used_a_run_begins_with_a_new_belief(run, cap
 
 
 OTHERS = {
-    "allocator must be 'vip', as in the run that .*, got 'uniform'": Settings(Uniform(4), baseline=SPO()),
-    "allocation.baseline must be given": dataclasses.replace(counting(), baseline=None),
-    r"allocator\.high must be 8, as in the run that wrote the checkpoint, got 6": Settings(
+    "allocator must be 'vip', as in the run that .*, got 'uniform'": allocation(Uniform(4), baseline=SPO()),
+    "baseline must be 'spo', as in the run that .*, got None": dataclasses.replace(counting(), baseline=None),
+    r"allocator\.high must be 8, as in the run that wrote the checkpoint, got 6": allocation(
         VIP(rollouts_per_prompt=4, high=6, predictor=DiscountedCounts()), baseline=SPO()
     ),
 }
@@ -277,7 +277,7 @@ def test_a_forged_state_in_a_checkpoint_is_refused(tmp_path):
     ):
         save_state(path, KIND, {"settings": {}, "coordinator": good | change})
         with pytest.raises(SavedStateError) as caught:
-            loaded(path, Settings(Uniform(), resume="strict"))
+            loaded(path, allocation(Uniform(), resume="strict"))
         assert str(caught.value).startswith(f"{path}: ")
 
 
@@ -290,5 +290,5 @@ def test_batches_within_a_round_are_learned_from_after_a_resume(tmp_path):
     path = tmp_path / FILE
     state = {"name": "uniform", "allocator": {}, "drawn": 3, "unfinished": [batch], "learned_uids": []} | NOTHING
     save_state(path, KIND, {"settings": {}, "coordinator": state})
-    learned_from = loaded(path, Settings(Watched(Uniform()))).allocation.allocator.learned
+    learned_from = loaded(path, allocation(watched(Uniform()))).allocation.allocator.learned
     assert learned_from == [batch] and learned_from[0].rollouts[0][0].completion.outputs == completion.outputs

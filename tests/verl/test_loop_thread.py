@@ -52,14 +52,6 @@ def test_a_call_has_a_bound_and_says_what_it_waits_for(thread, monkeypatch, capl
     assert caplog.text.count("for the coordinator to plan") >= 2
 
 
-def test_a_call_to_a_loop_that_is_blocked_has_a_bound_too(thread):
-    async def block():
-        time.sleep(1.5)
-
-    with pytest.raises(RuntimeError, match="must block within"):
-        thread.call(block(), "block", 0.2)
-
-
 def test_an_error_that_nobody_awaits_is_reported(thread, failures, caplog):
     async def schedule():
         asyncio.get_running_loop().call_soon(lambda: 1 / 0)

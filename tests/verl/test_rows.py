@@ -86,14 +86,3 @@ def test_rows_have_the_columns_of_their_group_and_a_uid_of_their_own_and_are_oth
     for wrong in ([first.keys[0]], [*first.keys, *keys], [UID], [keys[0], "gone_0_0"]):
         with pytest.raises(RuntimeError, match=rf"got \d of {len(wrong)}; allocation failed"):
             columns_of(wrong)
-
-
-def test_rewards_of_the_allocator_replace_scores_and_rows_share_a_groups_name_as_verls_estimators_find_them(queue):
-    """An extra prompt's group has its own name, and keys of the uid."""
-    first, second, third = sampled(queue, UID, [(3,), (4, 2), (5,)])
-    groups = [group((-0.25, 0.25), {0: first, 1: second}), group((2.0,), {0: third}, name=f"{UID}.1")]
-    committed(queue, UID, groups, by_row=False, rewarded=True)
-    uids, scores = fields_of(queue, first.keys + second.keys + third.keys, "uid", "rm_scores")
-    assert uids.tolist() == [UID, UID, UID, f"{UID}.1"]
-    assert [row.tolist() for row in scores] == [[0, 0, -0.25], [0, 0, 0, 0.25], [0, 0.25], [0, 0, 0, 0, 2]]
-    assert scores.dtype == torch.float32 and scores.is_nested  # as the trainer takes them

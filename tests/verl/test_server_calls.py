@@ -113,32 +113,9 @@ def cancelled(*prompts):
     return [("cancelled", prompt) for prompt in prompts]
 
 
-def test_the_calls_of_a_given_up_session_are_stopped_and_no_others(server, start):
-    client, calls = start(FullyAsyncLLMServerClient)
-
-    async def main():
-        first, second = (
-            asyncio.create_task(session(calls, *(generate(client, prompt) for prompt in prompts)))
-            for prompts in ((0, 1), (2, 3))
-        )
-        await until_found(server, [0, 1, 2, 3], [])
-        first.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await first
-        assert await found(server) == ([2, 3], cancelled(0, 1))
-        second.cancel()
-        with suppress(asyncio.CancelledError):
-            await second
-        assert await found(server) == ([], cancelled(0, 1, 2, 3))
-        status = await client._load_balancer.get_status.remote()
-        assert status["total_inflight"] == 0
-
-    asyncio.run(main())
-
-
 def test_calls_that_a_session_leaves_behind_are_stopped_when_it_ends_and_those_outside_when_cancelled(server, start):
     """An agent loop may fail, or return, while its tasks still generate. Validation has no sessions of ours."""
-    client, calls = start()
+    client, calls = start(FullyAsyncLLMServerClient)
 
     async def main():
         async def failing():

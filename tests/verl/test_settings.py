@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from apportion.allocators import HORA, TTRL, VIP, Neyman, Uniform
 from apportion.config import ConfigError
 from apportion.predictors import DiscountedCounts
-from apportion.verl.settings import VerlAllocation, allocation_of, by_row, norm_reduction
+from apportion.verl.settings import VerlAllocation, allocation_of, norm_reduction
 from apportion.verl.worker import AllocatedWorker
 from tests.cases import check_refused, lines
 
@@ -19,12 +19,6 @@ def made(allocation, rollouts=8):
     return allocation_of(
         OmegaConf.create({"actor_rollout_ref": {"rollout": {"n": rollouts}}, "allocation": allocation})
     )
-
-
-def test_all_time_limits_follow_from_one_setting():
-    limits, small = (VerlAllocation(allocator=VIP(), wait_seconds=seconds).limits for seconds in (3600, 30))
-    assert (limits.wait, limits.answer, limits.commit, limits.start, limits.row) == (3600, 1800, 900, 600, 300)
-    assert (small.answer, small.start) == (15, 60)  # a worker imports verl when it starts
 
 
 def test_a_name_alone_is_an_allocator():
@@ -89,11 +83,6 @@ def test_a_budget_that_is_verls_says_so():
     message = str(caught.value)
     assert message.startswith("allocation.allocator.rollouts_per_prompt must be between 3 and 64, got 1; ")
     assert message.endswith("is actor_rollout_ref.rollout.n by default, 1)")
-
-
-def test_rows_have_uids_of_their_own_under_our_estimators_alone():
-    assert by_row(OmegaConf.create({"algorithm": {"adv_estimator": "apportion_rloo"}}))
-    assert not by_row(OmegaConf.create({"algorithm": {"adv_estimator": "grpo"}}))
 
 
 def reduction(allocation, estimator="apportion_rloo", loss="token-mean", mode="vanilla"):

@@ -15,16 +15,16 @@ from tests.rules import MAKE
 from tests.verl.coordinator.test_service import Graded
 from tests.verl.coordinator.worker_pool import (
     ALLOCATORS,
-    Settings,
     Table,
-    Watched,
     WorkerPool,
+    allocation,
     began,
     check_rows,
     make_coordinator,
     open_rounds,
     request_of,
     texts,
+    watched,
     work,
 )
 
@@ -37,11 +37,9 @@ JOINT = {name: make for name, make in ALLOCATORS.items() if not make().separable
 HALF = Table(success=(0.5,))
 
 
-class AtTheEnd(Watched):
-    """The same rule without promises, so that all prompts are committed at the end of the round."""
-
-    def final(self, batch, plan):
-        return np.zeros(len(batch.prompts), bool)
+def at_the_end(batch, plan):
+    """Promise nothing, so that all prompts are committed at the end of the round."""
+    return np.zeros(len(batch.prompts), bool)
 
 
 def by_uid(commits):
@@ -53,11 +51,11 @@ def by_uid(commits):
 @given(kind=st.sampled_from(sorted(JOINT)), seed=st.integers(0, 10**6), retries=st.integers(0, 1))
 def test_early_commits_change_nothing_that_is_trained_on_learned_or_logged(kind, seed, retries):
     runs = []
-    for kind_of in (Watched, AtTheEnd):
-        allocator = kind_of(JOINT[kind]())
+    for promises in ({}, {"final": at_the_end}):
+        allocator = watched(JOINT[kind](), **promises)
         history = Optimal() if allocator.needs.labels else None
         pool = WorkerPool(Table(failing=0.2, seed=seed))
-        runs.append(make_coordinator(Settings(allocator, history, retries=retries), pool))
+        runs.append(make_coordinator(allocation(allocator, history, retries=retries), pool))
     rng = np.random.default_rng(seed)
     for step in range(1, 4):
         numbers = rng.choice(7, size=int(rng.integers(1, 7)), replace=False)

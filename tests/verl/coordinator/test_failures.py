@@ -12,10 +12,9 @@ from apportion.verl.coordinator.messages import CommitTask, RolloutTask, TaskRes
 from tests.rules import MAKE
 from tests.verl.coordinator.worker_pool import (
     ALLOCATORS,
-    Settings,
     Table,
-    Watched,
     WorkerPool,
+    allocation,
     began,
     check_rows,
     collected,
@@ -25,6 +24,7 @@ from tests.verl.coordinator.worker_pool import (
     open_rounds,
     request_of,
     texts,
+    watched,
     work,
 )
 
@@ -150,7 +150,9 @@ def test_many_failures_in_a_row_end_a_run_whose_prompts_are_replaced(monkeypatch
     with pytest.raises(RuntimeError, match="got none of the latest 20; the last failed with it raised"):
         coordinator.check()
 
-    coordinator = make_coordinator(Settings(Uniform(20)), WorkerPool(FAILS), refills=False)  # is judged by whole rounds
+    coordinator = make_coordinator(
+        allocation(Uniform(20)), WorkerPool(FAILS), refills=False
+    )  # is judged by whole rounds
     open_rounds(coordinator, request_of(texts(0, 1)))
     coordinator.receive([coordinator.pool.carry_out("h1-0:0")])
     coordinator.pool.table = Table()
@@ -162,16 +164,16 @@ def test_many_failures_in_a_row_end_a_run_whose_prompts_are_replaced(monkeypatch
 @pytest.mark.parametrize("inner", [MAKE["uniform"], MAKE["hora"]])
 def test_an_allocators_error_ends_the_run(caplog, method, inner):
     """No more is sent or committed after it, and nobody learns."""
-    allocator = Watched(inner())
-    call = getattr(allocator, method)
+    rule = inner()
+    call = getattr(rule, method)
 
     def fail(given):
         if any(prompt.text == "prompt 9" for prompt in getattr(given, "prompts", given)):
             raise ValueError(f"{method} is wrong")
         return call(given)
 
-    setattr(allocator, method, fail)
-    coordinator = make_coordinator(Settings(allocator), pool := WorkerPool(Table(success=(0.5,))))
+    allocator = watched(rule, **{method: fail})
+    coordinator = make_coordinator(allocation(allocator), pool := WorkerPool(Table(success=(0.5,))))
     open_rounds(coordinator, request_of(texts(0, 9, 2)))
     work(coordinator)
     for call_again in (coordinator.check, coordinator.metrics, lambda: coordinator.open(request_of(texts(5), 3))):

@@ -12,16 +12,16 @@ from apportion.baselines import Optimal
 from apportion.verl.coordinator.messages import TrainerRequest, address_of
 from tests.verl.coordinator.worker_pool import (
     ALLOCATORS,
-    Settings,
     Table,
-    Watched,
     WorkerPool,
+    allocation,
     check_rows,
     make_coordinator,
     open_rounds,
     request_of,
     texts,
     uids_of,
+    watched,
     work,
 )
 
@@ -44,12 +44,12 @@ def run_round(coordinator, step, numbers=(0, 1, 2, 3, 4, 5, 6), seed=0):
 @pytest.mark.parametrize("kind", sorted(ALLOCATORS))
 def test_a_run_resumed_between_rounds_equals_an_uninterrupted_one(kind):
     """A state that was taken does not change: an asynchronous trainer writes it while the coordinator goes on."""
-    whole = make_coordinator(Settings(ALLOCATORS[kind](), history(kind), retries=1), WorkerPool())
+    whole = make_coordinator(allocation(ALLOCATORS[kind](), history(kind), retries=1), WorkerPool())
     for step in (1, 2):
         run_round(whole, step)
     state = whole.state()
     taken = copy.deepcopy(state)
-    resumed = make_coordinator(Settings(ALLOCATORS[kind](), history(kind), retries=1), WorkerPool())
+    resumed = make_coordinator(allocation(ALLOCATORS[kind](), history(kind), retries=1), WorkerPool())
     resumed.load(pickle.loads(pickle.dumps(state)))
     for step in (3, 4):
         assert run_round(resumed, step, seed=1) == run_round(whole, step)
@@ -62,7 +62,7 @@ def test_no_prompt_is_learned_from_twice_or_never_in_an_asynchronous_trainer(kin
     """verl saves its queue, then our state is saved. A resumed run requests again what the queue had in flight."""
     rng = np.random.default_rng(seed)
     table = Table(success=(0.5,))
-    whole, resumed = (make_coordinator(Settings(Watched(ALLOCATORS[kind]())), WorkerPool(table)) for _ in range(2))
+    whole, resumed = (make_coordinator(allocation(watched(ALLOCATORS[kind]())), WorkerPool(table)) for _ in range(2))
     rounds = [request_of(texts(*range(7 * step, 7 * step + 7)), step) for step in range(3)]
     prompts = {address_of(prompt).uid: prompt for request in rounds for prompt in request.prompts}
 
@@ -114,7 +114,7 @@ def test_the_total_of_a_run_that_is_killed_twice_at_any_moment_is_that_of_an_uni
     exact = ALLOCATORS[kind]().size(7).exact
 
     def began():
-        coordinator = make_coordinator(Settings(ALLOCATORS[kind]()), WorkerPool())
+        coordinator = make_coordinator(allocation(ALLOCATORS[kind]()), WorkerPool())
         run_round(coordinator, 1)
         coordinator.pool.table = Table()
         open_rounds(coordinator, *requests)
@@ -134,7 +134,7 @@ def test_the_total_of_a_run_that_is_killed_twice_at_any_moment_is_that_of_an_uni
         done = rollouts_of(coordinator.pool.committed)
         go_on(moments % 4)  # verl saves its queue a little before it saves our state
         state = pickle.loads(pickle.dumps(coordinator.state()))
-        resumed = make_coordinator(Settings(ALLOCATORS[kind]()), WorkerPool(Table(seed=1)))
+        resumed = make_coordinator(allocation(ALLOCATORS[kind]()), WorkerPool(Table(seed=1)))
         resumed.load(state)
         left = {uid: prompt for uid, prompt in prompts.items() if uid not in done}
         if left:

@@ -12,14 +12,14 @@ from apportion.predictors import DiscountedCounts
 from apportion.selection import Mixed, ShuffledEpochs, SPOWeights
 from apportion.verl.coordinator.selection import PromptSelection
 from tests.verl.coordinator.worker_pool import (
-    Settings,
     Table,
-    Watched,
     WorkerPool,
+    allocation,
     make_coordinator,
     open_rounds,
     request_of,
     texts,
+    watched,
     work,
 )
 
@@ -37,7 +37,7 @@ def choosing(selector, allocator=None, **settings):
     """Return a coordinator with 4 rollouts a prompt that chooses 4 of 12 prompts."""
     allocator = Uniform(rollouts_per_prompt=4) if allocator is None else allocator
     selection = selection_of(selector, predictor=getattr(allocator, "predictor", None))
-    return make_coordinator(Settings(allocator, **settings), WorkerPool(), selection)
+    return make_coordinator(allocation(allocator, **settings), WorkerPool(), selection)
 
 
 def train_step(coordinator, step):
@@ -53,8 +53,8 @@ def test_rows_weights_and_coverage_are_those_of_a_selector_that_learns_from_the_
     """Without importance weights all groups weigh the same."""
     for make, weighted in ((SPOWeights, True), (Mixed, False)):
         given = {"importance_weights": True} if weighted else {}
-        watched, alone, found = Watched(Uniform(rollouts_per_prompt=4)), make(predictor=DiscountedCounts(), **given), []
-        coordinator = choosing(make(predictor=DiscountedCounts(), **given), allocator=watched)
+        rule, alone, found = watched(Uniform(rollouts_per_prompt=4)), make(predictor=DiscountedCounts(), **given), []
+        coordinator = choosing(make(predictor=DiscountedCounts(), **given), allocator=rule)
         alone.prepare(PROMPTS, seed=3)
         for step in range(1, 7):
             coordinator.pool.committed.clear()
@@ -63,7 +63,7 @@ def test_rows_weights_and_coverage_are_those_of_a_selector_that_learns_from_the_
             expected = alone.weights([PROMPTS[row] for row in rows]) if weighted else np.ones(BATCH)
             groups = {commit.uid: commit.groups[0].columns["weight"] for commit in coordinator.pool.committed}
             assert groups == {f"h{step}-{i}": weight for i, weight in enumerate(expected)}
-            alone.observe(watched.learned[-1])
+            alone.observe(rule.learned[-1])
             metrics = coordinator.metrics()
             assert metrics["rollouts"] == 16
             assert metrics.items() >= {f"selection/{name}": value for name, value in alone.metrics().items()}.items()
@@ -78,7 +78,7 @@ def test_a_trainer_with_other_data_or_too_few_prompts_or_no_selection_is_refused
     with pytest.raises(RuntimeError, match="of 12 rows, got 11 rows; set"):
         coordinator.choose(ROWS - 1)
     with pytest.raises(ValueError, match="rows are only chosen with a selection"):
-        make_coordinator(Settings(Uniform()), WorkerPool()).choose(ROWS)
+        make_coordinator(allocation(Uniform()), WorkerPool()).choose(ROWS)
     with pytest.raises(ValueError, match=r"train_batch_size must be at most .* distinct prompts .*, 2, got 4"):
         selection_of(ShuffledEpochs(), [PROMPTS[0], PROMPTS[1], PROMPTS[0], PROMPTS[1]])
 

@@ -16,10 +16,9 @@ from apportion.verl.coordinator.messages import RolloutTask, address_of
 from tests.rules import MAKE
 from tests.verl.coordinator.worker_pool import (
     ALLOCATORS,
-    Settings,
     Table,
-    Watched,
     WorkerPool,
+    allocation,
     began,
     check_rows,
     collected,
@@ -29,6 +28,7 @@ from tests.verl.coordinator.worker_pool import (
     request_of,
     texts,
     uids_of,
+    watched,
     work,
 )
 
@@ -44,47 +44,28 @@ def groups_of(pool):
     return [group for commit in pool.committed for group in commit.groups]
 
 
-def shown(batch, groups, history):
-    """Return what should be committed of ``groups``, by name; ``history`` gives their baselines."""
-    names = {prompt.id: address_of(prompt).group for prompt in batch.prompts}
-    baselines = {} if history is None else dict(zip(names, history.predict(batch.prompts).tolist(), strict=True))
-    return {
-        names[group.prompt.id]: (
-            group.rewards.tolist(),
-            *([getattr(rollout, name) for rollout in group.rollouts] for name in ("tokens", "round", "score_norm")),
-            [(i, r.completion.digest, r.step is None) for i, r in enumerate(group.rollouts) if group.keep[i]],
-            pytest.approx(baselines.get(group.prompt.id)),
-        )
-        for group in groups
-    }
-
-
-def committed(pool):
-    return {
-        group.columns["group"]: (
-            *(list(group.columns[name]) for name in ("rewards", "tokens", "rounds", "score_norms")),
-            [(row.position, row.written.digest, row.session is None) for row in group.rows],
-            group.columns.get("baseline", [None])[0],
-        )
-        for group in groups_of(pool)
-    }
-
-
 @pytest.mark.parametrize(("failing", "retries"), [(0.3, 0), (0.3, 2)])
 def test_a_round_equals_the_batch_of_the_librarys_loop(make, failing, retries):
-    """Groups have the baselines of earlier rounds. Without labels there are no rewards to learn from."""
-    watched, alone, pool, rng = Watched(make()), make(), WorkerPool(), np.random.default_rng(0)
+    """Groups have the baselines of earlier rounds. Without labels there are no rewards to learn from.
+
+    ``tests/golden`` has the rows and columns of the commits.
+    """
+    rule, alone, pool, rng = watched(make()), make(), WorkerPool(), np.random.default_rng(0)
     history, beside = (Optimal() if alone.needs.labels else None for _ in range(2))
-    coordinator = make_coordinator(Settings(watched, history, retries=retries), pool)
+    coordinator = make_coordinator(allocation(rule, history, retries=retries), pool)
     for step in range(1, 5):
         pool.table, pool.committed = Table(failing=failing, seed=step), []
         pool.requested_rollouts = 0
         request = request_of(texts(0, 1, 2, 3, 4, 5, 6), step)
         open_rounds(coordinator, request)
         work(coordinator, rng)
-        batch = collected(alone, watched.learned[-1], request, pool.table, retries)
-        assert watched.learned[-1] == batch
-        assert committed(pool) == shown(watched.learned[-1], alone.groups(batch), beside)
+        batch = collected(alone, rule.learned[-1], request, pool.table, retries)
+        assert rule.learned[-1] == batch
+        names = [address_of(prompt).group for prompt in rule.learned[-1].prompts]
+        baselines = [None] * len(names) if beside is None else beside.predict(batch.prompts).tolist()
+        expected = dict(zip(names, baselines, strict=True))
+        for group in groups_of(pool):
+            assert group.columns.get("baseline", [None])[0] == pytest.approx(expected[group.columns["group"]])
         check_rows(pool, pool.committed, request)
         metrics = coordinator.metrics()
         assert metrics["rollouts"] == batch.asked.sum()
@@ -95,7 +76,7 @@ def test_a_round_equals_the_batch_of_the_librarys_loop(make, failing, retries):
         own.pop("store_bytes", None)  # the uids are part of what is stored, and the library's loop has none
         assert metrics.items() >= own.items()
         alone.observe(batch)
-        np.testing.assert_equal(watched.state_dict(), alone.state_dict())
+        np.testing.assert_equal(rule.state_dict(), alone.state_dict())
         if beside is not None:
             beside.update(batch)
             np.testing.assert_equal(history.state_dict(), beside.state_dict())
@@ -143,7 +124,7 @@ def test_extra_prompts_have_their_own_groups_and_sessions_under_a_uid_of_the_rou
     check_rows(pool, pool.committed, request)
     assert {group.columns["group"] for group in groups_of(pool)} & {address.group for address in extra}
     coordinator = make_coordinator(
-        Settings(DAPO(rollouts_per_prompt=2)), WorkerPool(Table(success=(0.0,))), source=None
+        allocation(DAPO(rollouts_per_prompt=2)), WorkerPool(Table(success=(0.0,))), source=None
     )
     open_rounds(coordinator, request_of(texts(0)))
     work(coordinator)
@@ -210,7 +191,7 @@ def test_a_round_ends_if_all_rollouts_fail(make):
 
 
 def test_a_prompt_without_requested_rollouts_is_finished():
-    coordinator = make_coordinator(Settings(Watched(MAKE["hora"]())), pool := WorkerPool())
+    coordinator = make_coordinator(allocation(watched(MAKE["hora"]())), pool := WorkerPool())
     coordinator.load(coordinator.state() | {"given": {"h1-0": 0}})
     open_rounds(coordinator, request := request_of(texts(0, 1)))
     work(coordinator)
@@ -233,7 +214,7 @@ def test_a_rollout_task_holds_the_answers_so_far_if_votes_count():
 
 
 def test_a_size_without_a_plan_is_refused_before_the_round():
-    coordinator = make_coordinator(Settings(VIP(budget=8, predictor=DiscountedCounts())), WorkerPool())
+    coordinator = make_coordinator(allocation(VIP(budget=8, predictor=DiscountedCounts())), WorkerPool())
     with pytest.raises(ValueError, match="budget"):
         open_rounds(coordinator, request_of(texts(*range(20))))
     open_rounds(coordinator, request_of(texts(0, 1)))

@@ -12,7 +12,7 @@ from apportion.baselines import Optimal
 from apportion.scheduler import OfferedScheduler, Prompts, RunDecisions
 from apportion.verl.coordinator.messages import CommitTask, TaskResult, TrainerRequest, address_of
 from apportion.verl.coordinator.service import Coordinator
-from tests.verl.coordinator.worker_pool import Settings, Table, Watched, WorkerPool, lose_worker, request_of, texts
+from tests.verl.coordinator.worker_pool import Table, WorkerPool, allocation, lose_worker, request_of, texts, watched
 
 PROMPTS, EACH, BOUND = 24, 2, 3
 RULES = {
@@ -33,10 +33,11 @@ class Trainer:
 
     def begin(self, rule, slots=None, retries=1, most_rows=None):
         """Start the coordinator of a process, with workers of its own."""
-        self.pool, self.rule = WorkerPool(Table(failing=0.1)), Watched(rule)
-        settings = Settings(rule, Optimal(), retries=retries, slots=slots, stream=True)
-        decisions = RunDecisions(allocator=rule, baseline=settings.baseline)
+        self.pool, self.rule = WorkerPool(Table(failing=0.1)), watched(rule)
+        settings, baseline = allocation(self.rule, retries=retries, slots=slots, stream=True), Optimal()
+        object.__setattr__(settings, "baseline", baseline)  # beside votes too, which settings refuse
         due = Prompts(self.each, self.bound, most_rows)
+        decisions = RunDecisions(allocator=self.rule, baseline=baseline)
         stream = OfferedScheduler(decisions, self.prompts, due, attempts=1 + retries)
         self.coordinator = Coordinator(settings, refills=True, stream=stream)
         self.coordinator.pool = self.pool

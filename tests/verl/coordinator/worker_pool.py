@@ -8,10 +8,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from apportion import AR3PO, Prompt, Rollout, collect
-from apportion.allocators import Allocator
-from apportion.baselines import Baseline
-from apportion.scheduler.saved_settings import settings_of
-from apportion.selection import Selector
 from apportion.verl.coordinator.messages import (
     RolloutTask,
     RowAddress,
@@ -22,7 +18,7 @@ from apportion.verl.coordinator.messages import (
     row_keys,
 )
 from apportion.verl.coordinator.service import Coordinator
-from apportion.verl.coordinator.settings import TimeLimits, VerlAllocation
+from apportion.verl.coordinator.settings import VerlAllocation
 from tests.rules import MAKE, in_tokens
 
 ALLOCATORS = {
@@ -34,29 +30,10 @@ ALLOCATORS = {
 waves, in tokens, and of one that trains on rollouts of earlier steps. ``tests/golden`` has every rule."""
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The settings that a coordinator reads. Unlike ``VerlAllocation`` it takes a ``Watched`` allocator."""
-
-    allocator: Allocator
-    baseline: Baseline | None = None
-    selection: Selector | None = None
-    deadline_seconds: float = math.inf
-    retries: int = 0
-    resume: str = "fallback"
-    stream: bool = False
-    slots: int | None = None
-    limits = TimeLimits(3600.0)
-
-    @property
-    def settings(self):
-        return settings_of({"allocator": self.allocator, "baseline": self.baseline, "selection": self.selection})
-
-    @property
-    def label_free(self):
-        return not self.allocator.needs.labels
-
-    observe, parts, _equal = VerlAllocation.observe, VerlAllocation.parts, None
+def allocation(allocator, baseline=None, **given):
+    """Return the settings of a coordinator, without a deadline and retries."""
+    own = {"allocator": allocator, "baseline": baseline, "deadline_seconds": math.inf, "retries": 0}
+    return VerlAllocation(**own | given)
 
 
 @dataclass(frozen=True)
@@ -129,19 +106,17 @@ class ExtraPrompts:
         return found
 
 
-class Watched:
-    """The allocator ``inner``, which also keeps the batches that it ``learned`` from."""
+def watched(rule, **methods):
+    """Return ``rule``, which also keeps the batches that it ``learned`` from, with other ``methods``."""
+    learned, observe = [], rule.observe
 
-    def __init__(self, inner):
-        self.inner = inner
-        self.learned = []
+    def kept(batch):
+        learned.append(batch)
+        observe(batch)
 
-    def __getattr__(self, name):
-        return getattr(self.inner, name)
-
-    def observe(self, batch):
-        self.learned.append(batch)
-        self.inner.observe(batch)
+    for name, value in {"learned": learned, "observe": kept, **methods}.items():
+        object.__setattr__(rule, name, value)
+    return rule
 
 
 @dataclass
@@ -233,7 +208,7 @@ def open_rounds(coordinator, *requests):
 def began(allocator, *numbers, table=Table(), workers=("a", "b"), **settings):
     """Return a coordinator that has begun a round of the prompts with these ``numbers``, its pool, and the request."""
     pool = WorkerPool(table)
-    coordinator = make_coordinator(Settings(Watched(allocator), **settings), pool)
+    coordinator = make_coordinator(allocation(watched(allocator), **settings), pool)
     request = request_of(texts(*numbers), workers=workers)
     open_rounds(coordinator, request)
     return coordinator, pool, request
@@ -268,7 +243,7 @@ def lose_worker(coordinator, worker, others):
 
 
 def learned(coordinator):
-    """Return the batches that a ``Watched`` allocator learned from."""
+    """Return the batches that a ``watched`` allocator learned from."""
     return coordinator.allocation.allocator.learned
 
 
