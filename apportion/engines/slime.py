@@ -17,7 +17,6 @@ from apportion.engines.contract import EngineGroups, Opened
 from apportion.engines.prompts import distinct_prompts
 from apportion.engines.saved_state import save_state
 from apportion.scheduler.decisions import TrainerAllocation
-from apportion.scheduler.outcomes import read_reward
 from apportion.types import Rollout
 
 KEY = "apportion"
@@ -82,29 +81,24 @@ def chosen_prompts(args: Any) -> Any:
 
 def keep_informative(args: Any, samples: list[Any], **unused: Any) -> bool:
     """Learn from a finished group, and return whether it has a gradient. A group of one is kept."""
-    return _groups().teaches(_observe(args, samples))
+    groups, first = _groups(), [one[0] if isinstance(one, list) else one for one in samples]
+    rollouts = [_rollout(args, sample) for sample in first]
+    groups.observe(_key(first[0]), rollouts)
+    return groups.teaches([rollout.reward or 0.0 for rollout in rollouts if rollout is not None])
 
 
 def advantages(args: Any, samples: list[Any]) -> tuple[list[float], list[float]]:
     """Return the rewards of ``samples``, and their advantages. Learn from groups that no filter has seen.
 
-    A sample that failed has advantage 0, and reward 0 if it has none.
+    A sample that failed has reward and advantage 0.
     """
     groups, keys = _groups(), [_key(sample) for sample in samples]
     flying = {group.key for group in groups.in_flight}
-    for key in dict.fromkeys(keys):
-        if key in flying:
-            _observe(args, [sample for sample, own in zip(samples, keys, strict=True) if own == key])
-    rewards = [read_reward(_reward(args, sample)).reward or 0.0 for sample in samples]
-    return rewards, groups.advantages(keys, [_rollout(args, sample) for sample in samples]).tolist()
-
-
-def _observe(args: Any, samples: list[Any]) -> list[float]:
-    """Report a group, and return the rewards of its samples that did not fail."""
-    first = [one[0] if isinstance(one, list) else one for one in samples]
-    rollouts = [_rollout(args, sample) for sample in first]
-    _groups().observe(_key(first[0]), rollouts)
-    return [rollout.reward or 0.0 for rollout in rollouts if rollout is not None]
+    rollouts = [_rollout(args, sample) for sample in samples]
+    for key in (key for key in dict.fromkeys(keys) if key in flying):
+        groups.observe(key, [rollout for rollout, own in zip(rollouts, keys, strict=True) if own == key])
+    rewards = [0.0 if rollout is None else float(rollout.reward or 0.0) for rollout in rollouts]
+    return rewards, groups.advantages(keys, rollouts).tolist()
 
 
 def _rollout(args: Any, sample: Any) -> Rollout | None:
