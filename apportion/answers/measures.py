@@ -53,10 +53,10 @@ SCALES |= {"lakh": 10**5, "crore": 10**7, "dozen": 12}
 
 WORD = r"[A-Za-z]+(?:'[a-z]+)?"
 POWER = r"(?:\s?\^\s?\{?\s?-?[123]\s?\}?)?"
-BY = r"(?:\s?/\s?\(?|\s?\\cdot\s?|\s?-\s?|\s)"
+BY = r"(?:\s?/\s?\(?|\s?\\cdot\s?|\s?\*\s?|\s?-\s?|\s)"
 PHRASE = rf"{WORD}\.?{POWER}(?:{BY}{WORD}\.?{POWER}\)?)*"
 PART = rf"(?:{WORD}\.?|\\text\{{\s*{PHRASE}\s*\}}){POWER}"
-UNIT = rf"{PART}(?:{BY}{PART}\)?)*"
+UNIT = rf"{PART}(?:(?:{BY}|(?=\\text)){PART}\)?)*"
 RATIO = re.compile(rf"\s*\\frac\{{({UNIT})\}}\{{((?=\\text|[A-Za-z]{{2}}|[sh]\b){UNIT})\}}$")
 """A fraction of units. One over a single letter is a unit only if that is s or h; all others are of variables."""
 FACTOR = re.compile(
@@ -119,9 +119,8 @@ def without_unit(text: str) -> tuple[str, Measures]:
     if found := TRAILING.fullmatch(RATIO.sub(r" \1/(\2)", text)):
         written = found["unit"].replace(r"\text", "").replace("'", "")
         words = re.findall(WORD, written)
-        if not any(NO_UNIT.fullmatch(word.lower()) for word in words) and (
-            r"\text" in found["unit"] or _is_unit(words, found["gap"])
-        ):
+        plain = _is_unit(words, found["gap"]) and not _is_formula(found["gap"] + found["unit"])
+        if (plain or r"\text" in found["unit"]) and not any(NO_UNIT.fullmatch(word.lower()) for word in words):
             unit += f" {found['gap']}{written}"
             text = found["head"].strip()
     return text, _powers(unit)
@@ -156,6 +155,12 @@ def _is_unit(words: list[str], gap: str) -> bool:
         return apart and words[0].lower() in LETTERS
     products = [word for word in words if not _measure(word) and (len(word) == 1 or VARIABLES.fullmatch(word))]
     return (apart and not products) or words[0].lower() in NAMES
+
+
+def _is_formula(unit: str) -> bool:
+    """Return whether a product by * may be one of variables: letters, and no white space or no power below 0."""
+    letters = "*" in unit and all(len(word) == 1 for word in re.findall(WORD, unit))
+    return letters and not (unit[0].isspace() and re.search(r"\^[\s{]*-", unit))
 
 
 def _measure(word: str) -> str | None:
