@@ -11,15 +11,8 @@ from scipy import integrate, stats
 from apportion.stopping import AdaptiveConsistencyBeta, AdaptiveConsistencyDirichlet, count_votes, encode_answers
 from apportion.stopping.adaptive_consistency import beta_confidence, dirichlet_confidence
 
-COUNTS = [
-    *(
-        tuple(map(int, row.split()))
-        for row in ["1 1 1", "2 1 1", "3 2 1 1", "9 4 2", "22 21 21", "40 20 4", "12 5 5 3 1 1"]
-    ),
-    (60, *(1,) * 4),
-    (1,) * 20,
-    (4, *(1,) * 14),
-]
+FEW = ("1 1 1", "2 1 1", "3 2 1 1", "9 4 2", "22 21 21", "40 20 4", "60 1 1 1 1", "12 5 5 3 1 1")
+COUNTS = [*(tuple(map(int, row.split())) for row in FEW), (1,) * 20, (4,) + (1,) * 14]
 
 
 def exact(counts):
