@@ -30,6 +30,11 @@ def shuffled_outcomes(record, seed=0):
     return replace(record, reward=record.reward.reshape(len(order), -1)[order].reshape(-1))
 
 
+def change_of(found, words):
+    """Return the change that begins with these words."""
+    return next(each for each in (*found.recommended, *found.considered) if each.change.startswith(words))
+
+
 def measured(found):
     """Return the changes that would have helped this run. The effect of a baseline is that of the lab."""
     return [each for each in found.recommended if np.isfinite(each.saving.value)]
@@ -53,7 +58,7 @@ def test_nothing_can_be_known_if_every_prompt_is_seen_once():
 def test_half_dead_prompts_are_found(group):
     found = advice_of(run_of(HALF_DEAD, visits=8, group=group))
     assert found.recommended[0].change.startswith("Give each prompt a baseline")
-    best = next(each for each in found.recommended if each.change.startswith("Choose half of the candidates"))
+    best = change_of(found, "Choose half of the candidates")
     assert LEAST_SAVING < best.saving.low <= best.saving.value <= best.saving.high < 0.5
     assert best.after > best.before + 0.2
     assert f"{best.after:.2f} in place of {best.before:.2f}" in best.text and f"{best.saving.value:.0%}" in best.text
@@ -66,7 +71,7 @@ def test_a_share_of_mixed_groups_counts_groups_of_any_size_once(of_mixed):
     record = run_of(HALF_DEAD, visits=4)
     unequal = replace(record, asked=np.where(record.prompt % 2, of_mixed, 88 - of_mixed))
     found = advice_of(unequal)
-    choice = next(each for each in (*found.recommended, *found.considered) if each.change.startswith("Choose half"))
+    choice = change_of(found, "Choose half")
     chosen = choose_mixed(unequal, walk_batches(unequal))
     assert choice.after == pytest.approx(unequal.mixed[chosen].mean())
     assert choice.before == pytest.approx(unequal.mixed.mean())
@@ -133,7 +138,7 @@ def test_mastered_prompts_rest_and_are_tested_again():
 
 def test_a_choice_gains_nothing_by_taking_less_when_all_prompts_are_easy():
     rising = run_of(np.linspace(0.2, 0.95, 6)[:, None] * np.ones(200), group=4)
-    retire = next(each for each in advice_of(rising).considered if each.change.startswith("Retire"))
+    retire = change_of(advice_of(rising), "Retire")
     assert abs(retire.saving.value) < 0.05
 
 
@@ -159,7 +164,7 @@ def test_graded_rewards_have_advice_too():
 def test_a_run_of_one_prompt_a_step_is_not_told_to_split_and_hears_that_steps_were_joined():
     record = run_of(HALF_DEAD, visits=6)
     found = advice_of(replace(record, step=np.arange(len(record.step))))
-    split = next(each for each in found.considered if "VIP" in each.change)
+    split = change_of(found, "Split the rollouts")
     assert found.joined and "a step has 1 prompt, so nothing can be split" in split.text
     assert not advice_of(record).joined
 

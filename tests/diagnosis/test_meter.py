@@ -1,5 +1,7 @@
 """The meter of a run under way measures what the diagnosis of its log measures afterwards."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -19,6 +21,11 @@ def walked(record, meter):
         rewards = [record.reward[record.first[g] : record.first[g + 1]].tolist() for g in places]
         found.append(meter.add([record.prompts[q] for q in record.prompt[places]], rewards))
     return found
+
+
+def step(rewards, own=None):
+    """Return what a meter, a new one by default, measures of a step with these groups of rewards."""
+    return (own or RolloutMeter()).add([Prompt(f"{q}") for q in range(len(rewards))], rewards)
 
 
 @pytest.fixture
@@ -50,18 +57,16 @@ def test_the_shares_are_those_of_the_run():
 
 def test_rollouts_are_saved_and_not_groups():
     """The chosen group takes 8 of 10 rollouts, and has the only mixed group."""
-    found = RolloutMeter().add([Prompt("a"), Prompt("b")], [[0, 1] * 4, [1, 1]])
+    found = step([[0, 1] * 4, [1, 1]])
     assert (found["mixed_chosen"], found["saved_chosen"]) == (1.0, pytest.approx(0.2))
 
 
 def test_graded_rewards_have_no_expected_share_and_failed_ones_are_left_out():
     """Rewards that differ by rounding alone are a dead group, as in a log."""
-    found = RolloutMeter().add(
-        [Prompt("a"), Prompt("b"), Prompt("c")], [[0.2, 0.4, float("nan")], [0.1 + 0.2, 0.3], [0.5]]
-    )
+    found = step([[0.2, 0.4, math.nan], [0.1 + 0.2, 0.3], [0.5]])
     assert found["mixed"] == 0.5 and found["dead_rollouts"] == 0.5 and "mixed_expected" not in found
-    assert RolloutMeter().add([Prompt("a")], [[float("nan"), 1.0]]) == {}
-    infinite = RolloutMeter().add([Prompt("a"), Prompt("b")], [[0.0, 1.0, float("inf")], [1.0, 1.0, -float("inf")]])
+    assert step([[math.nan, 1.0]]) == {}
+    infinite = step([[0.0, 1.0, math.inf], [1.0, 1.0, -math.inf]])
     assert infinite["mixed"] == 0.5 and all(np.isfinite(value) for value in infinite.values())
 
 
@@ -69,14 +74,14 @@ def test_graded_rewards_have_no_expected_share_and_failed_ones_are_left_out():
 def test_small_and_dead_steps_give_no_figure_that_is_not_finite(rewards):
     own = RolloutMeter()
     for _ in range(3):
-        found = own.add([Prompt(f"{q}") for q in range(len(rewards))], rewards)
+        found = step(rewards, own)
         assert all(np.isfinite(value) for value in found.values())
 
 
 def test_what_is_long_past_is_forgotten():
-    own, prompts = RolloutMeter(), [Prompt(f"{q}") for q in range(4)]
+    own = RolloutMeter()
     for _ in range(60):
-        own.add(prompts, [[0, 1] * 4, [0, 1] * 4, [0] * 8, [1] * 8])
+        step([[0, 1] * 4, [0, 1] * 4, [0] * 8, [1] * 8], own)
     for _ in range(meter.WINDOW):
-        found = own.add(prompts, [[0, 1] * 4] * 4)
+        found = step([[0, 1] * 4] * 4, own)
     assert found["mixed_chosen"] == 1.0 and found["saved_chosen"] == 0.0

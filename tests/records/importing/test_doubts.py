@@ -9,7 +9,7 @@ import pytest
 from apportion.records import open_run
 from apportion.records.importing import import_run
 from tests.cases import lines
-from tests.records.importing.tables import jsonl, rollouts, said, without
+from tests.records.importing.tables import jsonl, renamed, rollouts, said, without
 
 
 def dead(run):
@@ -37,10 +37,7 @@ ADDED = """
     groups of rows     => {"group_idx": PLACE}
 """
 DRAWN = [row | {"draw": k} for step in range(6) for k in (0, 1) for row in rollouts(steps=1, step=step)]
-GOLDS = [
-    {"step": row["step"], "input": "Find x.", "output": "so", "gts": row["prompt"], "score": row["reward"]}
-    for row in rollouts()
-]
+GOLDS = renamed(without("tokens", rollouts(input="Find x.", output="so")), prompt="gts", reward="score")
 RESTART = [
     row | {"id": (row["step"] + n // 4) % 3, "prompt": f"{row['prompt']} {row['step'] % 2}"}
     for n, row in enumerate(rollouts(steps=6))
