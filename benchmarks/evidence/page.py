@@ -28,7 +28,8 @@ MEASURED = Path(__file__).parent / "measured"
 """The values that the pages are written from: a file a module."""
 DIGITS = 5
 """Significant digits of a committed value."""
-SHORT = {Kind.PAPER: "", Kind.THEOREM: " *Theorem.*", Kind.READING: " *Reading.*", Kind.OURS: " *Ours.*"}
+SHORT = {Kind.PAPER: "", Kind.THEOREM: " *Theorem.*"}
+"""What follows a claim that the overview tells. It links the others."""
 FEW = 5
 """Figures that fit a line."""
 TELLS = {1: "confirms", -1: "refutes", 0: "too weak"}
@@ -40,7 +41,7 @@ HEAD = """\
 {totals}
 
 A theorem is what a paper proves or defines. A reading is what we take a sentence of it to mean. Our own are claims or
-controls that no paper has.
+controls that no paper has. The numbers lead to the details, which state each claim.
 
 Our settings are smaller than the papers'. The *lab* is a policy of 200,640 parameters on chains of digit arithmetic,
 whose success probabilities are known exactly ([results.md](results.md)). The *recorded run* is a GRPO run of
@@ -138,12 +139,16 @@ def overview():
         parts += [f"## {title}\n"]
         by_verdict = {each: [claim for claim, found in _of(chapter) if found.verdict is each] for each in Verdict}
         for each, found in by_verdict.items():
-            lines = (
-                f"- [{claim.id.rpartition('-')[2]}](evidence/{chapter}.md#{claim.id}) {claim.claim}{SHORT[claim.kind]}"
-                for claim in found
-            )
+            told = [claim for claim in found if claim.kind in SHORT]
+            lines = [f"- {_link(claim)} {claim.claim}{SHORT[claim.kind]}" for claim in told]
+            if others := ", ".join(_link(claim) for claim in found if claim not in told):
+                lines.append(f"- Readings, and claims of our own: {others}.")
             parts += [f"**{each}**\n", *lines, ""] if found else []
     return "\n".join(parts)
+
+
+def _link(claim):
+    return f"[{claim.id.rpartition('-')[2]}](evidence/{claim.chapter}.md#{claim.id})"
 
 
 def details():
