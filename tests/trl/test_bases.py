@@ -1,7 +1,6 @@
 """Which trainers ``allocated`` takes: those that leave sampling to TRL, and say what their loss divides by."""
 
 import dataclasses
-import functools
 import importlib
 import inspect
 from pathlib import Path
@@ -207,30 +206,12 @@ def test_a_method_that_only_looks_at_the_rows_works_and_evaluation_is_trl_s(make
     assert seen.count(32) == 3 and any("eval_reward" in row for row in ours.state.log_history)
 
 
-def undeclared(method):
-    """Wrap ``method`` as a decorator without ``functools.wraps`` does."""
-
-    def inner(self, *args, **settings):
-        return method(self, *args, **settings)
-
-    return inner
-
-
 class Louder(GRPOTrainer):
-    """A subclass as people write them: an argument of its own, another loss, and decorators."""
+    """A subclass as people write them: an argument of its own and another loss."""
 
     def __init__(self, *args, loudness=1.0, **kwargs):
         super().__init__(*args, **kwargs)
         self.loudness, self.losses = loudness, 0
-
-    @undeclared
-    def _prepare_inputs(self, generation_batch):
-        return super()._prepare_inputs(generation_batch)
-
-    def _step(self, *args, timed, **settings):
-        return super().training_step(*args, **settings)
-
-    training_step = functools.partialmethod(_step, timed=True)
 
     def compute_loss(self, *args, **kwargs):
         self.losses += 1

@@ -178,11 +178,6 @@ def test_a_run_has_two_evaluation_sets_and_leaves_its_log_and_its_model(folder, 
     assert run("grpo", job(folder, policy, per_device_eval_batch_size=8, **settings)) == 0
     log = rollouts(folder / "out")
     assert len(log) == 4 * 32 and {row["round"] for row in log} == {0, 1}
-    gold = {row["prompt"]: row["k"] for row in make_questions()}
-    prompts = read_log(folder / "out/rollouts").to_pylist()
-    assert all(row["correct"] == (row["reward"] == 1) for row in prompts) and {row["prompt"] for row in prompts} <= {
-        *gold
-    }
     logged = history(folder / "out", 4)
     for name in sets:
         scores = [entry[f"eval_{name}_mean_at_4"] for entry in logged if f"eval_{name}_mean_at_4" in entry]
@@ -203,12 +198,6 @@ def test_a_template_makes_messages_for_a_model_with_a_chat_template(folder, poli
         assert run("rloo", job(folder, model, max_steps=1, save_strategy="no", **settings | {"output_dir": "out"})) == 0
         asked = {row["prompt"] for row in read_log(folder / f"{Path(model).name}-log").to_pylist()}
         assert all("+" in text for text in asked) and asked
-
-
-def test_a_dead_reward_function_ends_a_run_with_one_line(folder, policy, capsys):
-    assert run("grpo", job(folder, policy, reward_funcs=["small_rewards.silent"])) == 1
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("error: completions must have rewards") and "--resume_from_checkpoint true" in last
 
 
 EXAMPLES = [*sorted((ROOT / "examples/papers").glob("*.yaml")), ROOT / "examples/trl.yaml"]

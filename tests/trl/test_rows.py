@@ -5,13 +5,10 @@ import torch
 
 from apportion.trl.rows import (
     concatenate,
-    loss_mask,
     make_table,
-    masked_rows,
     pack_row,
     policy_tokens,
     select,
-    size,
     split_table,
     unpack_row,
 )
@@ -56,15 +53,6 @@ def test_a_row_for_a_later_step_takes_less_memory_and_loses_nothing():
     assert all(back[key].dtype == row[key].dtype for key in row)
     with pytest.raises(ValueError, match="all columns of this step's loss, got one without ref; resume with the beta"):
         with_keys_of({**row, "ref": row["prompt_ids"]}, back)
-
-
-def test_masked_rows_have_a_prompt_and_tokens_of_tools_and_masked_rows_are_not_in_the_loss():
-    extra = masked_rows(TABLE, 2)
-    assert size(extra) == 2 and not loss_mask(extra).any()
-    assert extra["prompt_mask"].any(dim=1).all() and torch.equal(extra["prompt_ids"][1], TABLE["prompt_ids"][0])
-    assert loss_mask(TABLE).tolist() == [[1, 1, 0, 0], [1, 0, 1, 1], [1, 0, 0, 0]]
-    without = {key: value for key, value in TABLE.items() if key != "tool_mask"}
-    assert loss_mask(without).tolist() == TABLE["completion_mask"].tolist()
 
 
 def test_policy_tokens_exclude_those_of_tools():

@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections import Counter
-from dataclasses import replace
 from itertools import chain
 from types import SimpleNamespace
 
@@ -25,12 +24,12 @@ from apportion.allocators import Voting
 from apportion.engines.saved_state import load_state
 from apportion.scheduler.plain import restored
 from apportion.selection import SPOWeights
-from apportion.trl import AllocatedAsyncGRPOTrainer, FailedRewards, seam
+from apportion.trl import AllocatedAsyncGRPOTrainer, seam
 from apportion.trl.checkpoints import FILE, WholeCheckpoints
 from apportion.trl.failures import RewardsFailedError
 from apportion.trl.ranks import Ranks
 from apportion.trl.stream import _MicroBatches, micro_batches
-from apportion.trl.stream_sampler import SignOfLife, StreamCompletion, _Sampler
+from apportion.trl.stream_sampler import StreamCompletion
 from apportion.trl.stream_worker import KIND, StreamWorkerError
 from tests.trl import tiny
 from tests.trl.scripts.streamed import judge, make, without_gpu
@@ -182,24 +181,6 @@ def test_a_resumed_run_knows_its_failures_and_the_functions_that_have_returned(p
     assert str(resumed.allocation.baseline.state_dict()) == str(restored(saved["stream"]["baseline"]))
     resumed.train(resume_from_checkpoint=True)
     assert resumed.state.global_step == 2 and resumed._worker.groups > saved["groups"] > 0
-
-
-def test_functions_are_called_again_for_what_is_not_judged_until_a_call_heals_none(policy, tmp_path):
-    """Another function scores all completions, whose verdicts are those of the first."""
-    sizes = []
-
-    def busy(completions, **columns):
-        sizes.append(len(completions))
-        late = len(sizes) == 1
-        return [None if text == "bad" or (late and text == "b") else 1.0 for text in completions]
-
-    given = {"allocator": HORA(), "reward": [judge, tiny.mark], "verdict": "judge"}
-    job = make(policy, tmp_path, failed_rewards=FailedRewards(retries=3, wait=0.0), **given)._worker.job
-    job = replace(job, functions=[busy, lambda completions, **columns: [1.0] * len(completions)])
-    sampler = _Sampler(job, SignOfLife(SimpleNamespace(value=0.0), SimpleNamespace(value=b"")))
-    completions = [StreamCompletion("000:", text, *[np.zeros(0)] * 3) for text in ("a", "bad", "b")]
-    assert sampler._scores([{"prompt": "000:"}] * 3, completions)[:, 0].isnan().tolist() == [False, True, False]
-    assert sizes == [3, 2, 1]
 
 
 def ends_with(trainer, audit, error, text, seconds=60):
