@@ -4,6 +4,7 @@ from importlib.util import find_spec
 
 NEEDS = {
     "axolotl": ["apportion/trl/axolotl"],
+    "unsloth": ["tests/trl/scripts/unsloth_itself.py"],
     "verl": ["tests/test_doc_commands.py"],
     "torch": [
         "apportion/engines",

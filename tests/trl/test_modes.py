@@ -110,33 +110,6 @@ def test_generation_by_a_rollout_function(grouped, monkeypatch):
     assert found == sorted((ids, logps) for _, ids, logps in said)
 
 
-def test_several_rewards_of_which_one_is_the_verdict(grouped):
-    """One is a coroutine that gives None at times, and one is always positive. The verdict decides the allocation."""
-
-    def digits(text):
-        return None if text[:1].isalpha() else sum(character.isdigit() for character in text) / 4
-
-    def length(completions, **columns):
-        return [1.0 + len(text) for text in completions]
-
-    async def of_digits(completions, **columns):
-        return [digits(text) for text in completions]
-
-    _, watch, history = grouped(
-        reward=lambda call: 0.1 + 0.1 * len(call.text) + 2 * (digits(call.text) or 0.0) + call.score,
-        config={"reward_weights": [0.1, 2.0, 1.0]},
-        others=[length, of_digits],
-        verdict="judge",
-        allocator=AR3PO(rollouts_per_stage=3, reuse="none"),
-    )
-    for step, logged in zip(watch.steps, history, strict=True):
-        mean = sum(call.score for call in step.calls) / len(step.calls)
-        assert logged["rewards/judge/mean"] == pytest.approx(mean)
-        solved = {call.prompt for call in step.rounds[0] if call.score}
-        without = {call.prompt for call in step.rounds[0]} - solved
-        assert {call.prompt for calls in step.rounds[1:] for call in calls} == without
-
-
 def test_a_model_that_scores(grouped):
     torch.manual_seed(0)
     scorer = Qwen2ForSequenceClassification(Qwen2Config(**SIZES, num_labels=1)).eval()

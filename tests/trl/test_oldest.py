@@ -26,7 +26,7 @@ CHOSEN = {
     "test_parity": "test_parity",
     "test_groups": "test_groups and (several or votes or reuse)",
     "test_checkpoints": "test_checkpoints and (another_run or own_log or last_whole)",
-    "test_modes": "test_modes and (conversations or several or adapters)",
+    "test_modes": "test_modes and (conversations or scores or adapters)",
     "test_penalty": "test_penalty",
     "test_failures": "test_failures",
     "test_meter": "test_meter",

@@ -1,4 +1,13 @@
-"""Unsloth's trainer under an allocator, on a stand-in: importing Unsloth rewrites TRL for the whole process."""
+"""Unsloth's trainer under an allocator, on a stand-in: importing Unsloth rewrites TRL for the whole process.
+
+``test_unsloth_itself`` runs Unsloth's own rewritten class in a process of its own, where it is installed.
+"""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +22,7 @@ from tests.trl.test_parity import LEAVES_NAN_OUT, assert_parity
 from tests.trl.tiny import PAD, TERMS, assert_gradient, direct_gradient, make_questions
 from tests.trl.unsloth_stand_in import UnslothStandIn
 
+ROOT = Path(__file__).parents[2]
 TRAINER = allocated(UnslothStandIn)
 CASES = {
     "defaults": {},
@@ -88,3 +98,19 @@ def test_unsloth_that_was_imported_too_late_is_refused(monkeypatch):
     with pytest.raises(ValueError, match=r"must be imported before apportion\.trl, got AllocatedGRPOTrainer"):
         check_trainer(AllocatedGRPOTrainer)
     check_trainer(TRAINER)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("unsloth") is None, reason="unsloth is not installed")
+def test_unsloth_itself(tmp_path):
+    """Compile Unsloth's class on the CPU, and compare it with and without an allocator."""
+    off = {"UNSLOTH_GRPO_PREFIX_GROUPER": "0", "UNSLOTH_GRPO_SEQ_PACKING": "0"}  # rounds do without them
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.trl.scripts.unsloth_itself"],
+        cwd=tmp_path,  # Unsloth writes its compiled classes there
+        env=os.environ | off | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-4000:]

@@ -30,7 +30,6 @@ from tests.trl.tiny import (
     ids_of,
     log_probabilities,
     made,
-    make_questions,
     whole_groups,
 )
 from tests.trl.vllm_server import Reply, Script, serve
@@ -131,40 +130,3 @@ def test_log_probabilities_of_the_sampler_and_ratios_to_it_stay_with_their_token
         assert torch.allclose(before, own, atol=1e-5)
         assert torch.allclose(ratio, torch.exp(own - sampled).clamp(max=CAP), rtol=1e-4)
     assert min(float(ratio.min()) for *_, ratio in rows) < CAP
-
-
-class Forgetful:
-    """Every other of the first ``of_first`` replies is correct, and none after them."""
-
-    def __init__(self, of_first):
-        self.parrot, self.of_first = Parrot(), of_first
-
-    def __call__(self, prompt):
-        reply = self.parrot(prompt)
-        right, wrong = len(SPECIAL), len(SPECIAL) + 23  # the first character of the alphabet, and its last
-        knows = self.parrot.said <= self.of_first and self.parrot.said % 2
-        return Reply([right if knows else wrong, *reply.ids[1:]], reply.logps)
-
-
-def test_a_reused_reply_has_the_probabilities_that_it_was_sampled_with(start):
-    """``test_reuse`` has new ones."""
-    questions = make_questions(8).filter(lambda row: 0 < row["k"] < 20).select(range(4))
-    given = {"config": {"learning_rate": 1e-2, "max_steps": 2}, "questions": questions}
-    built, watch, _ = start(answer=Forgetful(4 * 4), allocator=AR3PO(reuse="replay", entries_per_prompt=1), **given)
-    built.train()
-    first, second = watch.steps
-    assert [len(step.rounds) for step in watch.steps] == [1, 2]
-    kept = {(prompt, ids, tuple(sampled.tolist())): values for prompt, ids, sampled, *values in first.columns(*COLUMNS)}
-    built.model.load_state_dict(watch.updates[1][0])
-    reused = 0
-    for prompt, ids, sampled, old, ratio in second.columns(*COLUMNS):
-        before = kept.get((prompt, ids, tuple(sampled.tolist())))
-        if before is None:
-            continue
-        reused += 1
-        with torch.no_grad():
-            own = log_probabilities(built.model, prompt, ids)
-        assert not torch.allclose(own, before[0], atol=1e-3)
-        assert torch.equal(old, before[0]) and torch.equal(ratio, before[1])
-    assert reused == 4
-    assert sum(row.advantage > 0 for row in second.rows) == 4 and len(second.rows) == 32
