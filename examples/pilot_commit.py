@@ -105,19 +105,18 @@ class PilotCommit(Allocator):
 ALLOCATORS[PilotCommit.name] = PilotCommit  # only for use by name
 
 if __name__ == "__main__":
-    from apportion import collect
-    from apportion.simulation import Population, check_allocator, sampler_at
+    from apportion import Prompt, collect
+    from apportion.simulation import SimulatedSampler, check_allocator
 
     check_allocator(lambda: PilotCommit(pilots=4, commits=8, max_rounds=4))  # raises ValueError for an unmet demand
 
-    population = Population(prompts=400, seed=1)
-    members = iter(population.members)
+    members = (Prompt(f"p{q}", id=f"p{q}") for q in range(400))
 
     def source(count):
         return [next(members) for _ in range(count)]
 
     rule = PilotCommit()
-    batch = collect(rule, source(24), sampler_at(population, 0), source=source)
+    batch = collect(rule, source(24), SimulatedSampler(step=0), source=source)
     groups = rule.groups(batch)
     trained = sum(len(group.rollouts) for group in groups)
     print(f"{len(groups)} groups of {len(batch.prompts)} prompts, {trained} of {batch.asked.sum()} rollouts")

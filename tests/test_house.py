@@ -49,6 +49,7 @@ ORDER = tuple(
     replay simulation
     diagnosis
     vote engines
+    forecast
     gateway
     lab
     trl verl tinker

@@ -32,7 +32,7 @@ GROUPS = {
     },
     "Plan": {
         "allocate": "Split a budget of rollouts over prompts.",
-        "simulate": "Compare rules where the truth is known.",
+        "forecast": "Say what the first epoch will be.",
     },
     "Train": {
         "verl": "Train with verl: python -m apportion.verl.",

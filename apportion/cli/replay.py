@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
 
 from apportion.allocators import ALLOCATORS, Allocator
+from apportion.checks import choices
 from apportion.cli.errors import usage_errors
 from apportion.cli.options import AsJson, Columns, FurtherRules, Rewards, SettingsOfRules, command_of, read_run, several
 from apportion.cli.replay_text import replay_json, replay_text
@@ -18,7 +20,6 @@ from apportion.replay.allocating import Observe
 from apportion.replay.replaying import Outcomes, replay
 from apportion.runs.waiting import waiting
 from apportion.selection import SELECTORS, Selector
-from apportion.simulation.rules import read_rule
 from apportion.toml import ConfigError, load
 from apportion.untrusted import shown
 
@@ -90,10 +91,10 @@ def replayed(
 
 
 def rules_of(names: Sequence[str], tables: Mapping[str, Any], group_size: int) -> dict[str, Allocator | Selector]:
-    """Return the rules with these ``names``, in their order, each as ``read_rule`` reads it with its table.
+    """Return the rules with these ``names``, RULE[:PREDICTOR], in their order, each with the settings of its table.
 
-    ``group_size`` is that of rules that choose prompts, if their settings leave it open. Raises ValueError for an
-    unknown rule, a wrong setting, and an allocator together with a selection.
+    A table may name the rule of a name of the user's. ``group_size`` is that of rules that choose prompts, if their
+    settings leave it open. Raises ValueError for an unknown rule or predictor, and for a wrong setting.
 
     >>> rules_of(["vip:counts", "wide"], {"wide": {"name": "vip", "high": 16}}, 8)["wide"].high
     16
@@ -105,19 +106,25 @@ def rules_of(names: Sequence[str], tables: Mapping[str, Any], group_size: int) -
 
 
 def _rule(name: str, table: Any, group_size: int) -> Allocator | Selector:
-
-    def predictor(known: str) -> Predictor:
-        made: Predictor = build(Predictor, {"name": known}, f"{name}.predictor")  # type: ignore[type-abstract]
-        return made
-
-    allocator, selector = read_rule(name, table, predictor, {"group_size": max(2, group_size)})
-    if allocator and selector:
-        raise ConfigError(f"a replay plays an allocator or a selection, got both in {shown(name)}; replay each alone")
-    if (size := getattr(selector, "group_size", 0)) > MOST_ROLLOUTS:
+    if not isinstance(table, Mapping | None):
+        raise ConfigError(f"the settings of {shown(name)} must be a table, got {shown(table)}; write {name}.KEY=VALUE")
+    given = dict(table or {})
+    known, _, believes = str(given.pop("name", name)).partition(":")
+    kinds: dict[str, Any] = {**ALLOCATORS, **SELECTORS}
+    if known not in kinds:
+        raise ConfigError(f"a rule must have a known name, got {shown(known)}; {choices(known, kinds)}")
+    takes = {each.name for each in fields(kinds[known]) if each.init}
+    if believes and "predictor" not in takes:
+        raise ConfigError(f"{known} takes no predictor, got {shown(believes)}; leave it out")
+    if known in SELECTORS and "group_size" in takes:
+        given = {"group_size": max(2, group_size), **given}
+    rule: Allocator | Selector = build(kinds[known], given, name)
+    if (size := getattr(rule, "group_size", 0)) > MOST_ROLLOUTS:
         raise ConfigError(f"{name}.group_size must be at most {MOST_ROLLOUTS:,}, got {size:,}; lower it or --rollouts")
-    rule = allocator or selector
-    assert rule  # a text without either is no rule
-    return rule
+    if not believes:
+        return rule
+    predictor: Predictor = build(Predictor, {"name": believes}, f"{name}.predictor")  # type: ignore[type-abstract]
+    return replace(rule, predictor=predictor)  # type: ignore[type-var]
 
 
 replay_command = command_of(replayed)

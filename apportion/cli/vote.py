@@ -38,15 +38,16 @@ from apportion.stopping import RULES
 from apportion.toml import load
 from apportion.untrusted import one_line
 from apportion.vote import Report
-from apportion.vote.estimate import estimate, estimate_text
+from apportion.vote.estimate import Estimate, estimate, estimate_text
 from apportion.vote.journal import VoteRecord, read_finished
 from apportion.vote.lines import JournalError
 from apportion.vote.right import check_labels, count_right, read_labels
 from apportion.vote.run import NoAnswersError, ballots_of, check_run, run
 from apportion.vote.setup import SETTINGS, Setup, make_setup
-from apportion.vote.summary import make_prices, summary_json, summary_text
+from apportion.vote.summary import Prices, make_prices, summary_json, summary_text
 
 MAX_SHOWN = 5
+CONTINUE = "{} of {} finished; run the same command again to continue"
 
 
 def vote(
@@ -86,14 +87,11 @@ def vote(
             golds |= {each.id: replace(golds[each.id], prompt=each.prompt) for each in asked if each.id in golds}
         check_run(asked, setup, deadline, max_unparsed)
         if dry_run:
-            record = VoteRecord() if overwrite else read_finished(out, setup, resume)
-            finished = [ballot.id for ballot in ballots_of(asked, record.ballots)]
-            kept = {id: len(samples) for id, samples in record.samples.items()}
-            result = estimate(asked, setup, finished, prices, kept)
+            result = estimate_at(out, asked, setup, prices, VoteRecord() if overwrite else None, resume)
             typer.echo(json_text(result) if as_json else estimate_text(result))
             return
     running = {"deadline_seconds": deadline, "max_unparsed": max_unparsed, "save_completions": save_completions}
-    report = _run(asked, setup, out, overwrite=overwrite, resume=resume, **running)
+    report = run_vote(asked, setup, out, overwrite=overwrite, resume=resume, **running)
     summary = report.summary
     if any(ballot.id in golds for ballot in report.ballots):
         with usage_errors(AnswerFunctionError, JudgeError, ValueError):
@@ -104,7 +102,7 @@ def vote(
         for ballot in ballots[:MAX_SHOWN]:
             typer.echo(one_line(f"{ballot.id} {state}: {ballot.errors[-1]}"), err=True)
     if not report.complete:
-        typer.echo(_how_to_continue(len(report.ballots), report.questions), err=True)
+        typer.echo(CONTINUE.format(len(report.ballots), report.questions), err=True)
         raise typer.Exit(1)
 
 
@@ -116,7 +114,21 @@ def vote_options(own: list[Parameter]) -> list[Parameter]:
     return [*settings_options(SETTINGS, choices, flags), *own]
 
 
-def _run(asked: list[Question], setup: Setup, out: Path, **running: Any) -> Report:
+def estimate_at(
+    out: Path,
+    asked: list[Question],
+    setup: Setup,
+    prices: Prices | None,
+    record: VoteRecord | None = None,
+    resume: bool = False,
+) -> Estimate:
+    """Return what a vote will take beyond what ``out`` holds, or ``record`` in its place."""
+    record = read_finished(out, setup, resume) if record is None else record
+    finished = [ballot.id for ballot in ballots_of(asked, record.ballots)]
+    return estimate(asked, setup, finished, prices, {id: len(samples) for id, samples in record.samples.items()})
+
+
+def run_vote(asked: list[Question], setup: Setup, out: Path, **running: Any) -> Report:
     """Return the report. End the command if the user does, or if something that was given cannot be used."""
 
     errors = (AnswerFunctionError, EndpointError, ImportError, JournalError, JudgeError, NoAnswersError)
@@ -125,12 +137,8 @@ def _run(asked: list[Question], setup: Setup, out: Path, **running: Any) -> Repo
             return run_async(run(asked, setup, out, progress=True, **running))
         except KeyboardInterrupt as stop:
             finished = ballots_of(asked, read_finished(out, setup, resume=True).ballots)
-            typer.echo(_how_to_continue(len(finished), len(asked)), err=True)
+            typer.echo(CONTINUE.format(len(finished), len(asked)), err=True)
             raise typer.Exit(code_of(stop)) from None
-
-
-def _how_to_continue(finished: int, questions: int) -> str:
-    return f"{finished} of {questions} finished; run the same command again to continue"
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -12,14 +13,41 @@ import numpy as np
 
 from apportion.allocators import Allocator
 from apportion.loop import collect, collect_async
-from apportion.simulation.population import Population
-from apportion.simulation.sampler import PopulationSampler, sampler_at
-from apportion.types import Batch, Plan, Prompt, Rollout
+from apportion.types import Batch, Counts, Plan, Prompt, Rollout
 
 FAILURES = (0.0, 0.3, 1.0)
 """The shares of rollouts that fail: none, some, and all, as when an engine is down."""
 
 MOST_ROUNDS = 1_000
+WRONG_ANSWERS = 8
+
+
+@dataclass
+class SimulatedSampler:
+    """Samples prompts whose success rates it alone knows, at one ``step``; a share of ``failures`` has no result.
+
+    Rollout i of a prompt at a step is the same in any order of requests, so rules and drivers can be compared.
+    """
+
+    step: int
+    failures: float = 0.0
+    _streams: dict[str, np.random.Generator] = field(default_factory=dict, init=False, repr=False)
+
+    def __call__(self, prompts: Sequence[Prompt], counts: Counts) -> list[list[Rollout]]:
+        """Return the next ``counts`` [P] rollouts of each of ``prompts`` [P], without those that failed."""
+        return [self._next(prompt, int(count)) for prompt, count in zip(prompts, counts, strict=True)]
+
+    def _next(self, prompt: Prompt, count: int) -> list[Rollout]:
+        if prompt.id not in self._streams:
+            self._streams[prompt.id] = np.random.default_rng([self.step, *prompt.id.encode()])
+        success = np.random.default_rng([*prompt.id.encode()]).beta(0.4, 0.8)
+        rollouts = []
+        for outcome, answer, length, failed in self._streams[prompt.id].random((count, 4)).tolist():
+            right, tokens = outcome < success, 20 + int(20 * length)
+            name = f"a{0 if right else 1 + int(WRONG_ANSWERS * answer)}"
+            if failed >= self.failures:
+                rollouts.append(Rollout(right, answer=name, tokens=tokens, score_norm=float(tokens)))
+        return rollouts
 
 
 def check_allocator(make: Callable[[], Allocator], prompts: int = 16, steps: int = 3) -> None:
@@ -42,27 +70,28 @@ def check_allocator(make: Callable[[], Allocator], prompts: int = 16, steps: int
     >>> check_allocator(lambda: HORA(rollouts_per_prompt=4))
     """
     for failures in FAILURES:
-        population = Population(prompts=8 * prompts, failures=failures, seed=int(10 * failures), tokens=30)
-        allocator = make()
+        members, allocator = [Prompt(f"p{q}", id=f"p{q}") for q in range(8 * prompts)], make()
         for step in range(steps):
-            allocator.observe(_finished(allocator, population, prompts, step))
+            allocator.observe(_finished(allocator, members, prompts, SimulatedSampler(step, failures)))
         restored = make()
         restored.load_state_dict(copy.deepcopy(allocator.state_dict()))
-        own, other = (_finished(each, population, prompts, steps) for each in (allocator, restored))
+        own, other = (
+            _finished(each, members, prompts, SimulatedSampler(steps, failures)) for each in (allocator, restored)
+        )
         _demand(
             _same(own, other), "an allocator must plan as before after load_state_dict, got other counts", allocator
         )
-        _check_drivers(allocator, population, prompts, steps)
-    if collect(make(), [], sampler_at(population, 0)).round:
+        _check_drivers(allocator, members, prompts, lambda: SimulatedSampler(steps, failures))  # noqa: B023
+    if collect(make(), [], SimulatedSampler(0)).round:
         raise ValueError(
             f"a batch without prompts must be finished, got a round of {allocator.name}; plan nothing for it"
         )
 
 
-def _finished(allocator: Allocator, population: Population, prompts: int, step: int) -> Batch:
-    """Return a finished batch. Raise ValueError if it is not as demanded."""
-    sample, fresh = sampler_at(population, step), iter(population.members[prompts:])
-    batch, state = allocator.start(population.members[:prompts]), copy.deepcopy(allocator.state_dict())
+def _finished(allocator: Allocator, members: Sequence[Prompt], prompts: int, sample: SimulatedSampler) -> Batch:
+    """Return a finished batch of the first ``prompts`` members. Raise ValueError if it is not as demanded."""
+    fresh = iter(members[prompts:])
+    batch, state = allocator.start(members[:prompts]), copy.deepcopy(allocator.state_dict())
     final = np.zeros(prompts, bool)
     for _ in range(MOST_ROUNDS):
         plan = allocator.plan(batch)
@@ -101,7 +130,7 @@ def _next(
     batch: Batch,
     plan: Plan,
     final: Any,
-    sample: PopulationSampler,
+    sample: SimulatedSampler,
     fresh: Any,
 ) -> tuple[Batch, Any]:
     """Return the batch after ``plan``, and which of its prompts are final."""
@@ -114,23 +143,25 @@ def _next(
     return batch.add(plan, sample(batch.prompts, plan.counts)), final | now
 
 
-def _check_drivers(allocator: Allocator, population: Population, prompts: int, step: int) -> None:
-    some = population.members[:prompts]
+def _check_drivers(
+    allocator: Allocator, members: Sequence[Prompt], prompts: int, sampler: Callable[[], SimulatedSampler]
+) -> None:
+    some = members[:prompts]
 
     def source() -> Callable[[int], list[Prompt]]:
-        fresh = iter(population.members[prompts:])
+        fresh = iter(members[prompts:])
         return lambda count: list(islice(fresh, count))
 
-    sample = sampler_at(population, step)
+    sample = sampler()
 
     async def one(prompt: Prompt, count: int) -> Sequence[Rollout]:
         return sample([prompt], np.array([count]))[0]
 
-    whole = collect(allocator, some, sampler_at(population, step), source=source())
+    whole = collect(allocator, some, sampler(), source=source())
     concurrent = asyncio.run(collect_async(allocator, some, one, source=source()))
     _demand(_same(whole, concurrent), "collect_async must get the batch of collect, got another", allocator)
     if allocator.separable:
-        alone = [collect(allocator, [prompt], sampler_at(population, step)) for prompt in some]
+        alone = [collect(allocator, [prompt], sampler()) for prompt in some]
         _demand(
             [batch.rollouts[0] for batch in alone] == list(whole.rollouts),
             "a separable allocator must plan a prompt alone as in a batch, got other rollouts",

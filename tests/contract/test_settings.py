@@ -29,6 +29,7 @@ from apportion.baselines import BASELINES
 from apportion.config import build as configured
 from apportion.config import dump, to_toml
 from apportion.evaluation import answer_scores, bootstrap_interval, evaluate, majority_at_k, pass_at_k
+from apportion.forecast import RateSample, forecast
 from apportion.loop import collect, collect_async
 from apportion.predictors import EMBEDDERS, PREDICTORS, MeanLengths, UniformPrior
 from apportion.predictors.score_norms import sampled_score_norm
@@ -36,7 +37,6 @@ from apportion.questions import Question
 from apportion.replay import replay
 from apportion.scheduler import Rows, Scheduler
 from apportion.selection import SELECTORS
-from apportion.simulation import Population, simulate
 from apportion.solve import solve
 from apportion.stopping import RULES, audited_threshold, decide, make_rule, vote_gaps
 from apportion.types import Belief, Plan, Prompt, Rollout
@@ -187,8 +187,8 @@ MADE = {
     "evaluation": evaluate,
     "interval": bootstrap_interval,
     "replay": partial(replay, made_run(), rules={"vip": VIP()}),
-    "population": Population,
-    "simulation": partial(simulate, Population(prompts=2_000_000), rules=["vip"]),
+    "forecast": partial(forecast, RateSample.of([0, 1, 2], [2, 2, 2])),
+    "rate sample": RateSample.of,
     "pseudo rewards": lambda returned: pseudo_rewards(lambda rollouts, label: returned, [Rollout()] * 3, "a"),
 }
 MADE |= {

@@ -61,8 +61,10 @@ COMMANDS = """
     replay counts.jsonl --rules mixed spo --batch 8 --seeds 2 --json
     replay plain.csv --rules dapo
     replay counts.jsonl --rules vap
-    simulate vip --prompts 60 --steps 3 --prompts-per-step 8 --seeds 2
-    simulate hora --prompts 60 --steps 3 --prompts-per-step 8 --json
+    forecast counts.jsonl --group-size 4 --estimators grpo,reinforce
+    forecast old/answers.jsonl --json
+    forecast graded.jsonl
+    forecast --base-url http://127.0.0.1:9/v1 --model m --questions questions.jsonl --out f.jsonl --dry-run
     import plain.csv --out imported
     import graded.jsonl --out imported_graded --json
     import verl --out imported_verl

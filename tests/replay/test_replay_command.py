@@ -25,7 +25,9 @@ def test_json_is_one_object_with_settings_applied(counts):
 def test_wrong_input_ends_with_one_line(counts):
     wrong = """
         --rules vap       => a rule must have a known name, got 'vap'; did you mean 'vip'?
-        --rules vip+mixed => a replay plays an allocator or a selection, got both in 'vip+mixed'
+        --rules vip:guess => vip:guess.predictor (predictor) must have a known name, got 'guess'
+        --rules uniform:counts => uniform takes no predictor, got 'counts'
+        --rules vip --set vip=3 => the settings of 'vip' must be a table, got 3
         --rules vip --set hora.high=9 => settings must be of a rule that is replayed, got 'hora'
         --rules vip --set vip.low=2   => vip.low must be at least 3
         --rules voting    => answers must be recorded to replay voting

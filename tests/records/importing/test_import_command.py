@@ -26,7 +26,7 @@ def test_wrong_options_end_with_one_line(tmp_path):
 COMMANDS = """diagnose --json
 replay --rules uniform --json
 report --json
-simulate --prompts 20 --steps 2 --prompts-per-step 4 --json --like"""
+forecast --json"""
 
 
 @pytest.mark.parametrize("command", COMMANDS.splitlines())
@@ -48,5 +48,5 @@ def test_options_for_columns_are_refused_where_nothing_reads_them(tmp_path):
     log = tmp_path / "log"
     path = jsonl(tmp_path / "run.jsonl", rollouts())
     printed("import", path, "--out", log)
-    for command in (["diagnose", log], ["simulate"]):
+    for command in (["diagnose", log], ["forecast", log]):
         assert "leave" in refused(*command, "--reward", "speed")
