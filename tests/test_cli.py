@@ -141,8 +141,8 @@ def ask(folder, *arguments):
     """Return the arguments of ``apportion vote`` for two questions and an address where nothing listens."""
     path = folder / "questions.jsonl"
     path.write_text('{"id": "a", "prompt": "1 + 1?", "answer": 2}\n{"id": "b", "prompt": "2 + 2?"}\n')
-    server = ["--base-url", "http://127.0.0.1:9/v1", "--model", "tiny", "--max-samples", "8", "--max-retries", "0"]
-    return ["vote", *server, "--questions", str(path), "--out", str(folder / "answers.jsonl"), *arguments]
+    server = "--base-url http://127.0.0.1:9/v1 --model tiny --max-samples 8 --max-retries 0"
+    return [*f"vote {server} --questions {path} --out {folder}/answers.jsonl".split(), *arguments]
 
 
 def test_a_dry_run_estimates_and_writes_nothing(tmp_path):

@@ -51,9 +51,8 @@ def address(process):
 def test_the_command_serves_votes_and_ends_after_a_signal():
     async def scenario():
         async with FaultServer(by_sample(["42"])) as upstream:
-            with serving(
-                "--upstream", upstream.url, "--rule", "esc", "--set", "window=3", "--max-samples", "8"
-            ) as process:
+            options = f"--upstream {upstream.url} --rule esc --set window=3 --max-samples 8"
+            with serving(*options.split()) as process:
                 url, warning = await asyncio.to_thread(address, process)
                 async with openai.AsyncOpenAI(base_url=url, api_key="the-key") as client:
                     found = ballot(await client.chat.completions.create(model="tiny", messages=MESSAGES))

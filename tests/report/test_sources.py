@@ -65,20 +65,16 @@ def test_a_torn_last_line_of_metrics_is_left_out(tmp_path):
     assert found.totals.steps == 9
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "nonsense",
-        "[1, 2]",
-        '{"step": 1, "counts": [1], "p": [0.5]}',
-        '{"step": 1, "counts": ["a"], "p": [0.5], "predicted": [0.5]}',
-        '{"step": 4, "rollouts": NaN, "tokens": 9, "success": 0.5}',
-        '{"step": 4, "rollouts": 1e999, "tokens": 9, "success": 0.5}',
-        '{"step": 4, "rollouts": 9, "success": 0.5}',
-        "[" * 10_000,
-        "\x00",
-    ],
-)
+OTHER = """nonsense
+[1, 2]
+{"step": 1, "counts": [1], "p": [0.5]}
+{"step": 1, "counts": ["a"], "p": [0.5], "predicted": [0.5]}
+{"step": 4, "rollouts": NaN, "tokens": 9, "success": 0.5}
+{"step": 4, "rollouts": 1e999, "tokens": 9, "success": 0.5}
+{"step": 4, "rollouts": 9, "success": 0.5}"""
+
+
+@pytest.mark.parametrize("line", [*OTHER.splitlines(), "[" * 10_000, "\x00"])
 def test_other_lines_in_metrics_are_refused(tmp_path, line):
     write_run(tmp_path / "run", 3)
     path = tmp_path / "run" / "metrics.jsonl"
