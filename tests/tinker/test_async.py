@@ -71,4 +71,5 @@ def test_a_killed_run_goes_on_from_its_checkpoint_with_what_it_had_learnt(config
     assert torch.isfinite(service.weights()).all()
     assert all(len(rows(datums)) > 0 for datums in service.trained)
     state = load_state(tmp_path / "run/apportion/000006.state", KIND, remedy="", records=(EarlierEpisode,))
+    assert state["price"]["reads"] == 6, "the price is read anew after each update"
     assert state["selection"]["steps"] == 24 and len(state["allocator"]["sums"]) == 12, "4 groups of each of 6 batches"
