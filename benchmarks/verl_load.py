@@ -48,7 +48,7 @@ def requested(prompts):
             Prompt(f"{q} trains leave the station at noon; how far do they get? " * 5, data=RowAddress(uid, uid))
         )
         owners.append(WORKERS[q * len(WORKERS) // prompts])
-    return TrainerRequest(1, tuple(made), tuple(owners))
+    return TrainerRequest(1, tuple(made), tuple(owners), (None,) * len(WORKERS))
 
 
 def reported(task):
@@ -102,7 +102,7 @@ async def served(rule, prompts):
     group = WorkerGroup(coordinator, handles)
     await group.start()
     began, own = time.perf_counter(), time.thread_time()
-    group.hand_out(request, [ray.put(None) for _ in WORKERS], coordinator.open)
+    group.hand_out(request, coordinator.open)
     await asyncio.wait_for(over.wait(), RUN_SECONDS)
     seconds, own = time.perf_counter() - began, time.thread_time() - own
     coordinator.check()

@@ -58,7 +58,7 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
 
     async def _init_agent_loop_workers(self) -> None:
         await super()._init_agent_loop_workers()
-        self.names = [f"agent_loop_worker_{i}" for i in range(len(self.agent_loop_workers))]
+        self._handles = {f"agent_loop_worker_{i}": worker for i, worker in enumerate(self.agent_loop_workers)}
         if AllocatedAgentLoopManager.latest is not None:
             AllocatedAgentLoopManager.latest.close()
         AllocatedAgentLoopManager.latest = self
@@ -75,15 +75,15 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
         """Hand out rows without waiting for their rollouts. Rows of training also begin a round."""
         validate = "validate" in prompts and bool(prompts["validate"])
         chunks = prompts.chunk(len(self.agent_loop_workers))
-        references = [ray.put(chunk) for chunk in chunks]
-        holders = tuple(name for name, chunk in zip(self.names, chunks, strict=False) for _ in chunk["uid"])
+        holders = tuple(name for name, chunk in zip(self._handles, chunks, strict=False) for _ in chunk["uid"])
         if validate:
             what, begin = "hand out a validation", self._coordinator.validate
             step, found = 0, [Prompt(uid, data=RowAddress(uid, uid)) for uid in prompts["uid"]]
         else:
             what, begin = "begin a round", self._coordinator.open
             step, found = int(prompts["global_steps"]), self._prompts(prompts)
-        self._call(what, self._workers.hand_out, TrainerRequest(step, tuple(found), holders), references, begin)
+        request = TrainerRequest(step, tuple(found), holders, tuple(map(ray.put, chunks)))
+        self._call(what, self._workers.hand_out, request, begin)
 
     def coordinator_state(self) -> dict[str, Any]:
         """Return the coordinator's state, for a checkpoint."""
@@ -100,9 +100,8 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
 
     async def _start(self) -> WorkerGroup:
         """Return the workers once each has said where it runs."""
-        handles = dict(zip(self.names, self.agent_loop_workers, strict=True))
         others = queue_actors() + engine_actors(self.llm_client, self.reward_loop_worker_handles)
-        group = WorkerGroup(self._coordinator, handles, others, self._phase)
+        group = WorkerGroup(self._coordinator, self._handles, others, self._phase)
         await group.start()
         return group
 

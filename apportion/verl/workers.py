@@ -74,7 +74,6 @@ class WorkerGroup:
         self._phase, self._ending = phase or PhaseWatch(), False
         self._others_watch = ActorWatch(self._end_run, self._limits.answer)
         self._living: dict[str, LivingWorker] = {}
-        self._rows: dict[str, Sequence[Any]] = {}
         self._waiting_since = self._reported = time.monotonic()
         self._trainer_reported = 0.0
         self._unsettled = set(handles)
@@ -101,16 +100,12 @@ class WorkerGroup:
         for task in self._tasks:
             task.cancel()
 
-    def hand_out(self, request: TrainerRequest, chunks: Sequence[Any], begin: Callable[[TrainerRequest], None]) -> None:
-        """Have the coordinator ``begin`` the ``request``, and give its rows to its workers.
-
-        Chunk i is that of the i-th worker.
-        """
+    def hand_out(self, request: TrainerRequest, begin: Callable[[TrainerRequest], None]) -> None:
+        """Have the coordinator ``begin`` the ``request``, and give its rows to its workers."""
         if not self._coordinator.waits:
             self._waiting_since = time.monotonic()
-        self._rows[request.id] = chunks
         begin(request)
-        for name, chunk in zip(dict.fromkeys(request.workers), chunks, strict=True):
+        for name, chunk in zip(dict.fromkeys(request.workers), request.chunks, strict=True):
             if (worker := self._living.get(name)) is not None:
                 self._deliver(worker, worker.handle.generate_sequences.remote(chunk))
             else:
@@ -134,11 +129,7 @@ class WorkerGroup:
     def hand_over(self, worker: str, request: TrainerRequest, uids: Sequence[str]) -> None:
         """Have ``worker`` take over the rows of ``uids``."""
         living = self._living[worker]
-        self._deliver(living, living.handle.take_over.remote(self._rows[request.id], list(uids)))
-
-    def forget_rows(self, request: TrainerRequest) -> None:
-        """Release the references to the rows of ``request``."""
-        self._rows.pop(request.id, None)
+        self._deliver(living, living.handle.take_over.remote(request.chunks, list(uids)))
 
     def _receive(self, worker: LivingWorker, values: Sequence[bytes]) -> None:
         """Take what a worker reports, which may be nothing."""

@@ -711,8 +711,8 @@ class Scene:
         holders = [f"worker {i * 2 // PROMPTS}" for i in range(PROMPTS)]
 
         async def opened():
-            request = TrainerRequest(step, tuple(prompts), tuple(holders))
-            self.group.hand_out(request, chunks, self.coordinator.open)
+            request = TrainerRequest(step, tuple(prompts), tuple(holders), tuple(chunks))
+            self.group.hand_out(request, self.coordinator.open)
 
         await self.at("open", "", opened)
         return uids
@@ -721,8 +721,8 @@ class Scene:
         self.validating = True
         uids, chunks, _ = self._rows(self.step, VALIDATED, True)
         prompts = tuple(Prompt(uid, data=RowAddress(uid, uid)) for uid in uids)
-        request = TrainerRequest(self.step, prompts, ("worker 0", "worker 1"))
-        self.group.hand_out(request, chunks, self.coordinator.validate)
+        request = TrainerRequest(self.step, prompts, ("worker 0", "worker 1"), tuple(chunks))
+        self.group.hand_out(request, self.coordinator.validate)
         await self._finished("val", uids)
         self._forget(uids, "val")
         self.validating = False

@@ -33,12 +33,13 @@ class TrainerRequest:
     """The rows of one call of the trainer: one round of allocation, with its own budget.
 
     ``workers`` [P] are the names of the workers that hold the rows of ``prompts`` [P], whose ``data`` is a
-    ``RowAddress``.
+    ``RowAddress``. ``chunks`` are references to the rows of each worker, which another one may take over.
     """
 
     step: int
-    prompts: tuple[Prompt, ...] = ()
-    workers: tuple[str, ...] = ()
+    prompts: tuple[Prompt, ...]
+    workers: tuple[str, ...]
+    chunks: tuple[Any, ...] = ()
 
     @property
     def id(self) -> str:

@@ -249,9 +249,7 @@ class RoundPlanner(Planner):
             batch = unit.so_far(uid)
             self.check_readable(batch)
             unit.early.add(uid)
-            alone = [batch.part([q]) for q in range(len(batch.prompts))]
-            groups = [group for own in alone for group in self.allocation.allocator.groups(own)]
-            self._withhold(unit.round, batch, groups)
+            self._withhold(unit.round, batch, self.allocation.allocator.groups(batch))
         self._commit(unit.round)
 
     def _finish(self, unit: RoundUnit) -> None:

@@ -58,9 +58,6 @@ class WorkerPool(Protocol):
     def hand_over(self, worker: str, request: TrainerRequest, uids: Sequence[str]) -> None:
         """Have ``worker`` take over the rows of ``uids``."""
 
-    def forget_rows(self, request: TrainerRequest) -> None:
-        """Release the rows of ``request``, all of which are committed."""
-
 
 @dataclass(eq=False)
 class PendingTask:
@@ -343,4 +340,3 @@ class Coordinator:
         del opened.worker[pending.uid]
         if not opened.worker:
             del self._requests[opened.request.id]
-            self.pool.forget_rows(opened.request)

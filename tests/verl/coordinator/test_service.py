@@ -81,7 +81,7 @@ def test_a_round_equals_the_batch_of_the_librarys_loop(make, failing, retries):
             beside.update(batch)
             np.testing.assert_equal(history.state_dict(), beside.state_dict())
     assert coordinator.metrics() == {}
-    assert not pool.held_requests
+    assert not coordinator._requests
 
 
 class NoNorms(Table):

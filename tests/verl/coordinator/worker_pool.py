@@ -135,7 +135,6 @@ class WorkerPool:
     committed: list = field(default_factory=list)
     handed_over: list = field(default_factory=list)
     arrived: Counter = field(default_factory=Counter)
-    held_requests: set = field(default_factory=set)
     requested_rollouts: int = 0
 
     def send(self, worker, task):
@@ -147,16 +146,12 @@ class WorkerPool:
         self.sent[task.id] = (worker, task)
 
     def hand_over(self, worker, request, uids):
-        assert worker and request.id in self.held_requests
+        assert worker
         self.handed_over.append((worker, tuple(uids)))
-
-    def forget_rows(self, request):
-        self.held_requests.discard(request.id)
 
     def keep_rows(self, request):
         """Take the rows of ``request``, as the manager gives them to workers before it opens the round."""
         self.texts |= {address_of(prompt).uid: prompt.text for prompt in request.prompts}
-        self.held_requests.add(request.id)
 
     def carry_out(self, id):
         """Return the result of a task that was sent."""
