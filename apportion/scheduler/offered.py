@@ -42,11 +42,6 @@ class OfferedScheduler(Scheduler):
     ) -> None:
         super().__init__(decisions, prompts, due, Offered(), attempts=attempts, patience=NO_PATIENCE)
 
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The numbers of prompts that wait for a first slot, are sampled, and wait for an update."""
-        return {"offered": len(self.source.waiting), "open": len(self.unfinished()), "ready": self.ready}
-
     def wanted(self) -> int:
         """Return how many prompts to offer beyond ``due.size`` for each update. They count as offered.
 
@@ -57,11 +52,6 @@ class OfferedScheduler(Scheduler):
         wanted = max(0, self.counts["owed"], missing)
         self.counts["owed"] -= wanted
         return wanted
-
-    def took(self, prompts: int) -> None:
-        """Note that the trainer has taken an update of so many ``prompts`` that the stream did not know of."""
-        self.due.took(prompts)
-        self.version += 1
 
     def restarted(self) -> None:
         """As in ``Scheduler``."""

@@ -101,7 +101,8 @@ class StreamedPlanner(Planner):
             self.trained()
         if self._adopted:
             adopted, self._adopted = self._adopted, ()
-            self.stream.took(len(adopted))
+            self.stream.due.took(len(adopted))
+            self.stream.version += 1
             return TrainerUpdate(adopted, wanted=self.stream.wanted())
         if self._ready is None:
             self._fill()
@@ -129,8 +130,9 @@ class StreamedPlanner(Planner):
     def metrics(self) -> dict[str, float]:
         """Return the sizes of the stream, the ages of what was trained on, and the share of slots that were idle."""
         self._idle.measure(self._running)
-        found = {f"stream_{name}": float(size) for name, size in self.stream.sizes.items()} | self._idle.share()
-        found["stream_carry"] = self.stream.carry
+        stream, found = self.stream, self._idle.share()
+        found |= {"stream_offered": len(stream.source.waiting), "stream_open": len(stream.unfinished())}
+        found |= {"stream_ready": stream.ready, "stream_carry": stream.carry}
         if self._ages:
             found |= {"stream_age": sum(self._ages) / len(self._ages), "stream_oldest": float(max(self._ages))}
         self._ages = []
