@@ -12,6 +12,8 @@ The budget is kept by a carry, the rollouts granted so far minus the budget of a
 - Equal gains, as in the first epoch where all beliefs are equal, go where they bring the carry closest to 0.
 - The price is that of a budget which takes the carry back within ``HORIZON`` prompts. A selection that prefers prompts
   of large gains, or beliefs that are wrong, would else overspend for ever.
+- Prompts in the order of the data set, as from a loader that does not shuffle, may be sorted by difficulty. Then the
+  price is that of the next ones alone: those of 12 slacks. So the slack is not spent on the first of them.
 - The carry never leaves [-slack, slack]. A count that would leave it is cut or raised. This can always be done, because
   the budget lies between the fewest and the most rollouts of a prompt.
 
@@ -39,6 +41,10 @@ MOST_WIDTH = 256
 """The most rollouts of one prompt beyond its first ones."""
 HORIZON = 256
 """Prompts within which the price takes the carry back."""
+AHEAD = 12
+"""The prompts whose price is read ahead, over those of the slack."""
+FOLLOWED, STRIDE = 32, 16
+"""After so many prompts in the order of the data set the price is that of those ahead, read again after the second."""
 SLACK_PROMPTS = 32
 """The largest carry by default, in budgets of a prompt."""
 TIE = 1e-9
@@ -80,6 +86,8 @@ class Price:
             raise ValueError(f"slack must be at least 1 and finite, got {slack}; leave it out for the default")
         self.carry = 0.0
         self._prompts, self._reads = prompts, 0
+        self._ahead = max(HORIZON, round(AHEAD * self.slack / self.average))
+        self._next = self._followed = 0  # the place after the latest prompt, and how many came in order
         self._width = min(self.rule.high - self.rule.least, MOST_WIDTH)
         self._table: tuple[Floats, Floats] | None = None
         self._base, self._cost = float(self.rule.least), 1.0  # of the population, when the price was read
@@ -114,6 +122,7 @@ class Price:
 
         Call it once for a prompt, before its first rollout or, for a rule of several rounds, after its first ones.
         """
+        self._follow(batch.prompts[0].id)
         cost = float(batch.costs[0])
         gains = self.rule.gains(batch.belief, batch.successes, batch.trials, self._width)[0] / cost
         gains = gains[gains >= self._floor]
@@ -143,16 +152,18 @@ class Price:
         return Plan(np.array([(self.take(batch) if granted is None else granted) - int(batch.asked[0])]))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the carry and how often the price was read. The price itself follows from the beliefs."""
-        return {"carry": self.carry, "reads": self._reads}
+        """Return the carry, how often the price was read, and of which prompts. It follows from the beliefs."""
+        return {"carry": self.carry, "reads": self._reads, "next": self._next, "followed": self._followed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what ``state_dict`` returned. Raise ValueError for anything else."""
-        saved = SavedValues(state, "a price", ["carry", "reads"])
-        carry, reads = saved.number("carry"), saved.count("reads")
+        begun = {"next": 0, "followed": 0}  # of 0.3.0
+        saved = SavedValues({**begun, **state} if isinstance(state, Mapping) else state, "a price", self.state_dict())
+        carry, reads, place, followed = saved.number("carry"), *map(saved.count, ("reads", "next", "followed"))
         if abs(carry) > self.slack and self.rule.lengths is None:
             raise saved.refusal("carry", f"at most {self.slack:g}, the slack,")
         self.carry, self._reads, self._table = carry, reads, None
+        self._next, self._followed = place, followed
 
     def _population(self) -> tuple[Floats, Floats]:
         """Return all gains, largest first, and what is spent a prompt beyond the first ones with each of them."""
@@ -184,10 +195,32 @@ class Price:
         return -math.inf if self.rule.lengths is None else 0.0
 
     def _sample(self) -> Sequence[Prompt]:
-        """Return all prompts, or as many as the table holds, evenly spaced. Each reading starts at another one."""
+        """Return all prompts or those ahead, or as many as the table holds, evenly spaced.
+
+        Each reading starts at another one.
+        """
+        some, first, total = self._prompts, self._first, len(self._prompts)
+        if first is not None:
+            some = [self._prompts[place % total] for place in range(first, first + self._ahead)]
         rows = max(1, self._width) * (self._pilots + 1)
-        step = -(-len(self._prompts) * rows // MOST_CELLS)
-        return self._prompts[self._reads % step :: step]
+        step = -(-len(some) * rows // MOST_CELLS)
+        return some[self._reads % step :: step]
+
+    @property
+    def _first(self) -> int | None:
+        """The place of the first of the prompts ahead, None if any may be next."""
+        known = len(self._prompts) > self._ahead and self._followed >= FOLLOWED
+        return (self._next - 1) // STRIDE * STRIDE if known else None
+
+    def _follow(self, id: str) -> None:
+        """Note whether the prompt ``id`` is among those that follow the latest one in the data set."""
+        first, total = self._first, len(self._prompts)
+        places = (place % total for place in range(self._next, self._next + HORIZON))
+        place = next((place for place in places if self._prompts[place].id == id), None)
+        self._followed = 0 if place is None else self._followed + 1
+        self._next = self._next if place is None else place + 1
+        if self._first != first:
+            self._table = None
 
 
 def outcome(belief: Belief, right: int, trials: int) -> Floats:
