@@ -31,7 +31,6 @@ INLINE = re.compile(r"(?<![`\w])`((?:apportion|make) [a-z][^`]*)`")
 RECORDED = "examples/data/grpo_run.jsonl.gz"
 OTHERS = """
     curl            => a client of the gateway, which tests/gateway asks in the same way
-    lm_eval         => another project, not installed here
     python -m venv  => the standard library's
     source          => the shell's
     export          => the shell's

@@ -312,7 +312,7 @@ def test_every_toml_file_can_be_loaded():
 def test_the_readme_is_short():
     readme = (ROOT / "README.md").read_text()
     lines = [line for line in readme.splitlines() if not line.startswith("| ")]  # a row of a table cannot be wrapped
-    assert len(readme.split()) <= 750 and max(map(len, lines)) <= 140
+    assert len(readme.split()) <= 700 and max(map(len, lines)) <= 140
 
 
 def test_results_are_light():

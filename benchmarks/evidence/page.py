@@ -65,9 +65,8 @@ intervals are widened for their number.
 - **cannot be told**: all are too weak; or the claim is central to its paper, or to us, and has fewer than ten seeds.
 - One counterexample refutes a theorem; 59 instances without one confirm it. A test that finds nothing confirms nothing.
 
-When seeds are added, at most 5% of verdicts change sides ([simulated](../tests/benchmarks/test_evidence_rules.py)).
-Who wrote the rules knew the values, so only later values test the rules. On a second processor five cells of OptPO's
-votes gave the same verdicts.
+Who wrote the rules knew the values, so only later values test the rules. When seeds are added, at most 5% of verdicts
+change sides ([simulated](../tests/benchmarks/test_evidence_rules.py)).
 """
 
 
