@@ -23,12 +23,12 @@ RULES = {
 
 
 class Trainer:
-    """A trainer of ``each`` prompts an update, and its queue: what is committed and not trained on yet."""
+    """A trainer of ``EACH`` prompts an update, and its queue: what is committed and not trained on yet."""
 
-    def __init__(self, rule, seed=0, slots=None, retries=1, most_rows=None, each=EACH, prompts=PROMPTS, bound=BOUND):
-        self.each, self.prompts, self.bound = each, [Prompt(text) for text in texts(*range(prompts))], bound
+    def __init__(self, rule, seed=0, slots=None, retries=1, most_rows=None):
+        self.prompts = [Prompt(text) for text in texts(*range(PROMPTS))]
         self.rng, self.fed, self.brought = np.random.default_rng(seed), 0, {}
-        self.trained, self.dropped, self.sizes = [], [], []
+        self.trained, self.dropped = [], []
         self.begin(rule, slots, retries, most_rows)
 
     def begin(self, rule, slots=None, retries=1, most_rows=None):
@@ -36,7 +36,7 @@ class Trainer:
         self.pool, self.rule = WorkerPool(Table(failing=0.1)), watched(rule)
         settings, baseline = allocation(self.rule, retries=retries, slots=slots, stream=True), Optimal()
         object.__setattr__(settings, "baseline", baseline)  # beside votes too, which settings refuse
-        due = Prompts(self.each, self.bound, most_rows)
+        due = Prompts(EACH, BOUND, most_rows)
         decisions = RunDecisions(allocator=self.rule, baseline=baseline)
         stream = OfferedScheduler(decisions, self.prompts, due, attempts=1 + retries)
         self.coordinator = Coordinator(settings, refills=True, stream=stream)
@@ -71,8 +71,8 @@ class Trainer:
 
     def step(self, fault=None, most=20_000):
         """Take one update as verl's trainer does, with work going on meanwhile."""
-        self.feed(self.each)
-        done, before = True, len(self.trained)
+        self.feed(EACH)
+        done = True
         for _ in range(most):
             update = self.coordinator.next_update(done, set(self.queue) if self.first else None)
             self.first = done = False
@@ -83,7 +83,6 @@ class Trainer:
                 self.feed(update.wanted)
             if update.uids:
                 self.trained += [(uid, self.queue.pop(uid)) for uid in update.uids]
-                self.sizes.append([sum(len(group.rows) for group in task.groups) for _, task in self.trained[before:]])
                 return
             self.work(fault)
         raise AssertionError("the trainer waits for ever")
