@@ -223,12 +223,13 @@ def dead_groups(sample: RateSample, fits: Floats, sizes: Sequence[int]) -> tuple
     for n in sizes:
         kinds = np.stack([fits @ RATES**n, fits @ (1 - RATES) ** n])
         counted = sample.alike(n)
-        most = np.minimum(most, kinds.mean(axis=1)) if counted is None else np.array(counted)
+        shares = np.minimum(most, kinds.mean(axis=1)) if counted is None else np.array(counted)
+        most = shares if n > 1 else most  # more rollouts are never more often alike
         _, low, high = _spanned(kinds.sum(axis=0))
         if sample.trials.max() == 1:
             nearest = min(max(0.5, success.low), success.high)
             low, high = nearest**n + (1 - nearest) ** n, 1.0
-        right, wrong = most.tolist()
+        right, wrong = shares.tolist()
         value = 1.0 if n == 1 else right + wrong
         found.append(Dead(n, value, min(low, value), min(1.0, max(high, value)), right, wrong))
     return tuple(found)
