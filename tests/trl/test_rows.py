@@ -10,6 +10,7 @@ from apportion.trl.rows import (
     policy_tokens,
     select,
     split_table,
+    spread_masked_rows,
     unpack_row,
 )
 from apportion.trl.shares import with_keys_of
@@ -70,3 +71,11 @@ def test_a_table_is_trl_s_output_without_the_keys_of_the_batch_and_has_one_value
         message = r"rows must hold text alone, got 'pixel_values' .*; leave images out"
         with pytest.raises(NotImplementedError, match=message):
             make_table({"completion_ids": torch.zeros(2, 2), "pixel_values": value})
+
+
+def test_masked_rows_are_spread_over_all_micro_batches():
+    whole = {"completion_mask": torch.tensor([[0], [0], [1], [1]]), "number": torch.arange(4)}
+    chunks = [select(whole, [0, 1]) | {"scale": 1}, select(whole, [2, 3]) | {"scale": 2}]
+    found = spread_masked_rows(chunks)
+    assert [chunk["number"].tolist() for chunk in found] == [[2, 0], [3, 1]]
+    assert [chunk["scale"] for chunk in found] == [1, 2]
