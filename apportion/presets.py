@@ -22,8 +22,8 @@ from apportion.predictors import GaussianProcess
 from apportion.selection import MoPPS, Selector, SPOWeights
 
 ADVICE = (
-    "First change the baseline; second try smaller groups, with a learning rate of their own; third let counts lower "
-    "the variance of RLOO or Dr. GRPO; never choose prompts without watching held-out accuracy."
+    "First change the baseline. Second try smaller groups, with a learning rate of their own. Third, where RLOO or Dr. "
+    "GRPO must stay, let VIP split the rollouts. Never choose prompts without watching held-out accuracy."
 )
 """What to change, by the measured effects on learning: ``fixed_baseline``; then ``singles``; then ``VIP``; and
 ``mopps_with_refill`` or ``selection.Mixed`` with care, because they change the objective."""
