@@ -99,5 +99,6 @@ def test_the_table_of_the_page_is_what_the_script_prints():
     page = (ROOT / "docs" / "cite.md").read_text()
     printed = [line.split() for line in done.stdout.splitlines() if "x " in line]
     assert len(printed) == 7
-    for name, *figures in printed:
+    for name, rollouts, *figures in printed:
         assert "| " + " | ".join([f"`{name}`", *figures]) + " |" in page
+        assert rollouts == "1.000x" or f"`{name}` {rollouts}" in page

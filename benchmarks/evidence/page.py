@@ -246,13 +246,10 @@ def _summary():
 
 
 def _totals():
-    """Return the number of claims by whose they are and by verdict, the head first and the sums last."""
-    counts = {
-        kind.value: Counter(own.verdict for claim, own in findings().values() if claim.kind is kind) for kind in Kind
-    }
-    counts["all"] = sum(counts.values(), Counter[Verdict]())
-    rows = [[name, str(own.total()), *(str(own[each]) for each in Verdict)] for name, own in counts.items()]
-    return [["whose claim", "claims", *map(str, Verdict)], *rows]
+    """Return the number of claims by verdict and by whose they are, the head first and the sums last."""
+    counts = [Counter(own.verdict for claim, own in findings().values() if claim.kind is kind) for kind in Kind]
+    rows = [[str(each), *(str(own[each]) for own in counts)] for each in Verdict]
+    return [["verdict", *(kind.value for kind in Kind)], *rows, ["all", *(str(own.total()) for own in counts)]]
 
 
 def _details(chapter, title):
