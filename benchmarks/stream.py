@@ -17,11 +17,11 @@ import numpy as np
 
 from apportion import HORA, VIP, Prompt, Rollout, Uniform
 from apportion.allocators.spending.price import Price
-from apportion.allocators.vip import gradient_variance, minimise_noise
+from apportion.allocators.vip import gradient_noise, gradient_variance, minimise_noise
 from apportion.predictors import EmpiricalBayes, MeanLengths
 from apportion.replay.foresight import batches_of
 from apportion.scheduler import Rows, Scheduler, Selected
-from apportion.types import Floats, Plan
+from apportion.types import Batch, Floats, Plan
 from benchmarks.common import spread, table, write
 from benchmarks.expected import HIGH, LOW, near_truth
 from benchmarks.real_run_data import grpo_run
@@ -31,6 +31,7 @@ SEEDS = (0, 1, 2)
 BATCH, SIZE, EPOCHS, SHOWN = 128, 8, 8, (0, 1, 7)
 SLOTS, ROWS, HELD, UPDATES = 128, 512, 256, 16
 BOUND = 1
+LEARNT, BLOCKS = 4, 8
 DECIDING = {"uniform": Uniform, "vip": VIP, "hora": HORA}
 DATA_SETS = (1_000, 100_000)
 
@@ -55,11 +56,43 @@ def priced(data, seed):
         uniform = float(gradient_variance(truth, np.full(len(some), SIZE)).sum())
         for way, found in counts.items():
             sums[way][epoch] += float(gradient_variance(truth, found).sum()), uniform, float(found.sum())
-        right = [[Rollout(bool(reward)) for reward in data.rewards[q, epoch]] for q in some]
-        price.rule.observe(batch.add(Plan(np.full(len(some), SIZE)), right))
+        price.rule.observe(_batch(data, record, places, predictor))
         price.forget()
     granted = SIZE * len(prompts)
     return {way: [(one / other, spent / granted) for one, other, spent in found] for way, found in sums.items()}
+
+
+def by_order(data, seed):
+    """Return the price's variance over that of an exact split of as many rollouts, by the order of the data set.
+
+    The belief has learned from four epochs, which give the difficulties.
+    """
+    predictor, record = EmpiricalBayes(), data.record(LEARNT)
+    for places in batches_of(record, seed, BATCH):
+        predictor.update(_batch(data, record, places, predictor))
+    believed = predictor.predict(data.prompts)
+    rng = np.random.default_rng(seed)
+    sorted_, blocks = np.argsort(believed.mean, kind="stable"), rng.permutation(BLOCKS)
+    orders = {
+        "mixed": rng.permutation(len(sorted_)), "sorted": sorted_, "reverse": sorted_[::-1],
+        "blocks": np.concatenate([np.array_split(sorted_, BLOCKS)[block] for block in blocks]),
+    }  # fmt: skip
+    found = {}
+    for order, places in orders.items():
+        prompts, variance = [data.prompts[q] for q in places], believed.variance[places]
+        price = Price(VIP(rollouts_per_prompt=SIZE, low=LOW, high=HIGH, predictor=predictor), prompts)
+        counts = np.array([price.take(price.rule.start([prompt])) for prompt in prompts])
+        exact = minimise_noise(variance, int(counts.sum()), "rloo", LOW, HIGH)
+        found[order] = float(gradient_noise(variance, counts).sum() / gradient_noise(variance, exact).sum())
+    return found
+
+
+def _batch(data, record, places, predictor):
+    """Return the recorded groups at these ``places`` as a batch."""
+    some, epoch = record.prompt[places], int(record.step[places[0]])
+    prompts = [data.prompts[q] for q in some]
+    right = [[Rollout(bool(reward)) for reward in data.rewards[q, epoch]] for q in some]
+    return Batch.start(prompts, predictor.predict(prompts)).add(Plan(np.full(len(some), SIZE)), right)
 
 
 def in_use(way, seed):
@@ -104,6 +137,8 @@ def main():
         for name, rule in DECIDING.items()
         for (few, few_late), (many, many_late) in [[decision_times(rule(), size) for size in DATA_SETS]]
     ]
+    orders = [by_order(data, seed) for seed in SEEDS]
+    ordered = [[order, spread([run[order] for run in orders], ".3f")] for order in orders[0]]
     used = [spread([in_use(way, seed) for seed in SEEDS], ".3f") for way in ("in order", "predicted")]
     write(
         "stream",
@@ -114,6 +149,9 @@ def main():
             "RLOO's gradient variance on a recorded GRPO run (1,209 problems, 8 rollouts a prompt, 3 to 32). "
             "The default belief learns after each 128 prompts. A batch spends its budget exactly; the last row is what "
             "the price spends.",
+            table(["order of the data set", "variance over an exact split's"], ordered),
+            "What the bounded carry costs where difficulties come in order, at the default slack, by the variances "
+            f"that are believed after {LEARNT} epochs; {BLOCKS} blocks of the sorted data in random order.",
             table(["age bound", "in order", "longest first, predicted"], [[BOUND, *used]]),
             f"Share of the time that {SLOTS} slots sample if updates take no time; groups of 8, {ROWS} rollouts an "
             f"update, {HELD} prompts, lognormal lengths, {UPDATES} updates without the first quarter.",
