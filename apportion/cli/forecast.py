@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,6 +39,7 @@ from apportion.vote.run import check_run
 from apportion.vote.setup import SETTINGS, Setup
 from apportion.vote.summary import make_prices
 
+NO_LENGTHS = "hours are not known, because the sample has no lengths of completions; --column tokens=COLUMN names them"
 OF_THE_SERVER = tuple(name for name in SETTINGS[0][1] if name not in ("base_url", "model"))
 OF_THE_ANSWERS = ("template", "extract", "equivalence")
 AS_TRAINED = {"temperature": 1.0, "top_p": 1.0}
@@ -117,6 +119,8 @@ def forecasting(
         used, arrived = report.summary.completion_tokens, report.summary.samples - report.summary.failed
         with usage_errors(ValueError):
             probe = probe_of_vote(out, used / arrived if used and arrived else math.nan)
+    if tokens_per_second is not None and math.isnan(probe.tokens):
+        probe = replace(probe, doubts=(NO_LENGTHS, *probe.doubts))
     with waiting("fitting the success rates"):
         found = forecast(probe.sample, tokens=probe.tokens, **asked)
     about = {"name": probe.name, "rollouts": probe.rollouts, "tokens": probe.tokens, "doubts": probe.doubts}

@@ -8,6 +8,7 @@ from apportion.forecast.statements import (
     BEST,
     CHOSEN,
     ONE_ROLLOUT,
+    counted,
     dead_table,
     epoch_table,
     more_statement,
@@ -22,12 +23,14 @@ MOST_DOUBT_LINES = 4
 def forecast_text(probe: Probe, found: Forecast) -> str:
     """Return what a person needs to decide: what is dead, what it costs, which n, and what to set."""
     each = f"{found.least}" if found.least == found.most else f"{found.least} to {found.most}"
+    rates = probe.rollouts == probe.prompts and found.least > 1
+    sampled = "pass rates" if rates else counted(probe.rollouts, "rollout")
     head = (
-        f"{probe.name}: {probe.rollouts:,} rollouts of {probe.prompts:,} prompts; {span(found.success)} right. "
+        f"{probe.name}: {sampled} of {counted(probe.prompts, 'prompt')}; {span(found.success)} right. "
         f"Intervals are 90%, over prompts and over what {each} of each cannot tell."
     )
     best = ", ".join(f"{name} {n}" for name, n in found.best.items())
-    lines = [*wrapped(one_line(head)), *doubt_lines(probe.doubts, MOST_DOUBT_LINES)]
+    lines = [*wrapped(one_line(head)), *doubt_lines(probe.doubts, MOST_DOUBT_LINES, "--json")]
     lines += [*(wrapped(ONE_ROLLOUT) if found.only_mean else []), dead_table(found), *wrapped(BEST.format(best))]
     lines += [epoch_table(found), *wrapped(CHOSEN.format(found.group_size))]
     lines += [line for split in found.splits for line in wrapped(split_statement(split), "  ")]

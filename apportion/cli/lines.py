@@ -8,13 +8,13 @@ from collections.abc import Sequence
 WIDTH = 80
 
 
-def doubt_lines(doubts: Sequence[str], most: int | None = None) -> list[str]:
-    """Return a line or two for each doubt, after a question mark; ``most`` lines in all if it is given."""
+def doubt_lines(doubts: Sequence[str], most: int | None = None, flag: str = "--full") -> list[str]:
+    """Return a line or two for each doubt, after a question mark; ``most`` in all, and the ``flag`` that shows more."""
     lines: list[str] = []
     for place, doubt in enumerate(doubts):
         own = wrapped(f"? {doubt}", "  ")
         if most is not None and len(lines) + len(own) > most:
-            return [*lines, f"? {len(doubts) - place} more: --full"]
+            return [*lines, f"? {len(doubts) - place} more: {flag}"]
         lines += own
     return lines
 

@@ -57,7 +57,8 @@ class Dead:
 class EpochCost:
     """What an epoch of groups of ``n`` costs under a choice: a group for each prompt, or as many mixed groups.
 
-    ``rollouts`` has an interval. ``tokens``, ``hours`` and ``cost`` are nan if unknown.
+    ``rollouts`` has an interval, and is inf where no group may be mixed. ``tokens``, ``hours`` and ``cost`` are nan if
+    unknown.
     """
 
     choice: str
@@ -108,7 +109,8 @@ class Forecast:
         best: the least group size with 90% of the largest signal, by estimator.
         chosen: mixed groups among the better half of the prompts, by one epoch of groups of ``group_size``.
         group_size: n of the rules and the lines below.
-        splits: VIP, by one epoch of outcomes, and HORA, which needs none.
+        splits: VIP, by one epoch of outcomes, and HORA, which needs none. Neither gives more than 64 rollouts, so there
+            are none for larger groups.
         epoch: what an epoch of ``prompts`` costs.
         more: what would halve the widest interval, None if 16 times the rollouts do not.
         change: what to set; None where fewer than a tenth of the groups are dead.
@@ -178,7 +180,8 @@ def forecast(
     price = np.nan if price_per_hour is None else price_per_hour
 
     def choice(name: str, n: int, share: Spanned) -> EpochCost:
-        rollouts = Spanned(*(number * n / max(each, 1e-9) for each in (share.value, share.high, share.low)))
+        ends = (share.value, share.high, share.low)
+        rollouts = Spanned(*(number * n / each if each > 0 else np.inf for each in ends))
         hours = rollouts.value * tokens / speed
         return EpochCost(name, n, rollouts, rollouts.value * tokens, hours, hours * price)
 
@@ -266,13 +269,15 @@ def _chosen(weights: Floats, n: int) -> float:
 
 def _splits(weights: Floats, n: int) -> tuple[Split, ...]:
     """Return what VIP gives after an epoch of groups of ``n``, and HORA in the first, of ``DRAWN`` prompts."""
+    if n > HIGH:
+        return ()
     rng = np.random.default_rng(0)
     p = rng.choice(RATES, DRAWN, p=weights)
     found = outcomes_of(weights, n)
     variance = (RATES * (1 - RATES)) @ found / np.maximum(found.sum(axis=0), 1e-300)
     seen = rng.binomial(n, p)
     made = []
-    if SMALLEST_LOW <= n <= HIGH:
+    if n >= SMALLEST_LOW:
         made.append(_split("vip", p, minimise_noise(variance[seen], n * DRAWN, "rloo", SMALLEST_LOW, HIGH), n))
     rule = HORA(rollouts_per_prompt=n)
     batch = rule.start([Prompt(str(q)) for q in range(DRAWN)])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from apportion.forecast.rates import MOST_TRIALS, RateSample
+from apportion.records.doubts import ALONE
 from apportion.records.run_record import RunRecord
 from apportion.scheduler.outcomes import are_verdicts
 
@@ -54,6 +55,7 @@ def probe_of(record: RunRecord) -> Probe:
             "--reward NAME reads another column"
         )
     if rates:
+        doubts = [doubt for doubt in doubts if not doubt.startswith(ALONE)]
         doubts.append(f"pass rates without a number of rollouts count as of {MOST_TRIALS}: --column trials=COLUMN")
         trials, right = MOST_TRIALS * first.trials, np.rint(MOST_TRIALS * first.totals)
     else:

@@ -20,6 +20,15 @@ BEST = (
 CHOSEN = "chosen: the half likeliest mixed by an epoch of {}, from the second epoch on; it changes the objective."
 
 
+def counted(number: int, noun: str) -> str:
+    """Return how many there are of a noun.
+
+    >>> counted(1, "prompt"), counted(2000, "prompt")
+    ('1 prompt', '2,000 prompts')
+    """
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def span(value: Spanned) -> str:
     """Return a share with its interval.
 
@@ -49,7 +58,7 @@ def epoch_table(found: Forecast) -> str:
     shown = [each for each in found.epoch if each.choice != "even" or each.n in {4, found.group_size, 16}]
     known = [True, True, *(not math.isnan(getattr(shown[0], name)) for name in ("tokens", "hours", "cost"))]
     rows = [_cells(each) for each in shown]
-    header = [f"epoch of {found.prompts:,} prompts", "rollouts", "tokens", "hours", "cost"]
+    header = [f"epoch of {counted(found.prompts, 'prompt')}", "rollouts", "tokens", "hours", "cost"]
     kept = [[cell for cell, is_known in zip(row, known, strict=True) if is_known] for row in (header, *rows)]
     return text_table(kept[1:], kept[0])
 

@@ -23,6 +23,7 @@ LEAST_MIXED = 16
 LEAST_ROLLOUTS = 8
 """Rollouts that a statement about all rewards needs."""
 SEVERAL_TIMES = 2
+ALONE = "no prompt has two rollouts in a step"
 USUAL_SHARE, LEAST_SHARE = 0.8, 0.5
 """The share of groups that have the usual size, if the others are worth a line; and if all are multiples of it."""
 
@@ -86,8 +87,8 @@ def _sizes_in_doubt(record: RunRecord, sizes: Counts) -> list[str]:
     if usual == 1 and often == len(sizes):
         steps = "; --column step= makes one step of all" if len(record.step) > len(record.ids) else ""
         return [
-            "no prompt has two rollouts in a step, so no group can be compared; name the column of the prompt by "
-            f"--column id=COLUMN, if there is one{steps}"
+            f"{ALONE}, so no group can be compared; name the column of the prompt by --column id=COLUMN, if there is "
+            f"one{steps}"
         ]
     if usual == 1 and often > 0.1 * len(sizes):
         return [f"{often:,} of {len(sizes):,} groups have one rollout: is this the whole run?"]

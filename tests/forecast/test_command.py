@@ -35,6 +35,25 @@ def test_a_screen_is_80_columns_wide_and_says_what_to_set(tmp_path, kind):
     assert ("One rollout a prompt" in said) == (kind == "one rollout")
 
 
+@pytest.mark.parametrize("column", ["rate", "pass_rate", "success_rate", "mean"])
+def test_a_column_of_pass_rates_alone_is_a_sample(tmp_path, column):
+    (path := tmp_path / "rates.csv").write_text(f"id,{column}\na,0.25\nb,0.75\nc,\n")
+    said = printed("forecast", path)
+    assert "pass rates of 2 prompts; 50%" in said and "no prompt has two rollouts" not in said
+    path.write_text(f"id,{column}\na,25\n")
+    refuse_all(f"{path} => {column} must be a finite number from 0 to 1, got '25'", "forecast")
+    path.write_text(f"id,{column},mine\na,0.25,3\na,0.25,4\n")  # rollouts, beside the rate of their prompt
+    refuse_all(f"{path} => must have a column reward or correct", "forecast")
+
+
+def test_what_cannot_be_known_is_said(tmp_path):
+    sample = write_jsonl(tmp_path / "sample.jsonl", rows(1, 8, lambda q, i: 1.0))
+    said = printed("forecast", sample, "--tokens-per-second", "9")
+    assert "8 rollouts of 1 prompt;" in said and "epoch of 1 prompt " in said
+    assert "hours are not known" in said and "refilled, n 8  inf" in said and "--full" not in said
+    assert "vip" not in printed("forecast", sample, "--group-size", "65")  # it gives at most 64 rollouts
+
+
 def test_json_has_the_shares_of_every_size(tmp_path):
     sample = write_jsonl(tmp_path / "sample.jsonl", rows(20, 4, lambda q, i: float(i < q % 5)))
     found = json.loads(printed("forecast", sample, "--json", "--estimators", "rloo", "--group-size", "6"))

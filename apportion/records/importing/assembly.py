@@ -218,7 +218,7 @@ def _reward(layout: Layout, found: Mapping[str, Floats], rows: int) -> Floats:
     if layout.rewards:
         return weighted_sum(layout.rewards, {name: found[f"reward {name}"] for name in layout.rewards})
     if "share" in found:
-        return np.rint(found["share"] * found["trials"])
+        return np.rint(found["share"] * found["trials"]) if "trials" in found else found["share"]
     correct, reward = (found.get(role, np.full(rows, np.nan)) for role in ("correct", "reward"))
     return np.where(np.isnan(reward), correct, reward)
 

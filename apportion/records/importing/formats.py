@@ -54,8 +54,7 @@ def _counts(head: Head, found: Collection[str], renamed: Mapping[str, str]) -> b
     trials, counted = resolved("trials", found, renamed), counted_in(found, renamed)
     if trials is None or trials == counted:
         return False
-    keys = [resolved(role, found, renamed) for role in ("step", "id", "prompt")]
-    once = len({str([row.get(key or "") for key in keys]) for row in head}) == len(head)
+    once = comes_once(head, found, renamed)
     explicit, reward = trials == "trials" or "trials" in renamed, resolved("reward", found, renamed)
     if counted is None:
         share = resolved("share", found, renamed)
@@ -66,6 +65,12 @@ def _counts(head: Head, found: Collection[str], renamed: Mapping[str, str]) -> b
         return True
     all_counted = trials.lower() in TOTALS and all(number > 1 for _, number in pairs)
     return once and (all_counted or any(right > 1 for right, _ in pairs))
+
+
+def comes_once(head: Head, found: Collection[str], renamed: Mapping[str, str]) -> bool:
+    """Return whether each prompt has one row at a step."""
+    keys = [resolved(role, found, renamed) for role in ("step", "id", "prompt")]
+    return len({str([row.get(key or "") for key in keys]) for row in head}) == len(head)
 
 
 def split_in(head: Head, found: Collection[str]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
-from apportion.records.importing.formats import counted_in, split_in, turn_in
+from apportion.records.importing.formats import comes_once, counted_in, split_in, turn_in
 from apportion.records.importing.names import (
     MOST_OTHERS,
     NAMES,
@@ -109,6 +109,7 @@ def layout_of(source: Source, format: str, rewards: Mapping[str, float], renamed
     own = {role: name for role, name in RENAMED.get(format, {}).items() if name in found} | dict(renamed)
     columns = _resolved(found, own, head)
     counts, named = format == "counts", VERDICTS & renamed.keys()
+    rate = columns.get("share") if "trials" not in columns and comes_once(head, found, renamed) else None
     if counts and (counted := counted_in(found, renamed)):
         columns["correct"] = counted
     unread = {
@@ -130,6 +131,8 @@ def layout_of(source: Source, format: str, rewards: Mapping[str, float], renamed
             others = [columns.pop(role) for role in ("reward", "correct") if role in columns] + others
         if VERDICTS & columns.keys():
             others = others[:MOST_OTHERS]
+    if rate and not (rewards or others or counts or VERDICTS & columns.keys()):
+        columns["share"] = rate
     parts = [column for column in further if PART.search(column.lower()) and column not in others]
     layout = Layout(
         format,
@@ -200,7 +203,7 @@ def _check_whole(source: Source, layout: Layout) -> None:
         wanted = []
     if layout.format == "counts":
         wanted += ["correct or share", "trials"]
-    elif not (layout.rewards or layout.others):
+    elif not (layout.rewards or layout.others or "share" in layout.columns):
         wanted.append("reward or correct")
     missing = [each for each in wanted if layout.columns.keys().isdisjoint(each.split(" or "))]
     if not missing:

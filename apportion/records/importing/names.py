@@ -60,7 +60,7 @@ OTHER = {
         "judgment",
         "trials": "total num_total total_count n num_samples n_samples num_trials n_trials num_rollouts n_rollouts "
         "num_generations n_generations attempts num_attempts tries group_size k",
-        "share": "pass_rate solve_rate success_rate accuracy pass@1 pass_rates solve_rates success_rates",
+        "share": "pass_rate solve_rate success_rate accuracy pass@1 pass_rates solve_rates success_rates rate mean",
         "tokens": "completion_tokens generated_tokens output_tokens response_tokens num_tokens completion_length "
         "response_length",
         "truncated": "is_truncated was_truncated truncation is_clipped clipped overlong finish_reason finish_reasons "

@@ -161,7 +161,7 @@ def _decided(
         called, values, said = chosen_reward(record, others, found.advantage)
         record, doubts = replace(record, reward=values), [said] if said else []
         others.pop(called, None)
-    explicit = VERDICTS & layout.given or layout.rewards
+    explicit = VERDICTS & layout.given or layout.rewards or "share" in layout.columns
     if not explicit and (pair := two_valued(record.reward)) is not None:
         low, high = pair
         record = replace(record, reward=np.where(np.isnan(record.reward), np.nan, record.reward == high))
