@@ -49,7 +49,7 @@ class ChartSeries:
 
 @dataclass(frozen=True, eq=False)
 class Chart:
-    """A chart of lines: over costs, or of shares over other shares, with a line where both are equal.
+    """A chart of lines: over costs, of shares over other shares with a line where both are equal, or over numbers.
 
     Args:
         key: its name in JSON and in links.
@@ -61,6 +61,7 @@ class Chart:
         label: what a series is, above its name in the table.
         percent: whether heights are shares, shown as percentages.
         from_zero: whether heights begin at 0, though all values are far from it.
+        numbers: whether it is over numbers.
     """
 
     key: str
@@ -72,6 +73,7 @@ class Chart:
     label: str = "run"
     percent: bool = True
     from_zero: bool = False
+    numbers: bool = False
 
     @property
     def costs(self) -> tuple[str, ...]:
@@ -107,7 +109,7 @@ class Chart:
 
     def _places(self, x: Mapping[str, Floats], at: int) -> list[str]:
         if "" in x:
-            return [percent(x[""][at], 1)]
+            return [count(x[""][at]) if self.numbers else percent(x[""][at], 1)]
         forms = {"rollouts": count, "tokens": count, "hours": hours}
         return [forms[key](x[key][at] if key in x else None) for key in COSTS]
 

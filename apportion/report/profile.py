@@ -11,6 +11,9 @@ from apportion.diagnosis.advice import AdviceList, advice_of
 from apportion.diagnosis.health import RunHealth, health_of
 from apportion.diagnosis.statements import as_read
 from apportion.diagnosis.waste import KINDS, kinds_of, waste_of
+from apportion.forecast.forecast import SIZES, dead_groups
+from apportion.forecast.probe import probe_of
+from apportion.forecast.rates import fit_rates
 from apportion.records import RunRecord
 from apportion.replay.intervals import Spanned
 from apportion.replay.population import OutcomePopulation
@@ -79,6 +82,7 @@ class RunProfile:
         places: cumulative costs at the end of each stretch [B].
         bands: share of the rollouts of each stretch by band of difficulty [B, 6]; None if it is unknown.
         difficulty: what the difficulty of a prompt is here, in words.
+        by_size: the share of dead groups by their size, at the first policy; None for graded rewards.
         calibration: predicted against observed success; None without predictions.
         advice: what would have helped; None if it was not asked for.
         replay: what other rules would have done; None if none was asked for.
@@ -99,6 +103,7 @@ class RunProfile:
     places: Mapping[str, Floats]
     bands: Floats | None
     difficulty: str = ""
+    by_size: Curve | None = None
     calibration: Calibration | None
     shares: bool = True
     advice: AdviceList | None = None
@@ -144,6 +149,7 @@ def profile_of(record: RunRecord, name: str, advice: bool = False, replayed: Rep
             f"A prompt's difficulty is its share of right rollouts in this group and in its groups up to {VISITS} "
             "visits before and after."
         ),
+        by_size=_by_size(record),
         calibration=_calibration(record),
         advice=advice_of(record, health=health) if advice else None,
         replay=None if replayed is None else replayed(record),
@@ -223,6 +229,16 @@ def _bands(record: RunRecord, stretch: Counts, count: int) -> Floats | None:
     success = OutcomePopulation.pools(record, VISITS).rate
     known = ~np.isnan(success)
     return band_shares(success[known], record.asked[known].astype(float), stretch[known], count)
+
+
+def _by_size(record: RunRecord) -> Curve | None:
+    """Return the share of dead groups by their size, forecast from the first group of each prompt."""
+    if not record.binary or not record.trials.any():
+        return None
+    sample = probe_of(record).sample
+    found = dead_groups(sample, fit_rates(sample), SIZES[1:])
+    y, low, high = np.array([(each.value, each.low, each.high) for each in found]).T
+    return Curve({"": np.array(SIZES[1:], np.float64)}, y, low, high)
 
 
 def _calibration(record: RunRecord) -> Calibration | None:

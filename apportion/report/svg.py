@@ -53,11 +53,12 @@ def _lines(chart: Chart, cost: str) -> Iterator[str]:
     """Yield the axes, and each series that is known over ``cost``: its band, its line, its markers and its name."""
     shown = [each for each in chart.series if cost in each.curve.x]
     heights = [values for each in shown for values in (each.curve.y, each.curve.low, each.curve.high)]
-    low, high = span(np.concatenate(heights), chart.from_zero) if cost else (0.0, 1.0)
+    shares = not (cost or chart.numbers)
+    low, high = (0.0, 1.0) if shares else span(np.concatenate(heights), chart.from_zero)
     if chart.percent:
         low, high = max(low, 0.0), min(high, 1.0)
     widest = max(float(each.curve.x[cost].max(initial=0)) for each in shown)
-    x = Scale(0.0, (widest if cost else 1.0) or 1.0, LEFT, WIDTH - RIGHT)
+    x = Scale(0.0, (1.0 if shares else widest) or 1.0, LEFT, WIDTH - RIGHT)
     y = Scale(low, max(high, low + 1e-9), HEIGHT - BOTTOM, TOP)
     for value in ticks(y.low, y.high, 6):
         height = y.of(value)
@@ -66,11 +67,11 @@ def _lines(chart: Chart, cost: str) -> Iterator[str]:
     for value in ticks(x.low, x.high, 6):
         place = x.of(value)
         yield _path("axis", f"M{place:.1f} {y.start:g}v4")
-        yield _words("tick", place, y.start + 17, _short(value, not cost), "middle")
+        yield _words("tick", place, y.start + 17, _short(value, shares), "middle")
     yield _path("axis", f"M{x.start:g} {y.start:g}H{x.end:g}")
     yield _words("label", (x.start + x.end) / 2, HEIGHT - 5, COSTS.get(cost, chart.x_label), "middle")
     yield _words("label", 2, 12, chart.y_label)
-    if not cost:
+    if shares:
         yield _path("diagonal", _through(x.of(np.array([0.0, 1.0])), y.of(np.array([0.0, 1.0]))))
     yield from (_band(each, x.of(each.curve.x[cost]), y) for each in shown)
     ends = []

@@ -44,6 +44,7 @@ def training_charts(runs: Sequence[RunProfile]) -> Iterator[Chart]:
     for kind, words in DEAD.items():
         curves = [run.dead.get(kind) for run in runs]
         yield _over_costs(runs, curves, f"dead_{kind.replace(' ', '_')}", *words, "share of groups", zero=True)
+    yield _by_size(runs)
     yield _calibration(runs)
     yield from (_bands(run, run.bands) for run in runs if run.bands is not None)
 
@@ -119,6 +120,18 @@ def _over_costs(
     ]
     return Chart(
         key, title, text, tuple(series), label, percent=shares, from_zero=zero
+    )  # fmt: skip
+
+
+def _by_size(runs: Sequence[RunProfile]) -> Chart:
+    series = [ChartSeries(run.name, run.style, run.by_size) for run in runs if run.by_size is not None]
+    text = (
+        "The share of groups of each size that would be dead at the policy of each prompt's first group: counted up to "
+        "its rollouts, estimated beyond. The bands are 90% intervals, as apportion forecast has them."
+    )
+    return Chart(
+        "dead_by_size", "Dead groups by the size of a group", text, tuple(series), "share of groups",
+        "rollouts of a group", from_zero=True, numbers=True,
     )  # fmt: skip
 
 

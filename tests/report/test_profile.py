@@ -36,6 +36,7 @@ def test_graded_and_missing_rewards_are_told_apart():
     assert profile.totals.dead_kinds == {"all right": 0, "all wrong": 0, "all equal": 2 / 9}  # no single reward is dead
     assert profile.dead["all equal"].y.tolist() == [1 / 2] and profile.dead.keys() == {"all equal"}
     assert profile.bands is None and profile.calibration is None and profile.totals.tokens is None
+    assert profile.by_size is None
 
 
 def test_totals_are_those_of_the_recorded_run():
@@ -46,6 +47,8 @@ def test_totals_are_those_of_the_recorded_run():
     assert profile.bands.sum(axis=1) == pytest.approx(1)
     assert profile.places["rollouts"][-1] == totals.rollouts
     assert profile.calibration is None  # no prediction was recorded
+    assert profile.by_size.x[""].tolist() == [2, 4, 8, 16, 32]
+    assert profile.by_size.y.round(2).tolist() == [0.77, 0.59, 0.44, 0.33, 0.25]  # as the forecast says
 
 
 def test_costs_rise_to_the_totals():
