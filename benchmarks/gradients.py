@@ -17,13 +17,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from apportion.allocators import spend
+from apportion.allocators import Uniform, spend
 from apportion.allocators.spending.solver import most_extra
 from apportion.lab.policy.exact import solution_probabilities
 from apportion.lab.policy.network import completion_logprobs
 from apportion.lab.policy.sampler import LedgerCompletion, LedgerSampler
 from apportion.lab.training.loss import TrainingRow, surrogate_loss, training_rows
 from apportion.lab.world.task import EOS, encode
+from apportion.scheduler import TrainerAllocation
 from apportion.types import Floats, Group
 
 MOST_ROLLOUTS = 100_000
@@ -76,7 +77,8 @@ def share_products(policy, problems, rules, *, draws=40, seed=0):
     for rule, draw in np.ndindex(planned.shape[:2]):
         first, n = starts[draw], planned[rule, draw]
         asked = np.flatnonzero(n)
-        rows = training_rows([Group(prompts[q], tuple(rollouts[q][first[q] : first[q] + n[q]])) for q in asked])
+        groups = [Group(prompts[q], tuple(rollouts[q][first[q] : first[q] + n[q]])) for q in asked]
+        rows = training_rows(groups, TrainerAllocation(allocator=Uniform(2)))
         for q, row in zip(np.repeat(asked, n[asked]), rows, strict=True):
             if row.advantage:
                 entries[q].append((rule, draw, row))

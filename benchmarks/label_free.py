@@ -25,7 +25,7 @@ import numpy as np
 
 from apportion.lab.report.measures import summarise
 from apportion.lab.report.results import SeedInterval
-from apportion.lab.report.without_labels import JUDGED, MEASURES
+from apportion.lab.report.without_labels import MEASURES
 from benchmarks.common import write
 from benchmarks.studies import Runs, trained
 
@@ -98,7 +98,7 @@ def _shares(runs, parts):
     """Return the shares of right labels and of false consensus in each part of the runs, with all seeds together."""
     labels, *judged = (
         [part.sum() for part in np.array_split(np.sum([run.steps[key] for run in runs], axis=0), parts)]
-        for key in JUDGED
+        for key in ("labels", "labels_right", "false_consensus")
     )
     return [np.divide(own, labels) for own in judged]
 
@@ -143,7 +143,7 @@ def _rows(runs):
 
 def _row(arm, is_baseline):
     none = SeedInterval(float("nan"), None)
-    beside = ["", ""] if is_baseline else [(arm.mean_16_difference or none).signed, arm.rollouts_saved.percent]
+    beside = ["", ""] if is_baseline else [(arm.mean_16_difference or none).signed, f"{arm.rollouts_saved:.1%}"]
     return [arm.name, str(arm.mean_16), *beside]
 
 

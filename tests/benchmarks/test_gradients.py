@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from apportion import Group
+from apportion import Group, Uniform
 from apportion.lab.policy.base import base_policy
 from apportion.lab.policy.exact import exact_success
 from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.training.loss import surrogate_loss, training_rows
 from apportion.lab.world.task import problem_pool
+from apportion.scheduler import TrainerAllocation
 from apportion.types import Rollout
 from benchmarks.gradients import share_products, trace_variance
 
@@ -31,7 +32,7 @@ def backward(policy, prompts, rollouts):
     """Return the gradient of one batch as the trainer computes it."""
     groups = [Group(prompt, tuple(group)) for prompt, group in zip(prompts, rollouts, strict=True)]
     policy.zero_grad(set_to_none=True)
-    surrogate_loss(policy, training_rows(groups)).backward()
+    surrogate_loss(policy, training_rows(groups, TrainerAllocation(allocator=Uniform(2)))).backward()
     return torch.cat([parameter.grad.flatten() for parameter in policy.parameters()]).double().numpy()
 
 

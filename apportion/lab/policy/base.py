@@ -22,7 +22,7 @@ from transformers.utils import logging as transformers_logging
 from apportion.lab.policy.network import completion_logprobs, new_policy
 from apportion.lab.policy.recipes import RECIPES, Recipe, Stage, check_base
 from apportion.lab.world.demonstrator import Demonstrator
-from apportion.lab.world.task import EOS, encode, task_named
+from apportion.lab.world.task import EOS, TASKS, encode
 from apportion.lab.world.tokenizer import ledger_tokenizer
 
 BATCHES_SORTED = 16
@@ -92,7 +92,7 @@ def _train(policy: Qwen2ForCausalLM, recipe: Recipe, stage: Stage, progress: Pro
 
 def _demonstrations(recipe: Recipe, demonstrator: Demonstrator) -> list[tuple[list[int], list[int]]]:
     """Return pairs of prompt and completion token ids."""
-    rng, task = random.Random(recipe.data_seed), task_named(recipe.task)
+    rng, task = random.Random(recipe.data_seed), TASKS[recipe.task]
     lengths = range(task.operations[0], task.operations[0] + len(recipe.operation_weights))
     pairs = []
     for _ in range(max(_scale(recipe.sequences, recipe), recipe.batch_size)):

@@ -6,9 +6,9 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from apportion.checks import check_positive
+from apportion.checks import check_choice, check_positive
 from apportion.lab.world.demonstrator import CAREFUL, EASY, FORKS, HARD, MEDIUM, Demonstrator
-from apportion.lab.world.task import task_named
+from apportion.lab.world.task import TASKS
 from apportion.untrusted import parse_json, read_config, shown
 
 FORMAT = 1  # raise it when the policy, the vocabulary or the training loop changes, so that old caches are not found
@@ -49,12 +49,7 @@ class Recipe:
         if not self.stages:
             raise ValueError("a recipe needs at least one stage, got none; give Stage(EASY, 1700, 3e-3)")
         check_positive(self, "steps")
-        least, most = task_named(self.task).operations
-        if not 1 <= len(self.operation_weights) <= most - least + 1:
-            raise ValueError(
-                f"operation_weights must be 1 to {most - least + 1}, for {least} to {most} operations, got "
-                f"{len(self.operation_weights)}; weight what the task holds"
-            )
+        check_choice("task", self.task, TASKS)
 
     @property
     def directory(self) -> Path:
@@ -97,9 +92,11 @@ def task_of(base: str) -> str:
         return RECIPES[base].task
     config = Path(base) / "config.json"
     try:
-        return str(parse_json(read_config(config)).get("lab_task", "ledger"))
+        task: str = parse_json(read_config(config)).get("lab_task", "ledger")
+        check_choice("lab_task", task, TASKS)
     except (OSError, ValueError, AttributeError) as error:
         raise ValueError(f"base must be a saved policy, got {config}, which is none ({error}); correct it") from error
+    return task
 
 
 def is_trained(base: str) -> bool:

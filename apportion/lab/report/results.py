@@ -117,9 +117,8 @@ class Run:
         return float(self.evaluations[key][-1])
 
     def per_label(self, key: str) -> float:
-        """Return the sum of ``key`` as a share of the labels that gold is known for; nan if there are none."""
-        labels = self.steps["labels"].sum()
-        return float(self.steps[key].sum() / labels) if labels else float("nan")
+        """Return the sum of ``key`` as a share of the labels that gold is known for, at least one."""
+        return float(self.steps[key].sum() / self.steps["labels"].sum())
 
     @property
     def rollouts_per_prompt(self) -> float:

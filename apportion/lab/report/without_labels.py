@@ -16,9 +16,6 @@ from apportion.lab.report.measures import (
 from apportion.lab.report.results import Run, Runs, SeedInterval
 from apportion.lab.training.pool import Pool
 
-JUDGED = ("labels", "labels_right", "false_consensus")
-"""Keys of the steps that count labels: those that gold is known for, right ones, and confident wrong ones."""
-
 
 def _if_gold(value: Value) -> Value:
     return lambda runs, *others: value(runs, *others) if runs[0].has_gold else None

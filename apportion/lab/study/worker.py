@@ -42,5 +42,5 @@ def train(parent: Parent, directory: Path, training: Training, allocator: Alloca
             parent.tell({key: record[key] for key in SHOWN if key in record})
             return not parent.wants_to_stop
 
-        if show({"step": trainer.steps, "rollouts": trainer.asked, "tokens": trainer.sampler.tokens}):
+        if show(trainer.spent):
             trainer.run(show)

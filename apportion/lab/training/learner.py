@@ -1,20 +1,21 @@
 """The learner: it updates the policy, and PPO's critic, from the groups of a step."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import Qwen2ForCausalLM
 
-from apportion.baselines import Baseline
 from apportion.lab.training import loss
 from apportion.lab.training.critic import Critic, token_advantages, value_loss
 from apportion.lab.training.loss import TrainingRow, rows_with
 from apportion.lab.training.settings import Training
-from apportion.predictors.saved import SavedValues
-from apportion.types import Floats, Group
+from apportion.lab.world.task import encode
+from apportion.predictors.saved import SavedValues, undone_if_refused
+from apportion.scheduler import TrainerAllocation
+from apportion.types import Group
 
 ROWS_AT_ONCE = 256
 VALUE_CLIP = 0.5
@@ -30,19 +31,10 @@ class PolicyLearner:
         self.policy, self.training, self.reference = policy, training, reference
         self._begin()
 
-    def update(
-        self, groups: Sequence[Group], baseline: Baseline | None, importance: Floats | None = None
-    ) -> dict[str, float]:
-        """Take ``updates_per_step`` optimiser steps on ``groups``, or none without a gradient. Return metrics.
-
-        ``importance`` [groups] multiplies the weights of the groups in the loss.
-        """
-        settings = self.training
-        if self.critic is not None:
-            rows = self._actor_critic_rows(groups, importance)
-        else:
-            fixed = None if baseline is None else baseline.predict([group.prompt for group in groups])
-            rows = loss.training_rows(groups, settings.estimator, settings.loss_weighting, fixed, importance)
+    def update(self, groups: Sequence[Group], decisions: TrainerAllocation) -> dict[str, float]:
+        """Take ``updates_per_step`` optimiser steps on ``groups``, or none without a gradient. Return metrics."""
+        settings, rows_of = self.training, self._actor_critic_rows if self.critic else loss.training_rows
+        rows = rows_of(groups, decisions)
         rows = [row for row in rows if settings.kl or np.any(row.advantage)]
         rows = sorted(rows, key=lambda row: len(row.prompt) + len(row.completion.tokens))
         rows = loss.refresh_logprobs(self.policy, rows, settings.temperature)
@@ -62,20 +54,19 @@ class PolicyLearner:
         self._begin()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return weights and optimiser states."""
-        return {name: part.state_dict() for name, part in self._parts().items()}
+        """Return a copy of weights and optimiser states."""
+        return copy.deepcopy({name: part.state_dict() for name, part in self._parts().items()})
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue exactly where ``state_dict`` was taken. Raise ValueError for a state of other sizes."""
-        parts, before = self._parts(), copy.deepcopy(self.state_dict())
+        parts = self._parts()
         saved = SavedValues(state, "the learner", parts)
-        for name, part in parts.items():
-            try:
-                part.load_state_dict(saved.state(name))
-            except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-                for each, own in before.items():
-                    parts[each].load_state_dict(own)
-                raise saved.refusal(name, "the state of a model or an Adam of the sizes of this run") from error
+        with undone_if_refused(self):
+            for name, part in parts.items():
+                try:
+                    part.load_state_dict(saved.state(name))
+                except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+                    raise saved.refusal(name, "the state of a model or an Adam of the sizes of this run") from error
 
     def _begin(self) -> None:
         """Make new optimisers, and a new critic for PPO."""
@@ -91,20 +82,18 @@ class PolicyLearner:
             parts |= {"critic": self.critic, "critic_optimizer": self.critic_optimizer}
         return parts
 
-    def _actor_critic_rows(self, groups: Sequence[Group], importance: Floats | None = None) -> list[TrainingRow]:
+    def _actor_critic_rows(self, groups: Sequence[Group], decisions: TrainerAllocation) -> list[TrainingRow]:
         """Return rows with an advantage for every token, and teach the critic the returns.
 
         Only kept rollouts are used, because a value needs no group and other rollouts may be stale.
         """
         critic, optimizer, settings = self.critic, self.critic_optimizer, self.training
         assert critic is not None and optimizer is not None
-        trained = [place for place, group in enumerate(groups) if group.keep.any()]
-        importance = None if importance is None else importance[trained]
-        groups = [_keep(groups[place]) for place in trained]
+        groups = [_keep(group) for group in groups if group.keep.any()]
         if not groups:
             return []
-        every = rows_with(groups, [0.0] * sum(len(group.rollouts) for group in groups))
-        prompts, completions = [row.prompt for row in every], [row.completion.tokens for row in every]
+        prompts = [tuple(encode(group.prompt.text)) for group in groups for _ in group.rollouts]
+        completions = [rollout.completion.tokens for group in groups for rollout in group.rollouts]
         with torch.no_grad():
             old, mask = critic(prompts, completions)
         sampled = (old.double().numpy(), mask.numpy())
@@ -115,7 +104,7 @@ class PolicyLearner:
             value_loss(values, old, torch.from_numpy(returns).float(), mask, VALUE_CLIP).backward()
             self._step(optimizer, critic)
         of_tokens = [row[: len(tokens)] for row, tokens in zip(advantages, completions, strict=True)]
-        return rows_with(groups, of_tokens, settings.loss_weighting, importance)
+        return rows_with(groups, of_tokens, decisions.weights(groups))
 
     def _step(self, optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> float:
         """Take one optimiser step. Return the gradient norm before clipping."""

@@ -5,13 +5,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from transformers import Qwen2ForCausalLM
 
-from apportion.advantages import Weighting, advantages_of, loss_weights
 from apportion.lab.policy.network import completion_logprobs
 from apportion.lab.policy.sampler import MAX_NEW_TOKENS, LedgerCompletion
 from apportion.lab.world.task import encode
+from apportion.scheduler import TrainerAllocation
 from apportion.types import Floats, Group
 
 
@@ -32,48 +31,33 @@ class TrainingRow:
     recompute: bool = False
 
 
-def training_rows(
-    groups: Sequence[Group],
-    estimator: str = "rloo",
-    weighting: Weighting = "prompt",
-    baseline: ArrayLike | None = None,
-    importance: Floats | None = None,
-) -> list[TrainingRow]:
+def training_rows(groups: Sequence[Group], decisions: TrainerAllocation) -> list[TrainingRow]:
     """Return the rollouts of ``groups`` that enter the loss, with advantages from their whole group.
 
-    ``weighting`` "prompt" gives every group the same share of the loss, as in the estimators that VIP analyses.
-    "rollout" gives every rollout the same share, and "token" every token. ``baseline`` [groups] is for estimators that
-    take one. ``importance`` [groups] multiplies the weights of the groups.
+    The ``decisions`` are the estimator, its baseline, and what has the same share of the loss: every group, as in the
+    estimators that VIP analyses ("prompt"), every rollout or every token. A selection may weight its prompts.
     """
-    if not groups:
-        return []
-    return rows_with(groups, advantages_of(groups, estimator, baseline=baseline).tolist(), weighting, importance)
+    return rows_with(groups, decisions.advantages(groups).tolist(), decisions.weights(groups)) if groups else []
 
 
-def rows_with(
-    groups: Sequence[Group],
-    advantages: Sequence[float | Floats],
-    weighting: Weighting = "prompt",
-    importance: Floats | None = None,
-) -> list[TrainingRow]:
-    """Return the rollouts of ``groups`` that enter the loss. ``advantages`` has an entry for each of all rollouts.
+def rows_with(groups: Sequence[Group], advantages: Sequence[float | Floats], weights: Floats) -> list[TrainingRow]:
+    """Return the rollouts of ``groups`` that enter the loss.
 
-    Only the rollouts that enter share the weights, which are then multiplied by the ``importance`` [groups].
+    ``advantages`` and ``weights`` have an entry for each of all rollouts. The weights are divided by the rows.
     """
     rollouts = [(group.prompt, rollout) for group in groups for rollout in group.rollouts]
     keep, recompute = (np.concatenate([getattr(group, mask) for group in groups]) for mask in ("keep", "recompute"))
     kept = np.flatnonzero(keep).tolist()
-    weights = loss_weights(groups, weighting, importance)[kept] / max(len(kept), 1)
     return [
         TrainingRow(
             tuple(encode(rollouts[i][0].text)),
             rollouts[i][1].completion,
             advantages[i],
-            float(weight),
+            float(weights[i] / len(kept)),
             reused=rollouts[i][1].step is not None,
             recompute=bool(recompute[i]),
         )
-        for i, weight in zip(kept, weights, strict=True)
+        for i in kept
     ]
 
 

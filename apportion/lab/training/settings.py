@@ -1,16 +1,18 @@
 """The settings of a run in the lab, checked."""
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from apportion.advantages import ESTIMATORS, Weighting, check_agreement, check_baseline, default_weighting
+from apportion.advantages import ESTIMATORS, Weighting, check_agreement, check_baseline
 from apportion.allocators import Allocator
 from apportion.baselines import Baseline
 from apportion.checks import check_choice, check_least, check_positive
 from apportion.lab.policy.recipes import check_base, task_of
 from apportion.lab.world.task import Reward
 from apportion.records import LogText
+from apportion.scheduler import TrainerAllocation
 from apportion.scheduler.scheduler import plans_prompts_alone
 from apportion.selection import Selector, check_selector
 
@@ -118,11 +120,6 @@ class Training:
             )
 
     @property
-    def loss_weighting(self) -> Weighting:
-        """What has equal weight in the loss."""
-        return self.weighting or default_weighting(self.estimator)
-
-    @property
     def task(self) -> str:
         """Name of the task that the base has learnt, a key of ``TASKS``."""
         return task_of(self.base)
@@ -139,10 +136,22 @@ class Training:
         """The length of a run in its ``unit``."""
         return self.steps or self.tokens or self.rollouts or ROLLOUTS
 
+    def decisions(self, allocator: Allocator, selection: Selector | None = None) -> TrainerAllocation:
+        """Return the decisions of a run, with a baseline of its own. With "gae" a critic gives the advantages."""
+        estimator = None if self.estimator == "gae" else self.estimator
+        return TrainerAllocation(
+            allocator=allocator.with_estimator(self.estimator),
+            baseline=copy.deepcopy(self.baseline),
+            selection=selection,
+            estimator=estimator,
+            weighting=self.weighting,
+        )
+
     def check(self, allocator: Allocator) -> None:
         """Raise ValueError if ``allocator`` cannot plan such a step or cannot take such rewards."""
         allocator.size(self.prompts_per_step)
-        check_agreement(allocator.with_estimator(self.estimator), self.estimator, self.loss_weighting)
+        decisions = self.decisions(allocator)
+        check_agreement(decisions.allocator, self.estimator, decisions.loss_weighting)
         if self.age_bound is not None and not plans_prompts_alone(allocator):
             raise ValueError(
                 f"age_bound must be left out with {allocator.name}, which compares the prompts of a batch, got "

@@ -14,16 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from apportion.allocators import Allocator
 from apportion.allocators.stored_rollouts import plain_rollout
 from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.training.pool import Pool
 from apportion.lab.training.settings import Training
-from apportion.predictors.saved import SavedValues, undone_if_refused
+from apportion.predictors.saved import SavedValues
 from apportion.scheduler import Rows, Scheduler, Selected, Ticket, Update
 from apportion.scheduler.decisions import RunDecisions
 from apportion.scheduler.unit import ROLLOUT
-from apportion.selection import Selector
 from apportion.types import Rollout
 
 UPDATE = 0.5
@@ -46,17 +44,16 @@ class SlotSampler:
     def __init__(
         self,
         training: Training,
-        allocator: Allocator,
-        selection: Selector,
+        decisions: RunDecisions,
         pool: Pool,
         sampler: LedgerSampler,
         seed: int,
     ) -> None:
         assert training.age_bound is not None
-        size = allocator.size(training.prompts_per_step)
+        size = decisions.allocator.size(training.prompts_per_step)
         rows = size.kept or size.asked or training.prompts_per_step
-        run, due = RunDecisions(allocator=allocator, selection=selection), Rows(rows, training.age_bound)
-        self.stream = Scheduler(run, pool.prompts, due, Selected(seed=seed))
+        run = RunDecisions(allocator=decisions.allocator, selection=decisions.selection)
+        self.stream = Scheduler(run, pool.prompts, Rows(rows, training.age_bound), Selected(seed=seed))
         self._sampler, self._slots, self._seed = sampler, training.slots, seed
         tokens = np.array([2 * len(problem.operations) + 1 for problem in pool.problems])
         own = math.sqrt(SHARED) * np.random.default_rng([seed, 6]).normal(0, 1, len(tokens))
@@ -65,8 +62,7 @@ class SlotSampler:
         self._place = {prompt.id: place for place, prompt in enumerate(pool.prompts)}
         self._now = 0.0
         self._ends: list[tuple[float, int]] = []
-        self._running: dict[int, Ticket] = {}
-        self._drawn: dict[int, Rollout] = {}
+        self._drawn: dict[int, tuple[Ticket, Rollout]] = {}
 
     def next_update(self) -> Update:
         """Return the next update at the time at which the policy moves. All rollouts that run have been drawn."""
@@ -74,7 +70,6 @@ class SlotSampler:
         while True:
             decision = self.stream.decide(self._slots - len(self._ends), self._now)
             for ticket in decision.requests:
-                self._running[ticket.number] = ticket
                 heapq.heappush(self._ends, (self._now + self._time(ticket), ticket.number))
             if decision.update is not None:
                 update, ready = decision.update, self._now + self._update_time
@@ -87,7 +82,7 @@ class SlotSampler:
             self._now, number = heapq.heappop(self._ends)
             if number not in self._drawn:
                 self._draw()
-            self.stream.arrived(self._running.pop(number), self._drawn.pop(number))
+            self.stream.arrived(*self._drawn.pop(number))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the stream, with the allocator and the selection, and what runs in the slots."""
@@ -95,35 +90,33 @@ class SlotSampler:
             "stream": self.stream.state_dict(),
             "now": self._now,
             "ends": [list(end) for end in self._ends],
-            "drawn": [(number, plain_rollout(rollout, ROLLOUT)) for number, rollout in self._drawn.items()],
+            "drawn": [(number, plain_rollout(rollout, ROLLOUT)) for number, (_, rollout) in self._drawn.items()],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what ``state_dict`` returned between two updates. Raise ValueError for anything else."""
         saved = SavedValues(state, "the slots", list(self.state_dict()))
-        now = saved.number("now", low=0)
+        self._now = saved.number("now", low=0)
+        self.stream.load_state_dict(saved.state("stream"))
+        running = {ticket.number: ticket for ticket in self.stream.outstanding}
         try:
-            ends = [(float(end), int(number)) for end, number in state["ends"]]
-            drawn = {int(number): Rollout(**values) for number, values in state["drawn"]}
-        except (OverflowError, TypeError, ValueError) as error:
+            self._ends = [(float(end), int(number)) for end, number in state["ends"]]
+            self._drawn = {number: (running[number], Rollout(**values)) for number, values in state["drawn"]}
+        except (LookupError, OverflowError, TypeError, ValueError) as error:
             raise saved.refusal("drawn", "with ends the rollouts in the slots") from error
-        with undone_if_refused(self.stream):
-            self.stream.load_state_dict(saved.state("stream"))
-            running = {ticket.number: ticket for ticket in self.stream.outstanding}
-            if not drawn.keys() == running.keys() == {number for _, number in ends}:
-                raise saved.refusal("drawn", "the rollouts that the stream waits for")
-        self._now, self._ends, self._drawn, self._running = now, ends, drawn, running
+        if not self._drawn.keys() == running.keys() == {number for _, number in self._ends}:
+            raise saved.refusal("drawn", "the rollouts that the stream waits for")
 
     def _draw(self) -> None:
         """Sample what was requested since the last call, by the present policy."""
         asked: dict[str, list[Ticket]] = {}
-        for number, ticket in self._running.items():
-            if number not in self._drawn:
+        for ticket in self.stream.outstanding:
+            if ticket.number not in self._drawn:
                 asked.setdefault(ticket.prompt.id, []).append(ticket)
         tickets = list(asked.values())
         found = self._sampler([own[0].prompt for own in tickets], [len(own) for own in tickets])
         for own, rollouts in zip(tickets, found, strict=True):
-            self._drawn |= {ticket.number: rollout for ticket, rollout in zip(own, rollouts, strict=True)}
+            self._drawn |= {ticket.number: (ticket, rollout) for ticket, rollout in zip(own, rollouts, strict=True)}
 
     def _time(self, ticket: Ticket) -> float:
         place = self._place[ticket.prompt.id]

@@ -9,6 +9,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -51,8 +52,7 @@ class Trainer:
     ) -> None:
         torch.set_num_threads(1)
         training.check(allocator)
-        allocator = allocator.with_estimator(training.estimator)
-        self.training, self.allocator, self.seed = training, allocator, seed
+        self.training, self.seed = training, seed
         self.metrics, self.rollouts = directory / METRICS, directory / ROLLOUTS
         self.checkpoint = directory / "checkpoint.pt"
         self.log: str | None = None
@@ -61,24 +61,21 @@ class Trainer:
         self.policy = base_policy(training.base)
         self.start = copy.deepcopy(self.policy)
         self.learner = PolicyLearner(self.policy, training, self.start if training.kl > 0 else None)
-        self.baseline = copy.deepcopy(training.baseline)
         self.pool, longest = pool or pool_of(training, seed), TASKS[training.task].max_new_tokens
         label_free, how = training.labels == "none", (seed, training.temperature, longest)
         self.judge = Judge(self.pool, self.start, *how) if label_free else None
         self.sampler = LedgerSampler(self.policy, *how, reward=None if label_free else training.reward)
         self.problems, self.prompts = self.pool.problems, self.pool.prompts
-        self.places = {prompt.id: q for q, prompt in enumerate(self.prompts)}
         self.steps, self.asked, self.evaluations = 0, 0, 0
-        allocator.prepare(self.prompts)
-        self.selector = ShuffledEpochs() if training.selection is None else copy.deepcopy(training.selection)
+        self.selector = copy.deepcopy(training.selection) or ShuffledEpochs()
+        self.decisions = training.decisions(allocator, self.selector)
+        self.decisions.prepare(self.prompts)
         self.slots: SlotSampler | None = None
         if training.age_bound is None:
-            self.selector.prepare(self.prompts, seed, getattr(allocator, "predictor", None))
+            self.selector.prepare(self.prompts, seed, getattr(self.allocator, "predictor", None))
         else:
-            self.slots = SlotSampler(training, allocator, self.selector, self.pool, self.sampler, seed)
-            self.allocator = self.slots.stream.rule
-        if self.baseline is not None:
-            self.baseline.prepare(self.prompts)
+            self.slots = SlotSampler(training, self.decisions, self.pool, self.sampler, seed)
+            self.decisions = replace(self.decisions, allocator=self.slots.stream.rule)
         if is_file(self.checkpoint):
             self._restore()
         else:
@@ -88,15 +85,24 @@ class Trainer:
                 self.log = start_log(self.rollouts)
 
     @property
+    def allocator(self) -> Allocator:
+        """The rule of the run, as it has learned."""
+        return self.decisions.allocator
+
+    @property
+    def spent(self) -> dict[str, int]:
+        """What the run has taken so far, by the keys of its records."""
+        return {"step": self.steps, "rollouts": self.asked, "tokens": self.sampler.tokens}
+
+    @property
     def finished(self) -> bool:
-        spent = {"step": self.steps, "rollouts": self.asked, "tokens": self.sampler.tokens}
-        return spent[self.training.unit] >= self.training.length
+        return self.spent[self.training.unit] >= self.training.length
 
     def run(self, on_step: Callable[[dict[str, Any]], bool] = lambda record: True) -> bool:
         """Take steps until the budget is spent (True), or ``on_step`` returns False for a step's record (False)."""
         with self.metrics.open("a", encoding="utf-8", newline="\n") as lines:
             if not self.asked:
-                self._write(lines, {"step": 0, "rollouts": 0, "tokens": 0, **self._evaluate()})
+                self._write(lines, self.spent | self._evaluate())
             while not self.finished:
                 record = self._step()
                 self._write(lines, record)
@@ -119,24 +125,22 @@ class Trainer:
         else:
             update = self.slots.next_update()
             batch, groups = update.batch, list(update.groups)
-        success = exact_success(self.policy, [self.problems[self.places[prompt.id]] for prompt in batch.prompts])
-        learnt = self.learner.update(groups, self.baseline, self.selector.weights([group.prompt for group in groups]))
+        success = exact_success(self.policy, [prompt.data for prompt in batch.prompts])
+        learnt = self.learner.update(groups, self.decisions)
         own = self.allocator.metrics(batch)
         if self.judge is not None and isinstance(self.allocator, ConsensusAllocator):
             learnt |= self.judge.labels(batch.prompts, self.allocator.labels(batch))
         if self.slots is None:
-            self.allocator.observe(batch)
-            self.selector.observe(batch.sampled)
+            self.decisions.observe(batch)
         else:
             self.slots.stream.trained(update.version)
+            if self.decisions.baseline is not None:
+                self.decisions.baseline.update(batch.sampled)
             learnt |= {"age": float(np.mean(update.ages or [0])), "largest_age": float(max(update.ages, default=0))}
-        if self.baseline is not None:
-            self.baseline.update(batch.sampled)
         self.steps += 1
         self.asked += int(batch.asked.sum())
         self._log(batch, groups)
-        record: dict[str, Any] = {"step": self.steps, "rollouts": self.asked, "tokens": self.sampler.tokens}
-        record |= _step_metrics(batch, groups, success) | learnt | ({"allocator": own} if own else {})
+        record = self.spent | _step_metrics(batch, groups, success) | learnt | ({"allocator": own} if own else {})
         if self.training.selection is not None:
             record["selection"] = self.selector.metrics()
         due = (self.steps if self.training.unit == "step" else self.asked) // self.training.evaluate_every
@@ -196,7 +200,7 @@ class Trainer:
 
     def _parts(self) -> dict[str, Any]:
         """Return what has a state of its own, by its name in the checkpoint. A baseline may be None."""
-        parts: dict[str, Any] = {"learner": self.learner, "sampler": self.sampler, "baseline": self.baseline}
+        parts = {"learner": self.learner, "sampler": self.sampler, "baseline": self.decisions.baseline}
         if self.slots is not None:
             return parts | {"slots": self.slots}
         return parts | {"allocator": self.allocator, "selector": self.selector}
@@ -211,14 +215,13 @@ class Trainer:
             metrics_bytes, log = saved.count("metrics_bytes"), state["log"]
             if not isinstance(log, str | None):
                 raise saved.refusal("log", "text or None")
-            counters = {name: saved.count(name) for name in COUNTERS}
+            for name in COUNTERS:
+                setattr(self, name, saved.count(name))
             for name, part in parts.items():
                 if part is not None:
                     part.load_state_dict(saved.state(name))
                 elif state[name] is not None:
                     raise saved.refusal(name, "None")
-        for name, value in counters.items():
-            setattr(self, name, value)
         cut_metrics(self.metrics, metrics_bytes, state["metrics_sha256"])
         if self.training.rollout_log != "none":
             self.log = resume_log(self.rollouts, log, self.steps)

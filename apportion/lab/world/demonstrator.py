@@ -35,33 +35,6 @@ class Demonstrator:
                 "both are probabilities"
             )
 
-    def reliability(self, digit: int, operation: str) -> float:
-        """Return the probability that the fact is worked correctly."""
-        return _fact(self, digit, operation)[0]
-
-    def success(self, problem: Problem) -> float:
-        """Return the exact probability of a right completion.
-
-        A slip at a fork may write the result of the other operation, which is also right.
-        """
-        reached = {problem.start: 1.0}
-        for options in problem.choices:
-            after = dict.fromkeys((apply(digit, op) for digit in reached for op in options), 0.0)
-            for digit, probability in reached.items():
-                for right in {apply(digit, op) for op in options}:
-                    wrote = sum(self.writes(digit, op, right) for op in options) / len(options)
-                    after[right] += probability * wrote
-            reached = after
-        return sum(reached.values())
-
-    def writes(self, digit: int, operation: str, written: int) -> float:
-        """Return the probability that ``written`` is written as the result of the operation on ``digit``."""
-        reliability, misconception = _fact(self, digit, operation)
-        slip = (written - apply(digit, operation)) % 10
-        if slip == 0:
-            return reliability
-        return (1 - reliability) * (float(slip == misconception) if misconception else 1 / 9)
-
     def demonstrate(self, problem: Problem, rng: random.Random) -> str:
         """Return a sampled completion, with slips."""
         digits, digit = [], problem.start

@@ -17,6 +17,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, groupby, takewhile
+from operator import eq
 from typing import Literal, Self
 
 from apportion.types import Prompt, prompt_id
@@ -85,21 +86,13 @@ class Problem:
     alternatives: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not 0 <= self.start <= 9:
-            raise ValueError(f"start must be a digit, got {self.start}; take it modulo 10")
-        if not 1 <= len(self.operations) <= len(LABELS):
-            raise ValueError(f"a problem has 1 to {len(LABELS)} operations, got {len(self.operations)}; change that")
-        unknown = [op for op in (*self.operations, *filter(None, self.alternatives)) if op not in OPERATIONS]
-        if unknown:
-            raise ValueError(f"operations must be +1 to +9, -1 to -9 or *2 to *9, got {unknown[0]!r}; see OPERATIONS")
-        if self.alternatives and (len(self.alternatives) != len(self.operations) or not any(self.alternatives)):
+        one_each = not self.alternatives or (any(self.alternatives) and len(self.alternatives) == len(self.operations))
+        known = {*self.operations, *filter(None, self.alternatives)} <= {*OPERATIONS}
+        differ = not any(map(eq, self.operations, self.alternatives))
+        if not (0 <= self.start <= 9 and 1 <= len(self.operations) <= len(LABELS) and one_each and known and differ):
             raise ValueError(
-                f"alternatives must be one an operation and not all empty, got {self.alternatives} for "
-                f"{len(self.operations)} operations; leave them out for a problem without forks"
-            )
-        if any(len(set(options)) < len(options) for options in self.choices):
-            raise ValueError(
-                f"a fork must have two operations, got {self.alternatives} beside {self.operations}; put '' for no fork"
+                "a problem must have a digit and 1 to 8 operations of +1 to +9, -1 to -9 and *2 to *9, and for forks "
+                f"another operation or '' beside each, got {self}; change it"
             )
 
     @classmethod
@@ -159,31 +152,9 @@ class Problem:
         """The first of the ``solutions``, without the end token."""
         return completion_text(self.digits)
 
-    @property
-    def facts(self) -> tuple[tuple[int, str], ...]:
-        """The (digit, operation) pairs that the chain of ``digits`` needs."""
-        return tuple(zip((self.start, *self.digits), self.operations, strict=False))
-
     def prompt(self) -> Prompt:
         """Return the problem as a ``Prompt``, with an id by content and the problem as ``data``."""
         return Prompt(self.text, prompt_id(self.text, dataset="ledger"), data=self)
-
-    def describe(self) -> str:
-        """Return the problem in words, for embedders that read language better than symbols.
-
-        >>> Problem(7, ("+3", "*7")).describe()
-        'Start with 7. Add 3. Multiply by 7. Keep only the last digit after each of the 2 steps.'
-        >>> Problem(7, ("*7",), ("-2",)).describe()
-        'Start with 7. Multiply by 7 or subtract 2. Keep only the last digit after the step.'
-        """
-        verbs = {"+": "add", "-": "subtract", "*": "multiply by"}
-        steps = " ".join(
-            " or ".join(f"{verbs[operation[0]]} {operation[1:]}" for operation in options).capitalize() + "."
-            for options in self.choices
-        )
-        count = len(self.operations)
-        after = "the step" if count == 1 else f"each of the {count} steps"
-        return f"Start with {self.start}. {steps} Keep only the last digit after {after}."
 
 
 def completion_text(digits: Sequence[int]) -> str:
@@ -251,13 +222,6 @@ class Task:
 TASKS = {"ledger": Task((1, 5)), "forks": Task((4, 8), forks=(1, 4))}
 
 
-def task_named(name: str) -> Task:
-    """Return the task of that name. Raises ValueError if there is none."""
-    if name not in TASKS:
-        raise ValueError(f"task must be one of {', '.join(TASKS)}, got {name!r}; check the spelling")
-    return TASKS[name]
-
-
 def random_problem(operations: int, rng: random.Random, forks: int = 0) -> Problem:
     """Draw a problem with that many uniform operations, ``forks`` of which are forks. It then has several solutions.
 
@@ -285,11 +249,10 @@ def same_function(one: str, other: str) -> bool:
 
 def problem_pool(size: int, seed: int, exclude: Collection[Problem] = (), task: str = "ledger") -> tuple[Problem, ...]:
     """Draw ``size`` distinct problems of ``task`` that are not in ``exclude``. Equal seeds give equal pools."""
-    kind = task_named(task)
     rng, excluded = random.Random(seed), frozenset(exclude)
     pool: dict[Problem, None] = {}
     while len(pool) < size:
-        problem = kind.draw(rng)
+        problem = TASKS[task].draw(rng)
         if problem not in excluded:
             pool[problem] = None
     return tuple(pool)
@@ -297,8 +260,6 @@ def problem_pool(size: int, seed: int, exclude: Collection[Problem] = (), task: 
 
 def held_out_problems(size: int = 1000, task: str = "ledger") -> tuple[Problem, ...]:
     """Return the first ``size`` of 1,000 fixed problems that no training pool holds."""
-    if not 0 <= size <= 1000:
-        raise ValueError(f"size must be 0 to 1000, the held-out pool, got {size}; problem_pool draws any number")
     return _held_out(task)[:size]
 
 

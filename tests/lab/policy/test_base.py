@@ -113,7 +113,6 @@ def test_wrong_recipes_are_refused():
         stages = []    => at least one stage
         steps = 0      => steps must be finite and above 0, got 0
         task = "knives" => task must be one of ledger, forks, got 'knives'
-        task = "forks", operation_weights = [1, 1, 1, 1, 1, 1] => must be 1 to 5, for 4 to 8 operations, got 6
     """
     refuse_lines(lambda text: replace(BRIEF, **settings_of(text)), wrong)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from apportion import Uniform
 from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.training.learner import PolicyLearner
 from apportion.lab.training.settings import Training
@@ -39,15 +40,19 @@ def learner(policy, base, estimator, **changes):
     return PolicyLearner(copy.deepcopy(policy), Training(base=base, estimator=estimator, **changes), None)
 
 
+def update(learner, groups):
+    return learner.update(groups, learner.training.decisions(Uniform(8)))
+
+
 def test_the_critic_and_the_policy_learn_from_those_kept_alone(small_base, small_base_folder):
     some, alone = (learner(small_base, small_base_folder, "gae", critic_updates=3) for _ in range(2))
     groups = voted(small_base)
-    some.update(groups, None)
-    alone.update([Group(group.prompt, group.rollouts[:KEPT]) for group in groups], None)
+    update(some, groups)
+    update(alone, [Group(group.prompt, group.rollouts[:KEPT]) for group in groups])
     assert weights(some.critic)[-1] != 0
     assert torch.equal(weights(some.critic), weights(alone.critic))
     assert torch.equal(weights(some.policy), weights(alone.policy))
-    rows = learner(small_base, small_base_folder, "gae")._actor_critic_rows(groups)
+    rows = some._actor_critic_rows(groups, some.training.decisions(Uniform(8)))
     assert [row.weight for row in rows] == pytest.approx([1 / (KEPT * 5)] * KEPT * 5)
     tokens = np.concatenate([row.advantage for row in rows])
     assert [tokens.mean(), tokens.std(ddof=1)] == pytest.approx([0, 1], abs=1e-6)
@@ -61,8 +66,8 @@ def test_what_was_voted_with_and_not_kept_counts_by_its_reward_alone(small_base,
         replace(group, rollouts=(*group.rollouts[:KEPT], *map(reworded, group.rollouts[KEPT:]))) for group in groups
     ]
     one, other = (learner(small_base, small_base_folder, estimator, critic_updates=1) for _ in range(2))
-    one.update(groups, None)
-    other.update(others, None)
+    update(one, groups)
+    update(other, others)
     assert not torch.equal(weights(one.policy), weights(small_base))
     assert torch.equal(weights(one.policy), weights(other.policy))
     if estimator == "gae":
@@ -78,15 +83,15 @@ def reworded(rollout):
 @pytest.mark.parametrize("estimator", UPDATES)
 def test_no_consensus_anywhere_is_no_update(small_base, small_base_folder, estimator):
     idle = learner(small_base, small_base_folder, estimator)
-    assert idle.update([], None) == {"rows": 0.0, "grad_norm": 0.0}
+    assert update(idle, []) == {"rows": 0.0, "grad_norm": 0.0}
     none = [replace(group, keep=np.zeros(len(group.rollouts), bool)) for group in voted(small_base)]
-    assert idle.update(none, None)["rows"] == 0.0
+    assert update(idle, none)["rows"] == 0.0
     assert torch.equal(weights(idle.policy), weights(small_base))
 
 
 def test_a_damaged_state_is_refused_and_changes_nothing(small_base, small_base_folder):
     trained = learner(small_base, small_base_folder, "gae", critic_updates=1)
-    trained.update(voted(small_base), None)
+    update(trained, voted(small_base))
 
     def some(state):
         weight = next(iter(state["policy"]))

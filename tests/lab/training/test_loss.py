@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+from apportion import Uniform
 from apportion.advantages import ESTIMATORS, needs
 from apportion.lab.policy.network import completion_logprobs, new_policy
 from apportion.lab.policy.sampler import MAX_NEW_TOKENS, LedgerSampler
 from apportion.lab.training.loss import refresh_logprobs, surrogate_loss, training_rows
 from apportion.lab.world.task import encode, training_problems
+from apportion.scheduler import TrainerAllocation
 from apportion.types import Group
 from tests.lab.states import weights
 
@@ -26,11 +28,15 @@ def gradient(policy, rows, **settings):
     return torch.cat([parameter.grad.flatten() for parameter in policy.parameters()]).clone()
 
 
+def decisions(**changes):
+    return TrainerAllocation(allocator=Uniform(2), **changes)
+
+
 @pytest.mark.parametrize("name", sorted(name for name in ESTIMATORS if not needs(name)))
 @pytest.mark.parametrize("weighting", ["prompt", "rollout"])
 def test_on_policy_gradient_is_the_plain_policy_gradient(small_base, groups, name, weighting):
     """At ratio 1 the surrogate's gradient is that of -sum w A log pi / T, written out prompt by prompt."""
-    ours = gradient(small_base, training_rows(groups, name, weighting))
+    ours = gradient(small_base, training_rows(groups, decisions(estimator=name, weighting=weighting)))
     small_base.zero_grad()
     total = sum(len(group.rollouts) for group in groups)
     for group in groups:
@@ -49,14 +55,16 @@ def test_weights_are_shared_among_the_rollouts_that_enter(groups, weighting):
     """Reinforce-Ada's down-sampled groups have the weight of whole ones."""
     thinned = [Group(g.prompt, g.rollouts, np.arange(len(g.rollouts)) < 2) for g in groups]
     alone = [Group(g.prompt, g.rollouts[:2]) for g in groups]
-    ours, theirs = ([row.weight for row in training_rows(each, "rloo", weighting)] for each in (thinned, alone))
+    ours, theirs = (
+        [row.weight for row in training_rows(each, decisions(weighting=weighting))] for each in (thinned, alone)
+    )
     assert ours == pytest.approx(theirs)
     assert sum(ours) == pytest.approx(1)
 
 
 def test_clipping_stops_the_gradient_where_the_ratio_has_moved_too_far(small_base, groups):
     """Far from the behaviour policy, every token's ratio is outside the clip range."""
-    rows = [row for row in training_rows(groups) if row.advantage > 0]
+    rows = [row for row in training_rows(groups, decisions()) if row.advantage > 0]
     shifted = [
         type(row)(
             row.prompt,
@@ -71,7 +79,7 @@ def test_clipping_stops_the_gradient_where_the_ratio_has_moved_too_far(small_bas
 
 
 def test_kl_is_zero_at_the_reference_and_pulls_back_from_elsewhere(small_base, groups):
-    rows = training_rows(groups)
+    rows = training_rows(groups, decisions())
     plain = surrogate_loss(small_base, rows)
     assert surrogate_loss(small_base, rows, kl=0.5, reference=small_base).item() == pytest.approx(
         plain.item(), abs=1e-6
@@ -82,12 +90,12 @@ def test_kl_is_zero_at_the_reference_and_pulls_back_from_elsewhere(small_base, g
         torch.nn.utils.vector_to_parameters(weights(small_base) - 1e-3 * apart, small_base.parameters())
         plain = surrogate_loss(small_base, rows)
         assert 0 < surrogate_loss(small_base, rows, kl=0.5, reference=new_policy(5)) - plain < before
-    assert training_rows([]) == []
+    assert training_rows([], decisions()) == []
 
 
 def test_a_recomputed_response_has_the_probabilities_of_now_and_a_replayed_one_those_of_then(small_base, groups):
     marked = [replace(group, recompute=np.arange(len(group.rollouts)) == 1) for group in groups]
-    rows, policy = training_rows(marked), new_policy(5)
+    rows, policy = training_rows(marked, decisions()), new_policy(5)
     fresh = refresh_logprobs(policy, rows, temperature=0.7)
     for before, row in zip(rows, fresh, strict=True):
         now, _ = completion_logprobs(policy, [row.prompt], [row.completion.tokens], 0.7)

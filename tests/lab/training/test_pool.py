@@ -89,7 +89,7 @@ def test_a_file_that_cannot_be_learnt_on_is_refused(tmp_path):
     wrong = """
         7 a+3 = & what is 1 + 1? => prompts.jsonl.* 2: a problem reads like .*, got 'what is 1 .*; write it with
         7 a+3 = & 7 a+3          => prompt 2: a problem reads like .*, got '7 a.3'; write it with
-        7 a+3 = & 7 a+3 a+3 =    => prompt 2: a fork must have two operations
+        7 a+3 = & 7 a+3 a+3 =    => prompt 2: a problem must have .* another operation
         7 a+3 = & 7 a+4 = & 7 a+5 = => at least the 4 prompts of a step, got 3; lower prompts_per
         7 a+3 = & 1 a+3 b+3 c+3 d+3 e+3 f+3 g+3 = => 2: .* at most 6 operations for the base easy, got 7; remove it
         7 a+3 = & 7 a+3 b*7 b-2 = => prompt 2: a problem must have no forks for the base easy

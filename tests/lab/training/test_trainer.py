@@ -234,20 +234,20 @@ def test_a_selection_shares_the_allocators_belief_and_is_logged(tmp_path, small_
 
 @pytest.mark.parametrize("estimator", ["rloo", "gae"])
 def test_importance_weights_scale_what_a_prompt_adds_to_the_gradient(small_base, small_base_folder, whole, estimator):
-    """A weight of 0 leaves a prompt out of the loss, and a common factor changes every row alike."""
-    learner = PolicyLearner(small_base, settings(small_base_folder, estimator=estimator), None)
-    prompts = whole("vip")[1].prompts[:3]
+    """The weights of a selection multiply those of the rollouts of its prompts."""
+    training, run = settings(small_base_folder, estimator=estimator), whole("spo")[1]
+    learner = PolicyLearner(small_base, training, None)
+    prompts = run.prompts[:3]
     drawn = LedgerSampler(small_base, 0)(prompts, [6, 6, 6])
     groups = [Group(prompt, tuple(rollouts)) for prompt, rollouts in zip(prompts, drawn, strict=True)]
+    rows_of = training_rows if estimator == "rloo" else learner._actor_critic_rows
 
-    def row_weights(factors):
-        if estimator == "gae":
-            rows = learner._actor_critic_rows(groups, factors)
-        else:
-            rows = training_rows(groups, "rloo", importance=factors)
-        return np.array([row.weight for row in rows])
+    def row_weights(selection):
+        return np.array([row.weight for row in rows_of(groups, training.decisions(SINGLE, selection))])
 
-    assert (row_weights(np.array([2.0, 0.0, 2.0])) == row_weights(None) * np.repeat([2.0, 0.0, 2.0], 6)).all()
+    factors = run.selector.weights(prompts)
+    assert len(set(factors)) > 1
+    assert row_weights(run.selector) == pytest.approx(row_weights(None) * np.repeat(factors, 6))
 
 
 def test_fresh_prompts_are_not_in_the_batch_already(tmp_path, small_base_folder):

@@ -24,7 +24,7 @@ from apportion.lab.world.task import (
     verify,
 )
 from apportion.types import prompt_id
-from tests.cases import assert_refused, refuse_lines, settings_of
+from tests.cases import assert_refused, settings_of
 
 problems = st.builds(
     Problem, st.integers(0, 9), st.lists(st.sampled_from(OPERATIONS), min_size=1, max_size=8).map(tuple)
@@ -46,7 +46,6 @@ FORKED = Problem(7, ("+3", "*7", "-4"), ("", "-2", ""))
 def test_the_example_of_the_specification():
     problem = Problem(7, ("+3", "*7", "-4"))
     assert (problem.text, problem.completion, problem.answer) == ("7 a+3 b*7 c-4 =", "a0b0c6", "006")
-    assert problem.facts == ((7, "+3"), (0, "*7"), (0, "-4"))
     assert problem.solutions == (problem.completion,)
     assert len(set(OPERATIONS)) == 26
 
@@ -93,21 +92,25 @@ NO_PROBLEMS = ["", "7 =", "7 b+3 =", "7 a+3", "7 a+0 =", "7 a*1 =", "7 a+3 c+3 =
 
 
 WRONG = """
-    start = 10, operations = ["+1"] => start must be a digit, got 10
-    start = 1, operations = []      => 1 to 8 operations, got 0
-    start = 1, operations = ["*1"]  => got '\\*1'
-    start = 1, operations = ["="]   => got '='
-    start = 1, operations = ["+1"], alternatives = ["+0"] => got '\\+0'
-    start = 1, operations = ["+1", "+2"], alternatives = [""]     => must be one an operation and not all empty
-    start = 1, operations = ["+1", "+2"], alternatives = ["", "", ""] => must be one an operation
-    start = 1, operations = ["+1", "+2"], alternatives = ["+2"]   => must be one an operation
-    start = 1, operations = ["+1", "+2"], alternatives = ["", "+2"] => a fork must have two operations
+    start = 10, operations = ["+1"]
+    start = 1, operations = []
+    start = 1, operations = ["*1"]
+    start = 1, operations = ["="]
+    start = 1, operations = ["+1"], alternatives = ["+0"]
+    start = 1, operations = ["+1", "+2"], alternatives = [""]
+    start = 1, operations = ["+1", "+2"], alternatives = ["", "", ""]
+    start = 1, operations = ["+1", "+2"], alternatives = ["", ""]
+    start = 1, operations = ["+1", "+2"], alternatives = ["+2"]
+    start = 1, operations = ["+1", "+2"], alternatives = ["", "+2"]
 """
 
 
 def test_what_is_no_problem_or_demonstrator_is_refused():
     assert_refused(Problem.parse, [("a problem reads like", text) for text in NO_PROBLEMS])
-    refuse_lines(lambda text: Problem(**settings_of(text)), WRONG)
+    assert_refused(
+        lambda text: Problem(**settings_of(text)),
+        [("a problem must have a digit and 1 to 8 operations", line) for line in WRONG.strip().splitlines()],
+    )
     assert_refused(encode, [("ledger tokens", "7 a/3 =")])
     wrong = [("alpha must be finite and above 0", (0, 1, 0, 0)), ("both are probabilities", (1, 1, 0, 1.5))]
     assert_refused(lambda given: Demonstrator(*given), wrong)
@@ -119,12 +122,6 @@ def test_a_prompt_is_named_by_its_content_and_carries_the_problem():
     assert prompt.text == "7 a+3 ="
     assert prompt.id == prompt_id("7 a+3 =", dataset="ledger")
     assert prompt.data is problem
-
-
-def test_descriptions_differ_where_problems_differ():
-    for task in TASKS:
-        assert len({problem.describe() for problem in problem_pool(300, seed=5, task=task)}) == 300
-    assert Problem(3, ("-2",)).describe() == "Start with 3. Subtract 2. Keep only the last digit after the step."
 
 
 def test_malformed_completions_have_no_answer():
@@ -151,8 +148,6 @@ def test_pools_are_seeded_distinct_and_disjoint_from_the_held_out(task):
     assert len({*held_out, *training}) == 1000 + 600
     assert held_out_problems(10, task=task) == held_out[:10]
     assert {len(problem.operations) for problem in held_out} == {*range(*((4, 9) if task == "forks" else (1, 6)))}
-    with pytest.raises(ValueError, match="got 1001"):
-        held_out_problems(1001, task=task)
 
 
 LEDGER_TRAINING = ["5 a+7 b+8 c+7 =", "4 a-7 ="]
@@ -173,16 +168,13 @@ def test_forked_pools_have_what_the_task_says():
         assert not any(same_function(*options) for options in forks)
         assert 2 * len(problem.operations) + 1 <= TASKS["forks"].max_new_tokens
     assert {sum(map(bool, problem.alternatives)) for problem in problems} == {1, 2, 3, 4}
-    with pytest.raises(ValueError, match="task must be one of ledger, forks, got 'knives'"):
-        training_problems(3, task="knives")
 
 
-def test_forked_demonstrations_succeed_as_often_as_the_chain_of_probabilities_says():
-    rng, careless = random.Random(0), Demonstrator(alpha=1.5, beta=0.6, low=0.1, misconceptions=0.5)
-    for problem in [FORKED, Problem(7, ("+3", "*7")), *problem_pool(1, seed=2, task="forks")]:
-        written = Counter(careless.demonstrate(problem, rng) for _ in range(8_000))
-        share = sum(written[solution] for solution in problem.solutions) / 8_000
-        assert share == pytest.approx(careless.success(problem), abs=4 * 0.5 / 8_000**0.5)
+def test_a_demonstration_takes_either_operation_of_a_fork():
+    reliable, rng = Demonstrator(alpha=1.0, beta=1.0, low=1.0, misconceptions=0.0), random.Random(0)
+    written = Counter(reliable.demonstrate(FORKED, rng) for _ in range(2_000))
+    assert set(written) == set(FORKED.solutions)
+    assert written[FORKED.solutions[0]] == pytest.approx(1_000, abs=100)
 
 
 def test_errors_propagate_through_the_chain():
