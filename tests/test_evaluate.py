@@ -132,7 +132,7 @@ def test_right_answers_come_from_labels_or_questions_and_others_are_left_out(tmp
     jsonl(labels, [{"id": "a", "answer": "7"}, {"id": "b", "answer": "8"}])
     found = numbers(out, "--labels", labels)
     assert (found["mean"]["mean"], found["problems"]) == (0.5, 2)
-    assert found["doubts"] == ["1 questions without a known right answer are left out"]
+    assert found["doubts"] == ["1 question without a known right answer is left out"]
     others = jsonl(tmp_path / "others.jsonl", [{"id": "a", "prompt": "Of another data set?", "answer": "7"}])
     assert "a label must be of the question with its id, got another text for 'a'" in refused(out, "--labels", others)
     questions = jsonl(tmp_path / "q.jsonl", [{"id": id, "prompt": f"{id}?", "answer": "7"} for id in "abc"])

@@ -88,6 +88,7 @@ def forecasting(
 
     asked: dict[str, Any] = {"estimators": several(estimators) or ESTIMATORS, "group_size": group_size}
     asked |= {"prompts": epoch, "tokens_per_second": tokens_per_second, "price_per_hour": price_per_hour}
+    every: list[Question] = []
     chosen: list[Question] = []
     with usage_errors(ValueError, OSError, ImportError, AnswerFunctionError):
         if price_per_hour is not None and tokens_per_second is None:
@@ -114,11 +115,12 @@ def forecasting(
     if chosen:
         report = run_vote(chosen, setup, out, resume=True, max_unparsed=1.0)
         if not report.complete:
-            typer.echo(CONTINUE.format(len(report.ballots), report.questions), err=True)
+            go_on = CONTINUE.format(len(report.ballots), report.questions)
+            typer.echo(f"{go_on}, or forecast from what came: apportion forecast {out}", err=True)
             raise typer.Exit(1)
         used, arrived = report.summary.completion_tokens, report.summary.samples - report.summary.failed
         with usage_errors(ValueError):
-            probe = probe_of_vote(out, used / arrived if used and arrived else math.nan)
+            probe = probe_of_vote(out, used / arrived if used and arrived else math.nan, every)
     if tokens_per_second is not None and math.isnan(probe.tokens):
         probe = replace(probe, doubts=(NO_LENGTHS, *probe.doubts))
     with waiting("fitting the success rates"):

@@ -34,9 +34,12 @@ def sampling_setup(base_url: str, model: str, rollouts: int, **settings: Any) ->
     return make_setup(base_url, model, **counted, **settings)
 
 
-def probe_of_vote(path: Path, tokens: float = np.nan) -> Probe:
-    """Return the kept samples of the vote at ``path``, of ``tokens`` each. Raises ValueError without right answers."""
-    found = kept_rollouts(path)
+def probe_of_vote(path: Path, tokens: float = np.nan, questions: Sequence[Question] = ()) -> Probe:
+    """Return the kept samples of the vote at ``path``, of ``tokens`` each; with ``questions`` those of these alone.
+
+    Raises ValueError without right answers.
+    """
+    found = kept_rollouts(path, questions, only=bool(questions))
     groups = [np.asarray(own) for own in found.rewards]
     sample = RateSample.of([int(own.sum()) for own in groups], [len(own) for own in groups])
     return Probe(found.name, sample, sum(map(len, groups)), tokens, found.doubts)

@@ -207,8 +207,11 @@ def kept_rollouts(
     path: Path,
     questions: Sequence[Question] = (),
     labels: Mapping[str, Question] | None = None,
+    only: bool = False,
 ) -> Rollouts:
     """Return the kept samples of the vote at ``path``, with rewards of 0 and 1. Nothing is requested.
+
+    With ``only`` these are samples of ``questions``, and samples of others at ``path`` are not read.
 
     Right answers are those of ``labels`` by the id of a question, else of ``questions``, else those that the vote had.
     Questions without any are left out. Raises JournalError for files that cannot be used, and ValueError if no right
@@ -223,8 +226,11 @@ def kept_rollouts(
         **{each.id: each.golds for each in questions if each.golds},
         **{id: each.golds for id, each in (labels or {}).items()},
     }
+    ids = {question.id for question in questions} if only else record.ids
     arrived = {
-        id: [sample for _, sample in sorted(record.samples.get(id, {}).items()) if sample.arrived] for id in record.ids
+        id: [sample for _, sample in sorted(record.samples.get(id, {}).items()) if sample.arrived]
+        for id in record.ids
+        if id in ids
     }
     chosen = {id: samples for id, samples in arrived.items() if samples and id in known}
     if not chosen:
@@ -242,7 +248,11 @@ def kept_rollouts(
         "without a known right answer": sum(bool(samples) and id not in known for id, samples in arrived.items()),
         "without a sample": sum(not samples for samples in arrived.values()),
     }
-    left_out = [f"{count:,} questions {why} are left out" for why, count in lost.items() if count]
+    left_out = [
+        f"{count:,} questions {why} are left out" if count > 1 else f"1 question {why} is left out"
+        for why, count in lost.items()
+        if count
+    ]
     return Rollouts(
         name=f"{path.stem} (vote)",
         rewards=rewards,

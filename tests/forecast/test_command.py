@@ -8,7 +8,7 @@ import pytest
 
 from tests.builders import write_jsonl
 from tests.commands import printed, refuse_all
-from tests.endpoint.fault_server import FaultServer
+from tests.endpoint.fault_server import FaultServer, refused
 from tests.vote.builders import answering, make_questions, report_of
 
 
@@ -102,13 +102,37 @@ def test_a_server_is_sampled_after_its_price_and_goes_on_where_it_stopped(tmp_pa
             first, said = await forecast(server)
             asked = len(server.requests)
             again, _ = await forecast(server, "--rollouts", "6")
-            return first, said, asked, again, server.requests
+            asked = len(server.requests) - asked
+            write_jsonl(path, [each | {"id": f"other {each['id']}"} for each in given[:4]])  # in the same file
+            other, _ = await forecast(server)
+            return first, said, asked, again, other, server.requests
 
-    first, said, asked, again, requests = asyncio.run(scenario())
+    first, said, asked, again, other, requests = asyncio.run(scenario())
     assert said.index("samples") < said.index("tokens") and "32 to 32" in said
     assert (first["rollouts"], first["probed"], first["prompts"]) == (32, 8, 12)
-    assert first["tokens"] > 0 and (again["rollouts"], len(requests) - asked) == (48, 16)
+    assert first["tokens"] > 0 and (again["rollouts"], asked) == (48, 16)
+    assert (other["rollouts"], other["probed"], other["doubts"]) == (16, 4, [])
     assert {request.body["temperature"] for request in requests} == {1.0}
+
+
+def test_questions_that_a_server_refuses_leave_a_forecast_from_the_others(tmp_path):
+    questions = [{"id": each.id, "prompt": each.prompt, "answer": each.gold} for each in make_questions(4)]
+    path = write_jsonl(tmp_path / "questions.jsonl", questions)
+
+    def replies(request):
+        return refused(500) if request.prompt.startswith("Question 0") else answering()
+
+    async def scenario():
+        async with FaultServer(replies) as server, asyncio.timeout(120):
+            arguments = ["forecast", "--base-url", server.url, "--model", "tiny", "--questions", str(path), "--max-retries", "0"]
+            command = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "apportion", *arguments, cwd=tmp_path, stdout=-1, stderr=-1
+            )
+            return (await command.communicate())[1].decode(), command.returncode
+
+    said, code = asyncio.run(scenario())
+    assert code == 1 and "or forecast from what came: apportion forecast forecast.jsonl" in said
+    assert "12 rollouts of 3 prompts" in printed("forecast", tmp_path / "forecast.jsonl")
 
 
 def test_the_answers_of_a_vote_are_a_sample(tmp_path):
