@@ -124,7 +124,17 @@ def test_questions_that_a_server_refuses_leave_a_forecast_from_the_others(tmp_pa
 
     async def scenario():
         async with FaultServer(replies) as server, asyncio.timeout(120):
-            arguments = ["forecast", "--base-url", server.url, "--model", "tiny", "--questions", str(path), "--max-retries", "0"]
+            arguments = [
+                "forecast",
+                "--base-url",
+                server.url,
+                "--model",
+                "tiny",
+                "--questions",
+                str(path),
+                "--max-retries",
+                "0",
+            ]
             command = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "apportion", *arguments, cwd=tmp_path, stdout=-1, stderr=-1
             )
