@@ -264,12 +264,14 @@ class Scheduler:
                 f"version must be that of the update that was returned last, got {version} at {self.version}; "
                 "train on what decide returns"
             )
-        units = [self._units.pop(number) for number in self._training]
+        units = [self._units[number] for number in self._training]
         batches = [unit.batch for unit in units]
         for batch in batches if self._batched else [Batch.concatenate(batches)]:
             self.decisions.observe(batch)
             self.source.observe(batch)
-        self._held[[place for unit in units for place in unit.places]] = False
+        for unit in units:  # last, so that the state is whole if a part of the run cannot learn
+            self._held[unit.places] = False
+            del self._units[unit.number]
         self._training, self.version = [], version
         if self._price:
             self._price.forget()
@@ -522,17 +524,19 @@ class Scheduler:
         taken = self.due.take(self._finished, self._units, self.version, short)
         if not taken:
             return None
-        self.due.took(len(taken))
-        self._training = sorted(taken)
-        for number in taken:
-            del self._finished[number]
-        units = [self._units[number] for number in self._training]
+        training = sorted(taken)
+        units = [self._units[number] for number in training]
         own = [(group, self.version - unit.opened) for unit in units for group in self.rule.groups(unit.batch)]
         groups, ages = tuple(group for group, _ in own), tuple(age for _, age in own)
         batch, baselines = Batch.concatenate([unit.batch for unit in units]), None
         if self.decisions.baseline is not None:
             baselines = self.decisions.baseline.predict([group.prompt for group in groups])
-        return Update(self.version + 1, groups, ages, batch, baselines, self._advantages(groups, baselines))
+        update = Update(self.version + 1, groups, ages, batch, baselines, self._advantages(groups, baselines))
+        self.due.took(len(taken))  # last, so that an update whose baseline raised is returned by a later call
+        self._training = training
+        for number in taken:
+            del self._finished[number]
+        return update
 
     def _advantages(self, groups: Sequence[Group], baselines: Floats | None) -> Floats | None:
         """Return the weighted advantages of all rollouts, None if the engine computes them."""

@@ -410,6 +410,45 @@ def test_an_update_has_weighted_advantages_by_the_baseline_before_its_own_rollou
         other.load_state_dict(stream.state_dict())
 
 
+class FailingOnce(SPO):
+    """A baseline whose method ``failing`` raises once, as one does whose embedder is out of memory."""
+
+    failing = ""
+
+    def predict(self, prompts):
+        self._fail("predict")
+        return super().predict(prompts)
+
+    def update(self, batch):
+        self._fail("update")
+        super().update(batch)
+
+    def _fail(self, method):
+        if self.failing == method:
+            self.failing = ""
+            raise MemoryError(method)
+
+
+def test_an_update_whose_baseline_raises_is_not_lost():
+    baseline = FailingOnce()
+    decisions = TrainerAllocation(allocator=Uniform(2), baseline=baseline, estimator="reinforce")
+    stream = Scheduler(decisions, make_prompts(4), Rows(4, 0))
+    for ticket in stream.decide(4, 0.0).requests:
+        stream.arrived(ticket, Rollout(ticket.rollout == 0))
+    baseline.failing = "predict"
+    with pytest.raises(MemoryError, match="predict"):
+        stream.decide(0, 0.0)
+    update = stream.decide(0, 0.0).update
+    baseline.failing = "update"
+    with pytest.raises(MemoryError, match="update"):
+        stream.trained(update.version)
+    again = Scheduler(replace(decisions, baseline=SPO()), make_prompts(4), Rows(4, 0))
+    again.load_state_dict(stream.state_dict() | {"settings": {}})
+    again.restarted()
+    assert again.decide(0, 0.0).update == update
+    assert stream.trained(update.version) and stream.version == 1
+
+
 def test_a_damaged_state_and_a_wrong_version_are_refused():
     stream = Scheduler(Uniform(2), make_prompts(3), Rows(4))
     ticket = stream.decide(1, 0.0).requests[0]
