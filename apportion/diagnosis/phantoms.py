@@ -79,8 +79,15 @@ def _apart(record: RunRecord) -> tuple[str, Floats, Floats] | None:
     trained = record.components.get("reward")
     if record.binary:
         return None if trained is None or are_verdicts(np.unique(trained)) else ("correct", record.reward, trained)
-    binary = [
-        name for name, each in record.components.items() if are_verdicts(np.unique(each)) and not SHAPING.search(name)
-    ]
-    named = [name for name in binary if OUTCOME.search(name)] or binary
-    return (named[0], record.components[named[0]], record.reward) if len(named) == 1 else None
+    binary = {name: each for name, each in record.components.items() if _is_outcome(name, each)}
+    named = {name: each for name, each in binary.items() if OUTCOME.search(name)} or binary
+    if len({each.tobytes() for each in named.values()}) != 1:  # the same outcome may have several columns
+        return None
+    name = next(iter(named))
+    return name, named[name], record.reward
+
+
+def _is_outcome(name: str, values: Floats) -> bool:
+    """Return whether a column holds verdicts. One that is all the same must be called so."""
+    found = np.unique(values[~np.isnan(values)])
+    return are_verdicts(found) and len(found) >= 2 - bool(OUTCOME.search(name)) and not SHAPING.search(name)
