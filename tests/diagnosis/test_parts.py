@@ -61,7 +61,9 @@ def test_groups_of_equal_outcomes_and_different_rewards_are_phantoms_with_a_shar
     assert len(waste_statements(waste_of(filtered), phantoms_of(filtered))) == 1
     assert phantoms_of(record_of(rewards)) is None
     acc = shaped.components["acc"]
-    same = replace(shaped, components={"acc": acc, "correct": acc.copy(), "solved": np.full(8, np.nan), "flag": acc * 0})
+    same = replace(
+        shaped, components={"acc": acc, "correct": acc.copy(), "solved": np.full(8, np.nan), "flag": acc * 0}
+    )
     assert phantoms_of(same) == found
     assert phantoms_of(replace(shaped, components={"flag": np.ones(8)})) is None  # it need not be an outcome
     assert phantoms_of(replace(shaped, components={"acc": acc, "correct": 1 - acc})) is None
