@@ -41,15 +41,13 @@ HEAD = """\
 {totals}
 
 A theorem is what a paper proves or defines. A reading is what we take a sentence of it to mean. Our own are claims or
-controls that no paper has. The numbers lead to the details, which state each claim.
+controls that no paper has. *Others* below are readings and our own. The numbers lead to the details of each claim.
 
-Our settings are smaller than the papers'. The *lab* is a policy of 200,640 parameters on chains of digit arithmetic,
-whose success probabilities are known exactly ([results.md](results.md)). The *recorded run* is a GRPO run of
-Qwen2.5-Math-1.5B. *SmolLM2* is SmolLM2-135M-Instruct. A claim about large models that does not hold here may hold
+[Our settings](results.md) are smaller than the papers'. A claim about large models that does not hold here may hold
 there.
 
-`make docs` makes the details of each claim: the figures of each setting with their intervals, and for each value the
-command that measures it again. `make reproduce` measures everything.
+`make docs` makes the details: the figures of each setting with their intervals, and the command that measures each
+value again. `make reproduce` measures everything.
 
 ## Rules
 
@@ -65,8 +63,7 @@ intervals are widened for their number.
 - **cannot be told**: all are too weak; or the claim is central to its paper, or to us, and has fewer than ten seeds.
 - One counterexample refutes a theorem; 59 instances without one confirm it. A test that finds nothing confirms nothing.
 
-Who wrote the rules knew the values, so only later values test the rules. When seeds are added, at most 5% of verdicts
-change sides ([simulated](../tests/benchmarks/test_evidence_rules.py)).
+Who wrote the rules knew the values, so only later values test the rules.
 """
 
 
@@ -141,7 +138,7 @@ def overview():
             told = [claim for claim in found if claim.kind in SHORT]
             lines = [f"- {_link(claim)} {claim.claim}{SHORT[claim.kind]}" for claim in told]
             if others := ", ".join(_link(claim) for claim in found if claim not in told):
-                lines.append(f"- Readings, and claims of our own: {others}.")
+                lines.append(f"- Others: {others}.")
             parts += [f"**{each}**\n", *lines, ""] if found else []
     return "\n".join(parts)
 

@@ -15,7 +15,7 @@ def engine(variable, module):
     The engine must lie outside this tree: what is driven is its own code.
     """
     if not os.environ.get(variable):
-        pytest.skip(f"{variable} names no engine; see docs/engines.md")
+        pytest.skip(f"{variable} names no engine; see CONTRIBUTING.md")
     found = importlib.import_module(module)
     assert found.__file__ and not Path(found.__file__).resolve().is_relative_to(TREE)
     return found

@@ -1,4 +1,4 @@
-"""AReaL's own executor, staleness manager and task runner, with our workflow. See docs/engines.md for how to run it.
+"""AReaL's own executor, staleness manager and task runner, with our workflow. See CONTRIBUTING.md for how to run it.
 
 The policy is a stand-in. All that submits, limits staleness, filters and batches is AReaL's.
 """

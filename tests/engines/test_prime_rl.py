@@ -1,4 +1,4 @@
-"""prime-rl's own dispatcher, sink and checkpoints, with our sampler and gate. See docs/engines.md for how to run it.
+"""prime-rl's own dispatcher, sink and checkpoints, with our sampler and gate. See CONTRIBUTING.md for how to run it.
 
 The environment server and the inference pool are stand-ins, because they need GPUs. All that schedules, scores, admits
 and saves is prime-rl's.

@@ -1,4 +1,4 @@
-"""SkyRL's own fully asynchronous trainer, with our prompts, counts and advantages. docs/engines.md says how to run it.
+"""SkyRL's own fully asynchronous trainer, with our prompts, counts and advantages. CONTRIBUTING.md says how to run it.
 
 The trainer is SkyRL's ``FullyAsyncTrainerSim``, which it has for runs without training GPUs. The policy and the weights
 are stand-ins. All that schedules, limits staleness, collects batches, computes and saves is SkyRL's.

@@ -1,4 +1,4 @@
-"""slime's own rollouts, filters and checkpoints, with our data source. See docs/engines.md for how to run it.
+"""slime's own rollouts, filters and checkpoints, with our data source. See CONTRIBUTING.md for how to run it.
 
 The policy is a stand-in behind slime's ``--custom-generate-function-path``, and the router is a server without workers.
 All that submits, filters, aborts and batches is slime's.
