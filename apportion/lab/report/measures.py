@@ -34,9 +34,18 @@ def mean(value: Callable[[Run], float]) -> Value:
     return lambda *runs: over(value)(*runs).mean
 
 
+def final(key: str) -> Value:
+    """Measure the interval of the value at the last evaluation."""
+    return over(lambda run: run.final(key))
+
+
 def paired(value: Callable[[Run, Run], float]) -> Value:
     """Measure the interval of a value of each run and the baseline's run with the same seed."""
     return lambda runs, baseline, _: SeedInterval.of([value(*pair) for pair in zip(runs, baseline, strict=True)])
+
+
+TOKENS = Measure("tokens", mean(lambda run: run.final("tokens")), "tokens", ",.0f")
+CPU_SECONDS = Measure("cpu_seconds", mean(lambda run: run.cpu_seconds), "CPU s", ".0f")
 
 
 def summarise(measures: Sequence[Measure], runs: Runs, baseline: str) -> list[Arm]:

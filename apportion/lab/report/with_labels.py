@@ -2,7 +2,19 @@
 
 from collections.abc import Sequence
 
-from apportion.lab.report.measures import Arm, Measure, arm_table, mean, over, paired, summarise, verdict
+from apportion.lab.report.measures import (
+    CPU_SECONDS,
+    TOKENS,
+    Arm,
+    Measure,
+    arm_table,
+    final,
+    mean,
+    over,
+    paired,
+    summarise,
+    verdict,
+)
 from apportion.lab.report.results import Run, Runs, SeedInterval
 
 
@@ -17,16 +29,16 @@ def _token_area_difference(
 
 AREA = Measure("area_difference", paired(lambda run, other: run.area - other.area), "area - baseline", "+.3f")
 MEASURES = (
-    Measure("success", over(lambda run: run.final("success")), "success"),
+    Measure("success", final("success"), "success"),
     Measure("area", over(lambda run: run.area), "area"),
     AREA,
     Measure("token_area_difference", _token_area_difference, "the same over tokens", "+.3f"),
-    Measure("pass_32", over(lambda run: run.final("pass_32")), "pass@32"),
+    Measure("pass_32", final("pass_32"), "pass@32"),
     Measure("informative", over(lambda run: run.steps["informative"].mean()), "mixed"),
     Measure("rollouts_per_prompt", mean(lambda run: run.rollouts_per_prompt), "rollouts/prompt", ".2f"),
     Measure("updates", mean(lambda run: len(run.steps["rows"])), "updates", ".0f"),
-    Measure("tokens", mean(lambda run: run.final("tokens")), "tokens", ",.0f"),
-    Measure("cpu_seconds", mean(lambda run: run.cpu_seconds), "CPU s", ".0f"),
+    TOKENS,
+    CPU_SECONDS,
 )
 
 

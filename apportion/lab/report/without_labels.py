@@ -3,10 +3,13 @@
 from collections.abc import Callable, Sequence
 
 from apportion.lab.report.measures import (
+    CPU_SECONDS,
+    TOKENS,
     Arm,
     Measure,
     Value,
     arm_table,
+    final,
     mean,
     over,
     paired,
@@ -22,14 +25,14 @@ def _if_gold(value: Value) -> Value:
 
 
 def _score(key: str) -> Value:
-    return _if_gold(over(lambda run: run.final(key)))
+    return _if_gold(final(key))
 
 
 def _of_labels(key: str) -> Value:
     """Measure ``key`` as a share of the labels, over the seeds with any label that gold is known for; or None."""
 
     def share(runs: Sequence[Run], *_: object) -> SeedInterval | None:
-        shares = [run.per_label(key) for run in runs if run.has_gold and run.steps["labels"].any()]
+        shares = [run.per_label(key) for run in runs if run.steps["labels"].any()]
         return SeedInterval.of(shares) if shares else None
 
     return share
@@ -58,7 +61,7 @@ SCORES = (
     Measure("maj_16", _score("maj_16"), "maj@16"),
     Measure("prompts_success", _score("prompts_success"), "exact, prompts"),
     # Exact success on problems that are never trained on.
-    Measure("held_out", over(lambda run: run.final("success")), "exact, held out"),
+    Measure("held_out", final("success"), "exact, held out"),
 )
 """What was learnt: sampled answers to the prompts if gold is known, and exact success."""
 VOTES = (
@@ -68,12 +71,12 @@ VOTES = (
     Measure("unlabelled", _of_steps("unlabelled"), "no label"),
     Measure("leader_share", _of_steps("leader_share"), "leader's share"),
     # KL to the start, in nats per completion.
-    Measure("drift", over(lambda run: run.final("drift")), "drift"),
+    Measure("drift", final("drift"), "drift"),
     Measure("rollouts", mean(lambda run: run.final("rollouts")), "rollouts", ",.0f"),
     ROLLOUTS_SAVED,
-    Measure("tokens", mean(lambda run: run.final("tokens")), "tokens", ",.0f"),
+    TOKENS,
     Measure("tokens_saved", _saved("tokens"), "saved", ".1%"),
-    Measure("cpu_seconds", mean(lambda run: run.cpu_seconds), "CPU s", ".0f"),
+    CPU_SECONDS,
 )
 """How right the labels were if gold is known, how the votes ended, and what they took."""
 MEASURES = (*SCORES, *VOTES)

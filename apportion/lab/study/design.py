@@ -243,10 +243,9 @@ def claim(study: Study) -> Iterator[None]:
             now = f"{digest}  {prompts}\n".encode()  # for ``sha256sum --check``
             if PROMPTS not in started:
                 write_whole(fingerprint, now)
-            elif (before := fingerprint.read_bytes()) != now:
-                was, now_is = (text[:12].decode(errors="replace") for text in (before, now))
+            elif fingerprint.read_bytes() != now:
                 raise ConfigError(
-                    f"{prompts} must be as it was when {directory} was started, got SHA-256 {now_is} and not {was}; "
+                    f"{prompts} must be as it was when {directory} was started, got SHA-256 {digest:.12}; "
                     "restore it, or choose another --name"
                 )
         write_run(config, settings, environment_with(("numpy", "scipy", "torch", "transformers")))

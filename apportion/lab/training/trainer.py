@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -228,13 +228,8 @@ class Trainer:
 
 
 def _text(completion: LedgerCompletion) -> str:
-    return _words(completion.tokens)
-
-
-@lru_cache(2**16)
-def _words(tokens: tuple[int, ...]) -> str:
     """Return the text of a completion, without the end token."""
-    return "".join([VOCABULARY[token] for token in tokens if token != EOS])
+    return "".join(VOCABULARY[token] for token in completion.tokens if token != EOS)
 
 
 def _step_metrics(batch: Batch, groups: list[Group], success: np.ndarray) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate, groupby, takewhile
+from itertools import groupby, takewhile
 from operator import eq
 from typing import Literal, Self
 
@@ -98,17 +98,13 @@ class Problem:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Return the problem that ``text`` states. Raises ValueError if it states none."""
-        match = _PROBLEM.fullmatch(text)
-        steps = groupby(match[2].split(), key=lambda part: part[0]) if match else ()
-        choices = [(label, [part[1:] for part in parts]) for label, parts in steps]
-        if (
-            match is None
-            or [label for label, _ in choices] != list(LABELS[: len(choices)])
-            or any(len(options) > 2 for _, options in choices)
-        ):
-            raise ValueError(f"a problem reads like '7 a+3 b*7 =', got {text!r}; write it with Problem(...).text")
-        operations, alternatives = zip(*((*options, "")[:2] for _, options in choices), strict=True)
-        return cls(int(match[1]), operations, alternatives if any(alternatives) else ())
+        if match := _PROBLEM.fullmatch(text):
+            steps = [[part[1:] for part in parts] for _, parts in groupby(match[2].split(), key=lambda part: part[0])]
+            operations, alternatives = zip(*((*options, "")[:2] for options in steps), strict=True)
+            found = cls(int(match[1]), operations, alternatives if any(alternatives) else ())
+            if found.text == text:
+                return found
+        raise ValueError(f"a problem reads like '7 a+3 b*7 =', got {text!r}; write it with Problem(...).text")
 
     @property
     def choices(self) -> tuple[tuple[str, ...], ...]:
@@ -130,27 +126,15 @@ class Problem:
             paths = [(*path, digit) for path in paths for digit in dict.fromkeys(apply(path[-1], op) for op in options)]
         return tuple(completion_text(digits) for _, *digits in paths)
 
-    def allows(self, digits: Sequence[int]) -> bool:
-        """Return whether these are right running digits, one for each operation."""
-        steps = zip((self.start, *digits), self.choices, digits, strict=False)
-        return len(digits) == len(self.operations) and all(
-            any(apply(before, op) == after for op in options) for before, options, after in steps
-        )
-
-    @property
-    def digits(self) -> tuple[int, ...]:
-        """The right running digits, one for each operation, with the first operation of every fork."""
-        return tuple(accumulate(self.operations, apply, initial=self.start))[1:]
-
-    @property
-    def answer(self) -> str:
-        """All running digits as one string."""
-        return "".join(map(str, self.digits))
-
     @property
     def completion(self) -> str:
         """The first of the ``solutions``, without the end token."""
-        return completion_text(self.digits)
+        return self.solutions[0]
+
+    @property
+    def answer(self) -> str:
+        """All running digits of the ``completion`` as one string."""
+        return self.completion[1::2]
 
     def prompt(self) -> Prompt:
         """Return the problem as a ``Prompt``, with an id by content and the problem as ``data``."""
@@ -178,8 +162,7 @@ def verify(problem: Problem, completion: str | Sequence[int]) -> tuple[str | Non
         if not len(completion) or completion[-1] != EOS or EOS in completion[:-1] or PAD in completion:
             return None, False
         completion = decode(completion)
-    answer = stated(completion)
-    return answer, answer is not None and problem.allows(tuple(map(int, answer)))
+    return stated(completion), completion in problem.solutions
 
 
 def stated(completion: str) -> str | None:
@@ -215,27 +198,25 @@ class Task:
         return self.of_length(rng.randint(*self.operations), rng)
 
     def of_length(self, operations: int, rng: random.Random) -> Problem:
-        """Draw a problem with that many operations."""
-        return random_problem(operations, rng, rng.randint(*self.forks) if any(self.forks) else 0)
+        """Draw a problem with that many uniform operations, of which a uniform number are forks.
+
+        An alternative is uniform among the operations that differ modulo 10, so +3 and -7 are no fork.
+        """
+        forks = rng.randint(*self.forks) if any(self.forks) else 0
+        while True:
+            problem = Problem(rng.randrange(10), tuple(rng.choice(OPERATIONS) for _ in range(operations)))
+            if not forks:
+                return problem
+            alternatives = [""] * operations
+            for place in sorted(rng.sample(range(operations), forks)):
+                while not alternatives[place] or same_function(alternatives[place], problem.operations[place]):
+                    alternatives[place] = rng.choice(OPERATIONS)
+            found = Problem(problem.start, problem.operations, tuple(alternatives))
+            if len(found.solutions) > 1:
+                return found
 
 
 TASKS = {"ledger": Task((1, 5)), "forks": Task((4, 8), forks=(1, 4))}
-
-
-def random_problem(operations: int, rng: random.Random, forks: int = 0) -> Problem:
-    """Draw a problem with that many uniform operations, ``forks`` of which are forks. It then has several solutions.
-
-    An alternative is uniform among the operations that differ modulo 10, so +3 and -7 are no fork.
-    """
-    problem = Problem(rng.randrange(10), tuple(rng.choice(OPERATIONS) for _ in range(operations)))
-    if not forks:
-        return problem
-    alternatives = [""] * operations
-    for place in sorted(rng.sample(range(operations), forks)):
-        while not alternatives[place] or same_function(alternatives[place], problem.operations[place]):
-            alternatives[place] = rng.choice(OPERATIONS)
-    found = Problem(problem.start, problem.operations, tuple(alternatives))
-    return found if len(found.solutions) > 1 else random_problem(operations, rng, forks)
 
 
 def same_function(one: str, other: str) -> bool:
@@ -258,14 +239,10 @@ def problem_pool(size: int, seed: int, exclude: Collection[Problem] = (), task: 
     return tuple(pool)
 
 
+@cache
 def held_out_problems(size: int = 1000, task: str = "ledger") -> tuple[Problem, ...]:
     """Return the first ``size`` of 1,000 fixed problems that no training pool holds."""
-    return _held_out(task)[:size]
-
-
-@cache
-def _held_out(task: str) -> tuple[Problem, ...]:
-    return problem_pool(1000, seed=999, task=task)
+    return problem_pool(size, seed=999, task=task)
 
 
 def training_problems(size: int, seed: int = 0, task: str = "ledger") -> tuple[Problem, ...]:

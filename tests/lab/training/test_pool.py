@@ -24,7 +24,7 @@ def test_gold_of_drawn_problems_is_what_the_verifier_calls_right(base):
         right = pool.gold[prompt.id]
         assert prompt.text == problem.text and len(right) == len(problem.solutions)
         assert all(verify(problem, completion_text(answer)) == (answer, True) for answer in right)
-        other = "".join(str((digit + 1) % 10) for digit in problem.digits)
+        other = "".join(str((int(digit) + 1) % 10) for digit in problem.answer)
         assert verify(problem, completion_text(other)) == (other, other in right)
     several = [len(pool.gold[prompt.id]) > 1 for prompt in pool.prompts]
     assert all(several) if base == "forks" else not any(several)
@@ -39,7 +39,7 @@ def test_a_seed_draws_problems_and_a_file_is_the_same_for_all(tmp_path):
 
 def test_a_file_gives_its_prompts_in_order_and_the_gold_that_it_has(tmp_path):
     """Gold is for the report, and a wrong one is not corrected."""
-    wrong = "".join(str((digit + 1) % 10) for digit in PROBLEMS[1].digits)
+    wrong = "".join(str((int(digit) + 1) % 10) for digit in PROBLEMS[1].answer)
     gold = [PROBLEMS[0].answer, wrong, None, ""] + [None] * 8
     pool = pool_of(of_file(write_prompts(tmp_path / "prompts.jsonl", PROBLEMS, gold)), seed=0)
     assert pool.problems == PROBLEMS

@@ -34,7 +34,7 @@ def right(problem):
 
 
 def wrong(problem):
-    return "".join(str((digit + 1) % 10) for digit in problem.digits)
+    return "".join(str((int(digit) + 1) % 10) for digit in problem.answer)
 
 
 def settings(base, **changes):
@@ -89,12 +89,12 @@ def assert_judged_by_their_gold(right, wrong, none):
 
 @pytest.mark.parametrize("estimator", ["grpo", "gae"])
 def test_verdicts_of_the_verifier_never_reach_the_update(tmp_path, small_base_folder, monkeypatch, estimator):
-    """A verifier that inverts every verdict and wrong solutions leave the weights as they were."""
+    """Wrong solutions, by which the verifier and the evaluation judge, leave the weights as they were."""
     honest = trained(tmp_path / "honest", small_base_folder, steps=2, estimator=estimator)
-    allows = Problem.allows
-    monkeypatch.setattr(Problem, "allows", lambda problem, digits: not allows(problem, digits))
-    lies = property(lambda problem: (completion_text((digit + 1) % 10 for digit in problem.digits),))
-    monkeypatch.setattr(Problem, "solutions", lies)
+    known = (*honest.pool.problems, *honest.pool.held_out)
+    lies = {problem: (completion_text(map(int, wrong(problem))),) for problem in known}
+    solutions = Problem.solutions.fget
+    monkeypatch.setattr(Problem, "solutions", property(lambda problem: lies.get(problem) or solutions(problem)))
     lied = trained(tmp_path / "lied", small_base_folder, steps=2, estimator=estimator)
     assert changed(honest) and equal(remembered(lied), remembered(honest))
     assert curve(tmp_path / "lied")[-1]["success"] != curve(tmp_path / "honest")[-1]["success"]
