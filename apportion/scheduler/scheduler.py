@@ -27,6 +27,8 @@ from __future__ import annotations
 
 import heapq
 import math
+import operator
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -122,7 +124,7 @@ class Scheduler:
                 )
         self._prompts, self.due = prompts, replace(due)
         self._attempts, self._patience = attempts, patience
-        rule, self._settings = decisions.allocator, decisions.settings
+        rule, self._settings = decisions.allocator, {**decisions.settings, "batch": batch}
         self._price = price_of(rule, prompts, slack) if batch is None else None
         self.rule: Allocator = self._price.rule if self._price else rule
         self.source = Selected() if source is None else source
@@ -373,7 +375,7 @@ class Scheduler:
             self._training = [self._units[number].number for number in read["training"]]
             self._now = -math.inf if read["now"] is None else float(read["now"])
             self.counts.clear()
-            self.counts.update(read["counts"])
+            self.counts.update({name: operator.index(count) for name, count in read["counts"].items()})
             self.source.load_state_dict(read)
         except (AttributeError, IndexError, KeyError, TypeError) as error:
             raise ValueError(
@@ -381,8 +383,20 @@ class Scheduler:
             ) from error
         if self._price:
             self._price.load_state_dict(saved.state("price"))
+        self._check_whole()
         self._held[:] = False
         self._held[[place for unit in self._units.values() for place in unit.places]] = True
+
+    def _check_whole(self) -> None:
+        """Raise ValueError if a unit of a loaded state would never end, be trained on twice, or share its number."""
+        asked = Counter([entry[UNIT] for entry in self._queue] + [ticket.unit for ticket in self.outstanding])
+        ends = Counter(self.ended)
+        for number, unit in self._units.items():
+            if unit.missing != asked[number] or ends[number] != (not unit.missing) or number >= self.counts["opened"]:
+                raise ValueError(
+                    f"a saved state of a scheduler must be whole, got unit {number} with {unit.missing} missing and "
+                    f"{asked[number]} requested rollouts, in {ends[number]} updates; load one unchanged"
+                )
 
     def restarted(self) -> None:
         """Request again what was outstanding, and return again an update that was not trained on.

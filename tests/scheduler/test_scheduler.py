@@ -458,12 +458,18 @@ def test_a_damaged_state_and_a_wrong_version_are_refused():
         before | {"units": [{"number": 0}]},
         before | {"queue": 7},
         before | {"units": [], "lengths": 0},
+        before | {"counts": {}},
+        before | {"counts": {"opened": "x"}},
+        before | {"queue": []},
+        before | {"finished": [0]},
     ):
         with pytest.raises(ValueError, match="a scheduler"):
             stream.load_state_dict(damaged)
         assert stream.state_dict() == before
     with pytest.raises(ValueError, match="with its own 3 prompts"):
         Scheduler(Uniform(2), make_prompts(2), Rows(4)).load_state_dict(stream.state_dict())
+    with pytest.raises(ValueError, match="batch must be None, as in the run"):
+        Scheduler(Uniform(2), make_prompts(3), Rows(4), batch=3).load_state_dict(before)
     with pytest.raises(ValueError, match="version must be that of the update"):
         stream.trained(1)
     with pytest.raises(ValueError, match="a result must be a Rollout"):
