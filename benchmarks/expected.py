@@ -33,7 +33,11 @@ def vip(variance, truth, size=SIZE, low=LOW, high=HIGH):
     >>> vip(np.array([0.25, 0.0]), np.array([0.5, 0.0]), size=8)
     (0.08333333333333333, 0.14285714285714285)
     """
-    counts = minimise_noise(variance, size * len(truth), "rloo", low, high)
+    return variances(truth, minimise_noise(variance, size * len(truth), "rloo", low, high), size)
+
+
+def variances(truth, counts, size=SIZE):
+    """Return RLOO's variance at rates ``truth`` [P] under ``counts`` [P], and under ``size`` each."""
     uniform = np.full(len(truth), size)
     return float(gradient_variance(truth, counts).sum()), float(gradient_variance(truth, uniform).sum())
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from apportion import Belief
+from apportion import Batch, Belief
 from apportion.predictors import (
     DiscountedCounts,
     EmpiricalBayes,
@@ -25,9 +25,10 @@ from apportion.predictors import (
     Shuffled,
     UniformPrior,
 )
+from apportion.presets import vip_as_released
 from apportion.replay.foresight import batches_of, foresee
 from benchmarks.common import table, write
-from benchmarks.expected import HIGH, HORA_HIGH, LOW, SIZE, hora, near_truth, vip
+from benchmarks.expected import HIGH, HORA_HIGH, LOW, SIZE, hora, near_truth, variances, vip
 from benchmarks.real_run_data import grpo_run
 from benchmarks.real_run_picture import draw
 from benchmarks.real_run_tables import OURS, Replayed, all_seeds, errors, interval, point, ratio, squared
@@ -37,13 +38,27 @@ SEEDS = (0, 1, 2)
 BATCH, GROUP = 128, SIZE
 EPOCHS, SHOWN = 8, (0, 1, 2, 7)
 
+RELEASED = vip_as_released("rloo", SIZE).allocator
+BY_PRESET = ("gp as released", "gp as released, mean reset")
+"""Predictors whose rollouts are split by the whole preset: its bounds and its bonus."""
+
 Predictors = Mapping[str, Callable[[], Predictor]]
+
+
+class Resetting(GaussianProcess):
+    """The process as the released class is by default: each update begins at the prior mean again."""
+
+    def update(self, batch):
+        self._mean[:], self._weights[:] = 0.0, 0.0
+        super().update(batch)
 
 
 def predictors(data):
     """Return the predictors to compare, by name, with the embeddings and known rates of ``data``."""
     embedder = PrecomputedEmbeddings.from_array(data.prompts, data.embeddings)
     known = {str(q): float(rate) for q, rate in enumerate(data.rates) if not np.isnan(rate)}
+    process = RELEASED.predictor
+    settings = {key: getattr(process, key) for key in ("bandwidth", "noise", "clip", "prior_mean")}
     return {
         "one half for all": UniformPrior,
         "counts": DiscountedCounts,
@@ -51,7 +66,8 @@ def predictors(data):
         "gp": lambda: GaussianProcess(embedder),
         "gp, noise 1": lambda: GaussianProcess(embedder, noise=1.0),
         "gp, width .4": lambda: GaussianProcess(embedder, bandwidth=0.4),
-        "gp as released": lambda: GaussianProcess(embedder, 0.4, 1e-4, clip=1e-6, prior_mean=-1.0),
+        "gp as released": lambda: GaussianProcess(embedder, **settings),
+        "gp as released, mean reset": lambda: Resetting(embedder, **settings),
         "empirical Bayes": EmpiricalBayes,
         "empirical Bayes, embeddings": lambda: EmpiricalBayes(embedder),
         "empirical Bayes, embeddings, shuffled": lambda: Shuffled(EmpiricalBayes(embedder)),
@@ -60,8 +76,11 @@ def predictors(data):
     }
 
 
-def replay(predictor, data, epochs, seed, allocate=True):
-    """Return what ``predictor`` says of each group before it sees it, and what VIP and HORA make of that."""
+def replay(predictor, data, epochs, seed, allocate=True, rule=None):
+    """Return what ``predictor`` says of each group before it sees it, and what VIP and HORA make of that.
+
+    ``rule`` splits the rollouts in place of VIP by the believed variance alone.
+    """
     record = data.record(epochs)
     batches = batches_of(record, seed, BATCH)
     belief = foresee(predictor, record, batches)
@@ -70,14 +89,21 @@ def replay(predictor, data, epochs, seed, allocate=True):
         epoch, some = int(record.step[places[0]]), record.prompt[places]
         before = Belief(belief.alpha[places], belief.beta[places], belief.variance[places])
         truth = near_truth(data.shares, epoch)[some]
-        found.variances[epoch].append(vip(before.variance, truth))
+        if rule is None:
+            found.variances[epoch].append(vip(before.variance, truth))
+        else:
+            counts = rule.plan(Batch.start([data.prompts[q] for q in some], before)).counts
+            found.variances[epoch].append(variances(truth, counts))
         found.hits[epoch].append(hora(before, record.totals[places], truth))
     return found
 
 
 def main():
     data = grpo_run()
-    found = {name: [replay(make(), data, EPOCHS, seed) for seed in SEEDS] for name, make in predictors(data).items()}
+    found = {
+        name: [replay(make(), data, EPOCHS, seed, rule=RELEASED if name in BY_PRESET else None) for seed in SEEDS]
+        for name, make in predictors(data).items()
+    }
     future = [near_truth(data.shares, epoch, without=True) for epoch in SHOWN]
     seen = [interval((mean - data.shares[:, epoch]) ** 2) for mean, epoch in zip(future, SHOWN, strict=True)]
     epochs = [f"epoch {epoch}" for epoch in SHOWN]
@@ -132,7 +158,8 @@ NOTES = [
     "of the problems. 'Sees the future' is the mean of up to nine visits around.",
     f"RLOO's gradient variance in expectation under VIP ({LOW} to {HIGH} a prompt, {GROUP} on average), over that "
     f"under {GROUP} each, at the success rates of a window of ten visits around. 95%: bootstrap over batches of all "
-    "seeds. `Shuffled` has the same beliefs at random prompts.",
+    "seeds. `Shuffled` has the same beliefs at random prompts. `As released` is the whole preset `vip_as_released`: 4 to "
+    "32 a prompt, and a bonus for hard prompts.",
     f"Expected prompts with a right answer among {GROUP} extra rollouts a prompt, which HORA places (at most "
     f"{HORA_HIGH} a prompt in all), over the same with {GROUP} extra for each. HORA as published has "
     "`one half for all`.",
