@@ -85,8 +85,8 @@ def fixed_baseline() -> Preset:
 def vip_as_printed(estimator: GroupEstimator = "rloo", rollouts_per_prompt: float | None = None) -> Preset:
     """Return VIP (arXiv 2602.01601) with the Gaussian process of the paper, for "rloo" or "dr_grpo".
 
-    Note: along a recorded run this process raises RLOO's variance at the first two visits of each prompt. The reason is
-    the median as its width: with the released code's 0.4 it does not (benchmarks/results/real_run.md).
+    Note: along a recorded run the median as its width raises RLOO's variance at the first two visits of each prompt.
+    With the released code's 0.4 the same process does not (benchmarks/results/real_run.md).
     """
     check_choice("estimator", estimator, get_args(GroupEstimator), "the paper of vip has no other formula")
     allocator = VIP(estimator=estimator, rollouts_per_prompt=rollouts_per_prompt, predictor=GaussianProcess())
@@ -94,13 +94,16 @@ def vip_as_printed(estimator: GroupEstimator = "rloo", rollouts_per_prompt: floa
 
 
 def vip_as_released(estimator: GroupEstimator = "rloo", rollouts_per_prompt: float | None = None) -> Preset:
-    """Return VIP as the code that its paper links has it (HieuNT91/VIP), for "rloo" or "dr_grpo".
+    """Return VIP as earlier commits of the repository that its paper links have it, for "rloo" or "dr_grpo".
 
-    The paper does not print these: 4 to 32 rollouts a prompt, a bonus for hard prompts, and of the process a bandwidth
-    of 0.4, a prior mean of -1, a noise of 1e-4 and rates clipped to 1e-6.
+    The newest commit of HieuNT91/VIP (3604dd4) has no code. From 4a82f58 are a bandwidth of 0.4, a prior mean of -1, a
+    noise of 1e-4 and rates clipped to 1e-6; from 0c17c79 4 to 32 rollouts a prompt and a bonus for hard prompts.
 
-    Note: the released code solves with SLSQP and rounds. Here the best whole numbers are found.
-    Note: along a recorded run the rates clipped to 1e-6 raise RLOO's variance (benchmarks/results/real_run.md).
+    Note: stored commits disagree. The bandwidth is 0.27 in f6a4aed and dc365c3. The trainer of 87bedf7 has a prior mean
+    of -5 and allows 1 rollout, and keeps the mean between steps, as the paper and this preset do. By default the class
+    resets it.
+    Note: that code solves with SLSQP and rounds, and drops prompts below 4. Here the best whole numbers are found.
+    Note: along a recorded run it raises RLOO's variance 1.37 to 1.74 times (benchmarks/results/real_run.md).
     """
     printed = vip_as_printed(estimator, rollouts_per_prompt)
     predictor = GaussianProcess(bandwidth=0.4, noise=1e-4, clip=1e-6, prior_mean=-1.0)
@@ -109,28 +112,32 @@ def vip_as_released(estimator: GroupEstimator = "rloo", rollouts_per_prompt: flo
     return replace(printed, allocator=allocator)
 
 
-def hora_as_printed() -> Preset:
-    """Return HORA (arXiv 2605.07114): 8 pre-rollouts of 16 on average, and a Beta(1, 1) prior, whatever the engine."""
-    return Preset(allocator=HORA(pre_rollouts=8, rollouts_per_prompt=16))
+def hora_as_printed(estimator: str = "grpo") -> Preset:
+    """Return HORA (arXiv 2605.07114): 8 pre-rollouts of 16 on average, and a Beta(1, 1) prior, whatever the engine.
+
+    The paper also trains by "rloo".
+    """
+    return Preset(allocator=HORA(pre_rollouts=8, rollouts_per_prompt=16), estimator=estimator)
 
 
 def ar3po_as_printed() -> Preset:
-    """Return AR3PO (arXiv 2509.25808): two stages of 4 responses, and reuse of earlier correct responses."""
-    return Preset(allocator=AR3PO(stages=2, rollouts_per_stage=4))
+    """Return AR3PO (arXiv 2509.25808): two stages of 4 responses, and reuse of earlier correct ones, under GRPO."""
+    return Preset(allocator=AR3PO(stages=2, rollouts_per_stage=4), estimator="grpo")
 
 
-def ttrl_as_printed() -> Preset:
+def ttrl_as_printed(estimator: str = "grpo") -> Preset:
     """Return TTRL, to which OptPO's paper (arXiv 2512.02882) compares: 64 votes, of which 32 are trained on."""
-    return Preset(allocator=TTRL(max_samples=64, min_samples=32))
+    return Preset(allocator=TTRL(max_samples=64, min_samples=32), estimator=estimator)
 
 
-def optpo_as_printed() -> Preset:
+def optpo_as_printed(estimator: str = "grpo") -> Preset:
     """Return OptPO (arXiv 2512.02882): at least 32 and at most 64 votes, of which the first 32 are trained on.
 
-    In a tie the leader is the label. Its other settings are the trainer's: a learning rate of 1e-6 (critic 1e-5, SFT
-    2e-5), a KL coefficient of 0.001, a temperature of 0.6 and top-p 0.95.
+    In a tie the leader is the label. The paper also trains by "reinforce_plus_plus", by "sft" and by PPO. Its other
+    settings are the trainer's: a learning rate of 1e-6 (critic 1e-5, SFT 2e-5), a KL coefficient of 0.001, a
+    temperature of 0.6 and top-p 0.95.
     """
-    return Preset(allocator=OptPO(max_samples=64, min_samples=32, ties="leader"))
+    return Preset(allocator=OptPO(max_samples=64, min_samples=32, ties="leader"), estimator=estimator)
 
 
 def spo(rates: Mapping[str, float] | None = None, *, rho: float = 0.875) -> Preset:

@@ -158,8 +158,8 @@ NOTES = [
     "of the problems. 'Sees the future' is the mean of up to nine visits around.",
     f"RLOO's gradient variance in expectation under VIP ({LOW} to {HIGH} a prompt, {GROUP} on average), over that "
     f"under {GROUP} each, at the success rates of a window of ten visits around. 95%: bootstrap over batches of all "
-    "seeds. `Shuffled` has the same beliefs at random prompts. `As released` is the whole preset `vip_as_released`: 4 to "
-    "32 a prompt, and a bonus for hard prompts.",
+    "seeds. `Shuffled` has the same beliefs at random prompts. `As released` is the whole preset `vip_as_released`: 4 "
+    "to 32 a prompt, and a bonus for hard prompts.",
     f"Expected prompts with a right answer among {GROUP} extra rollouts a prompt, which HORA places (at most "
     f"{HORA_HIGH} a prompt in all), over the same with {GROUP} extra for each. HORA as published has "
     "`one half for all`.",

@@ -12,11 +12,13 @@ from apportion.config import ConfigError, build, dump, to_toml
 from apportion.predictors import GaussianProcess, MovingAverage, PrecomputedEmbeddings
 from apportion.scheduler.decisions import TrainerAllocation
 from apportion.scheduler.saved_settings import check_same_settings
+from apportion.selection import Mixed
 from apportion.types import Rollout
 from tests.builders import finished
 from tests.cases import check_all, check_refused, lines
 
 PROMPTS = [Prompt(f"{q} + {q} =") for q in range(24)]
+BY_GRPO = ("hora_as_printed", "ar3po_as_printed", "ttrl_as_printed", "optpo_as_printed")
 
 
 def planned(preset, success):
@@ -72,6 +74,11 @@ def test_the_other_papers_have_their_printed_numbers_whatever_the_engine_says():
     assert presets.optpo_as_printed().allocator.ties == "leader"
 
 
+def test_a_paper_that_trains_by_grpo_has_grpo_whatever_the_trainers_own_formula_is():
+    for name in BY_GRPO:
+        assert TrainerAllocation(preset=name).trained_estimator == "grpo"
+
+
 def test_a_bonus_sends_rollouts_to_a_prompt_that_is_believed_hopeless():
     """Its logarithm would be infinite, and the plan of the next batch refused."""
     allocator = VIP(rollouts_per_prompt=4, bonus=0.0007, predictor=MovingAverage())
@@ -104,8 +111,10 @@ def test_a_name_is_the_same_as_what_it_stands_for_in_a_checkpoint_and_in_a_file(
 
 
 def test_what_a_preset_leaves_open_may_be_given_beside_it():
-    found = TrainerAllocation(preset="hora_as_printed", estimator="reinforce", baseline="optimal")
-    assert found.allocator == presets.hora_as_printed().allocator and found.baseline == Optimal()
+    found = TrainerAllocation(preset="hora_as_printed", selection="mixed")
+    assert found.allocator == presets.hora_as_printed().allocator and found.selection == Mixed()
+    found = TrainerAllocation(preset=presets.hora_as_printed("reinforce"), baseline="optimal")
+    assert (found.estimator, found.baseline) == ("reinforce", Optimal())
     assert TrainerAllocation(preset=presets.vip_as_printed("dr_grpo")).estimator == "dr_grpo"
 
 

@@ -146,6 +146,14 @@ def test_a_preset_is_an_arm_by_its_name_with_its_own_training(tmp_path, config, 
     assert read_study(None, [], study.name, resume=True) == study
 
 
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_compared_by_its_name_alone(name):
+    study, preset = read_study(None, [], None, False, [name]), PRESETS[name]()
+    assert study.allocators[name] == preset.allocator
+    assert study.training.labels == ("gold" if preset.allocator.needs.labels else "none")
+    assert study.training_of(name).estimator == (preset.estimator or study.training.estimator)
+
+
 def test_a_preset_in_a_study_has_settings_and_is_decided_once(config):
     arm = 'allocators.own={name = "vip_as_printed", estimator = "dr_grpo", rollouts_per_prompt = 8}'
     study = read_study(config, [arm, "trainings.own.kl=0.1"], None, False)

@@ -125,3 +125,7 @@ def test_without_tinker_cookbook_the_error_says_what_to_install():
     assert done.stderr.endswith(
         "ImportError: apportion.tinker needs tinker-cookbook: pip install 'apportion[tinker]'\n"
     )
+
+
+def test_hora_as_printed_is_grpo_and_not_the_cookbooks_own_formula():
+    assert TinkerAllocation(preset="hora_as_printed").trained_estimator == "grpo"

@@ -253,3 +253,13 @@ def test_single_rollouts_fill_a_batch_that_trl_has_for_groups(make, rows):
     for logged in trained(built)[:2]:
         wanted = {"rows": rows, "prompts": rows, "rollouts": rows, "padding": 0, "informative": 1}
         assert {name: logged[f"allocation/{name}"] for name in wanted} == wanted and logged["grad_norm"] > 0
+
+
+def test_the_presets_that_are_grpo_train_by_it_in_the_rloo_trainer_too():
+    for name in ("hora_as_printed", "ar3po_as_printed", "ttrl_as_printed", "optpo_as_printed"):
+        settings = TRLAllocation(preset=name).with_defaults(
+            RLOOConfig(
+                output_dir="unused", num_generations=16, per_device_train_batch_size=16, bf16=False, use_cpu=True
+            )
+        )
+        assert settings.trained_estimator == "grpo"

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from apportion.allocators import Allocator
+from apportion.allocators import ALLOCATORS, Allocator
+from apportion.allocators.votes import ConsensusAllocator
 from apportion.checks import check_choice, check_least
 from apportion.config import REGISTRIES, ConfigError, build, choices, dump, load
 from apportion.lab.training.metrics import METRICS, read_metrics
@@ -122,9 +123,9 @@ def read_study(
 
     ``allocators`` narrows the study to these and its baseline. Each is an arm of the study, or a registered allocator
     or a preset with its defaults. ``labels`` and ``prompts`` set ``training.labels`` and ``training.prompts``. Without
-    ``config``, ``labels`` "none" means the default study without labels.
+    ``config``, ``labels`` "none" means the default study without labels. So do allocators that learn from votes.
     """
-    default = LABEL_FREE_DEFAULT if labels == "none" else DEFAULT
+    default = LABEL_FREE_DEFAULT if labels == "none" or _vote(allocators) else DEFAULT
     if resume:
         also = [config, *(f"--allocator {arm}" for arm in allocators), prompts and f"--prompts {prompts}"]
         if first := next(filter(None, also), None):
@@ -166,6 +167,12 @@ def read_pools(study: Study) -> dict[int, Pool]:
         return {seed: pool_of(largest, seed) for seed in study.seeds}
     except ValueError as error:
         raise ConfigError(str(error)) from error
+
+
+def _vote(names: Sequence[str]) -> bool:
+    """Return whether all ``names`` are registered allocators, or presets, that learn from votes."""
+    kinds = [type(PRESETS[name]().allocator) if name in PRESETS else ALLOCATORS.get(name, Allocator) for name in names]
+    return bool(kinds) and all(issubclass(kind, ConsensusAllocator) for kind in kinds)
 
 
 def _with_one_length(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
