@@ -43,8 +43,8 @@ soak: .venv/dev $(OLDEST_TRL)  ## what the suite leaves out: full sweeps, the ol
 	OLDEST_TRL=$(OLDEST_TRL) $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m soak
 	HYPOTHESIS_PROFILE=soak $(FAST)
 
-engines:  ## the adapters in engines' own code, of which PYTHON's environment has some: CONTRIBUTING.md
-	$(PYTHON) -m pytest -n 0 -p no:cacheprovider tests/engines
+engines:  ## every engine of tests/engines/engines.toml in an environment of its own: its test, and its row in docs/engines.md
+	$(PYTHON) -m tests.engines.run
 
 check: .venv/dev  ## what every commit passes, and what CI runs: format, lint, types, tests, doctests
 	$(BIN)/ruff format --check .
