@@ -107,8 +107,14 @@ def vip_as_released(estimator: GroupEstimator = "rloo", rollouts_per_prompt: flo
     """
     printed = vip_as_printed(estimator, rollouts_per_prompt)
     predictor = GaussianProcess(bandwidth=0.4, noise=1e-4, clip=1e-6, prior_mean=-1.0)
-    average, bonus = rollouts_per_prompt, RELEASED_BONUS[estimator]
-    allocator = VIP(estimator=estimator, rollouts_per_prompt=average, low=4, high=32, bonus=bonus, predictor=predictor)
+    allocator = VIP(
+        estimator=estimator,
+        rollouts_per_prompt=rollouts_per_prompt,
+        low=4,
+        high=32,
+        bonus=RELEASED_BONUS[estimator],
+        predictor=predictor,
+    )
     return replace(printed, allocator=allocator)
 
 
@@ -125,9 +131,9 @@ def ar3po_as_printed() -> Preset:
     return Preset(allocator=AR3PO(stages=2, rollouts_per_stage=4), estimator="grpo")
 
 
-def ttrl_as_printed(estimator: str = "grpo") -> Preset:
+def ttrl_as_printed() -> Preset:
     """Return TTRL, to which OptPO's paper (arXiv 2512.02882) compares: 64 votes, of which 32 are trained on."""
-    return Preset(allocator=TTRL(max_samples=64, min_samples=32), estimator=estimator)
+    return Preset(allocator=TTRL(max_samples=64, min_samples=32), estimator="grpo")
 
 
 def optpo_as_printed(estimator: str = "grpo") -> Preset:

@@ -6,7 +6,8 @@ from threading import Thread
 import numpy as np
 import pytest
 
-from apportion import VIP, Prompt, Rollout, Uniform
+from apportion import VIP, Group, Prompt, Rollout, Uniform
+from apportion.advantages import advantages_of
 from apportion.engines.contract import EngineGroups, differ
 from apportion.engines.prime_rl import ChosenTasks, DeadGroups
 from apportion.engines.saved_state import load_state, save_state
@@ -100,6 +101,14 @@ def test_the_baseline_of_a_group_is_that_of_before_its_rollouts():
     mixed = [Rollout(True), Rollout(False), Rollout(True)]
     found = groups.advantages([opened.key, other.key, opened.key], mixed)  # in any order
     assert found[0] == found[2] > 0 > found[1]
+
+
+def test_a_preset_that_is_grpo_gives_its_advantages():
+    groups = EngineGroups(TrainerAllocation(preset="hora_as_printed"), [Prompt("a")])
+    opened = groups.next()
+    rollouts = [groups.rollout(float(row < 2)) for row in range(opened.count)]
+    advantages = groups.advantages([opened.key] * 8, rollouts)
+    assert opened.count == 8 and advantages == pytest.approx(advantages_of([Group(opened.prompt, rollouts)], "grpo"))
 
 
 def test_threads_open_each_group_once():

@@ -171,8 +171,8 @@ def read_pools(study: Study) -> dict[int, Pool]:
 
 def _vote(names: Sequence[str]) -> bool:
     """Return whether all ``names`` are registered allocators, or presets, that learn from votes."""
-    kinds = [type(PRESETS[name]().allocator) if name in PRESETS else ALLOCATORS.get(name, Allocator) for name in names]
-    return bool(kinds) and all(issubclass(kind, ConsensusAllocator) for kind in kinds)
+    kinds = [ALLOCATORS.get(PRESETS[name]().allocator.name if name in PRESETS else name) for name in names]
+    return bool(kinds) and all(kind is not None and issubclass(kind, ConsensusAllocator) for kind in kinds)
 
 
 def _with_one_length(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
