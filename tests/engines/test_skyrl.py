@@ -80,8 +80,13 @@ def make_trainer(sim, folder, case, seed, steps_to_train):
 
         def load_checkpoint(self, *given, **named): ...
 
+        def finalize_pending_saves(self, *given, **named): ...
+
         def get_node_ids(self):
             return []
+
+        def get_timing_metrics(self):
+            return {}
 
     class Trained(sim.FullyAsyncTrainerSim):
         def init_weight_sync_state(self):
