@@ -50,7 +50,7 @@ def tested(name: str, engine: Mapping[str, Any], folder: Path) -> str:
         build(engine, folder)
         if "commit" in engine:
             place = os.path.abspath(os.environ.get(variable) or checkout(engine, folder / "checkout"))
-            head = call(variable, ["git", "-C", place, "rev-parse", "HEAD"]).strip()
+            head = call(f"{variable} is no checkout", ["git", "-C", place, "rev-parse", "HEAD"]).strip()
             if head != engine["commit"]:
                 return f"{variable} is at {head[:8]}"
             paths += [str(Path(place) / part) for part in engine["paths"]]
@@ -79,10 +79,10 @@ def build(engine: Mapping[str, Any], folder: Path) -> None:
     if built.exists() and built.read_text() == wanted:
         return
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-    call("venv", [f"python{engine['python']}", "-m", "venv", "--clear", str(folder)])
-    call("packages", [*pip, "-c", str(TREE / "constraints.txt"), *engine["packages"]])
+    call("no environment could be made", [f"python{engine['python']}", "-m", "venv", "--clear", str(folder)])
+    call("its packages could not be installed", [*pip, "-c", str(TREE / "constraints.txt"), *engine["packages"]])
     if engine["engine"]:
-        call("engine", [*pip, "--no-deps", *engine["engine"]])
+        call("it could not be installed", [*pip, "--no-deps", *engine["engine"]])
     built.write_text(wanted)
 
 
@@ -90,21 +90,24 @@ def checkout(engine: Mapping[str, Any], folder: Path) -> str:
     """Return the folder of an engine's source at its commit. Raise Missing if it cannot be reached."""
     git = ["git", "-C", str(folder)]
     folder.mkdir(parents=True, exist_ok=True)
-    call("git", ["git", "init", "--quiet", str(folder)])
-    call(engine["source"], [*git, "fetch", "--quiet", "--depth", "1", engine["source"], engine["commit"]])
-    call("checkout", [*git, "checkout", "--quiet", "--force", "FETCH_HEAD"])
+    call("git could not make a folder", ["git", "init", "--quiet", str(folder)])
+    call(
+        f"{engine['source']} could not be reached",
+        [*git, "fetch", "--quiet", "--depth", "1", engine["source"], engine["commit"]],
+    )
+    call("its commit could not be checked out", [*git, "checkout", "--quiet", "--force", "FETCH_HEAD"])
     return str(folder)
 
 
-def call(part: str, command: list[str]) -> str:
-    """Return what ``command`` printed. Raise Missing, which names ``part``, if it fails."""
+def call(problem: str, command: list[str]) -> str:
+    """Return what ``command`` printed. Raise Missing with ``problem`` if it fails."""
     try:
         run = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"GIT_TERMINAL_PROMPT": "0"})
     except FileNotFoundError as error:
         raise Missing(f"{command[0]} is not there") from error
     if run.returncode:
         sys.stderr.write(run.stderr)
-        raise Missing(f"{part} could not be reached")
+        raise Missing(problem)
     return run.stdout
 
 
