@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from apportion.cli.lines import WIDTH, doubt_lines, wrapped
+from apportion.diagnosis.statements import span
 from apportion.forecast import Forecast, Probe
 from apportion.forecast.statements import (
     BEST,
@@ -12,7 +13,6 @@ from apportion.forecast.statements import (
     dead_table,
     epoch_table,
     more_statement,
-    span,
     split_statement,
 )
 from apportion.untrusted import one_line
@@ -41,9 +41,9 @@ def _to_set(n: int, found: Forecast) -> list[str]:
     """Return what to set, as ``diagnose`` prints it."""
     if found.change is None:
         return wrapped(f"Fewer than a tenth are dead: num_generations={n} in TRL, rollout.n={n} in verl, nothing else.")
-    trl, verl = found.change.trl, found.change.verl
-    python = wrapped(f"  TRL:  AllocatedGRPOTrainer(..., args=GRPOConfig(num_generations={n}), {trl})", " " * 12)
-    command = f"  verl: python -m apportion.verl actor_rollout_ref.rollout.n={n} {verl} ..."
+    trainer = f"AllocatedGRPOTrainer(..., args=GRPOConfig(num_generations={n}), {found.change.trl})"
+    python = wrapped(f"  TRL:  {trainer}", " " * 12)
+    command = f"  verl: python -m apportion.verl actor_rollout_ref.rollout.n={n} {found.change.verl} ..."
     *begun, last = wrapped(command, " " * 8, WIDTH - 2)
     verl_lines = [*(f"{each} \\" for each in begun), last, *wrapped(f"        {found.change.note}", " " * 8)]
     return ["A baseline from history lets dead groups teach, too:", *python, *verl_lines]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from apportion.diagnosis.statements import span
 from apportion.forecast.forecast import EpochCost, Forecast, Split
 from apportion.replay.intervals import Spanned, share
 from apportion.runs.text_table import text_table
@@ -27,15 +28,6 @@ def counted(number: int, noun: str) -> str:
     ('1 prompt', '2,000 prompts')
     """
     return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
-def span(value: Spanned) -> str:
-    """Return a share with its interval.
-
-    >>> span(Spanned(0.5, 0.25, 0.75))
-    '50% [25%, 75%]'
-    """
-    return f"{share(value.value)} [{share(value.low)}, {share(value.high)}]"
 
 
 def dead_table(found: Forecast) -> str:
