@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 from typing import Any, ClassVar
 
@@ -128,11 +128,19 @@ class RunDecisions:
 
     def observe(self, batch: Batch) -> None:
         """Let the allocator, the baseline and the selection learn from a finished batch."""
-        self.allocator.observe(batch)
+        for learn in self.lessons(batch):
+            learn()
+
+    def lessons(self, batch: Batch) -> list[Callable[[], None]]:
+        """Return the steps of ``observe``, one for each part that learns."""
+        steps = [partial(self.allocator.observe, batch), partial(self._compare, batch)]
         if self.baseline is not None:
-            self.baseline.update(batch.sampled)
+            steps.append(partial(self.baseline.update, batch.sampled))
         if self.selection is not None:
-            self.selection.observe(batch.sampled)
+            steps.append(partial(self.selection.observe, batch.sampled))
+        return steps
+
+    def _compare(self, batch: Batch) -> None:
         if self.allocator.adapts and self._equal is not None and batch.prompts:
             object.__setattr__(self, "_equal", self._equal_after(*self._equal, batch.asked))
 

@@ -29,8 +29,9 @@ import heapq
 import math
 import operator
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -146,6 +147,7 @@ class Scheduler:
         self.counts = self.due.counts
         self._failed_in_a_row = 0
         self.lent = 0
+        self._lessons: list[Callable[[], None]] = []
 
     @property
     def outstanding(self) -> tuple[Ticket, ...]:
@@ -206,6 +208,7 @@ class Scheduler:
                 f"rollouts must arrive, got none of the latest {self._failed_in_a_row} in {self._attempts} attempts "
                 "each; mend the engine or the verifier, load the state that was saved last, and call restarted"
             )
+        self._learn()
         self._now = max(self._now, now)
         cancelled: list[Ticket] = []
         while self.deadline <= self._now:
@@ -257,8 +260,10 @@ class Scheduler:
     def trained(self, version: int) -> bool:
         """Say that the update that makes ``version`` is done, and let all decisions learn. Return whether this is new.
 
-        A version that was reached before changes nothing. Raises ValueError for one that no update was returned for.
+        A version that was reached before changes nothing. Raises ValueError for one that no update was returned for. If
+        a part of the run raises, the next call of any method goes on with that part, so that each learns once.
         """
+        self._learn()
         if version <= self.version:
             return False
         if version != self.version + 1 or not self._training:
@@ -269,15 +274,21 @@ class Scheduler:
         units = [self._units[number] for number in self._training]
         batches = [unit.batch for unit in units]
         for batch in batches if self._batched else [Batch.concatenate(batches)]:
-            self.decisions.observe(batch)
-            self.source.observe(batch)
-        for unit in units:  # last, so that the state is whole if a part of the run cannot learn
+            self._lessons += [*self.decisions.lessons(batch), partial(self.source.observe, batch)]
+        for unit in units:
             self._held[unit.places] = False
             del self._units[unit.number]
         self._training, self.version = [], version
-        if self._price:
-            self._price.forget()
+        self._learn()
         return True
+
+    def _learn(self) -> None:
+        """Let each part learn that has not learned yet from what was trained on."""
+        if self._lessons and self._price:
+            self._price.forget()
+        while self._lessons:
+            self._lessons[0]()
+            del self._lessons[0]
 
     def check_trained(self) -> None:
         """Raise ValueError if a loop's body was given an update, ``lent``, and has not said that it is ``trained``."""
@@ -322,6 +333,7 @@ class Scheduler:
         ``trained``, and no other. Raises ValueError in the body of a loop over ``stream_groups`` before it is.
         """
         self.check_trained()
+        self._learn()
         return {
             "version": self.version, "now": None if math.isinf(self._now) else self._now, "seen": self._seen,
             "finished": list(self._finished), "training": list(self._training),
@@ -345,11 +357,13 @@ class Scheduler:
         In a new process call ``restarted`` then; ``stream_groups`` does so itself. Raises ValueError for anything else.
         Then everything is as it was before.
         """
-        self.lent, before = 0, self.state_dict()
+        self.lent, lessons, self._lessons = 0, self._lessons, []
+        before = self.state_dict()
         try:
             self._load({**ADDED, **{name: state[name] for name in state if name in before or name not in UNREAD}})
         except Exception:
             self._load(before)
+            self._lessons = lessons
             raise
 
     def _load(self, read: Mapping[str, Any]) -> None:

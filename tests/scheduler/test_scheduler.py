@@ -438,15 +438,34 @@ def test_an_update_whose_baseline_raises_is_not_lost():
     baseline.failing = "predict"
     with pytest.raises(MemoryError, match="predict"):
         stream.decide(0, 0.0)
+    assert len(stream.decide(0, 0.0).update.groups) == 2
+
+
+class Counting(Uniform):
+    seen = 0
+
+    def observe(self, batch):
+        type(self).seen += 1
+
+
+@pytest.mark.parametrize(
+    "then", [lambda s: s.trained(1), lambda s: s.decide(0, 1.0), lambda s: s.state_dict()], ids=["trained", "go on", "save"]
+)
+def test_a_part_that_raised_learns_in_the_next_call_and_the_others_once(then):
+    baseline, twin = FailingOnce(), SPO()
+    Counting.seen = 0
+    decisions = TrainerAllocation(allocator=Counting(2), baseline=baseline, estimator="reinforce")
+    stream = Scheduler(decisions, make_prompts(4), Rows(4, 0))
+    for ticket in stream.decide(4, 0.0).requests:
+        stream.arrived(ticket, Rollout(ticket.rollout == 0))
     update = stream.decide(0, 0.0).update
     baseline.failing = "update"
     with pytest.raises(MemoryError, match="update"):
         stream.trained(update.version)
-    again = Scheduler(replace(decisions, baseline=SPO()), make_prompts(4), Rows(4, 0))
-    again.load_state_dict(stream.state_dict() | {"settings": {}})
-    again.restarted()
-    assert again.decide(0, 0.0).update == update
-    assert stream.trained(update.version) and stream.version == 1
+    then(stream)
+    twin.update(update.batch)
+    assert (Counting.seen, stream.version) == (1, 1)
+    assert baseline.predict(make_prompts(4)).tolist() == twin.predict(make_prompts(4)).tolist()
 
 
 def test_a_damaged_state_and_a_wrong_version_are_refused():
