@@ -1,7 +1,7 @@
 """Rules that decide how many rollouts each prompt gets: one file and one line of the registry per rule."""
 
 from apportion.allocators.ar3po import AR3PO
-from apportion.allocators.base import Allocator, Size, check_rewards
+from apportion.allocators.base import Allocator, Size, check_rewards, check_rollout
 from apportion.allocators.dapo import DAPO
 from apportion.allocators.dars import DARS
 from apportion.allocators.explore_then_commit import ExploreThenCommit
@@ -66,6 +66,7 @@ __all__ = [
     "Uniform",
     "Voting",
     "check_rewards",
+    "check_rollout",
     "printed_counts",
     "spend",
 ]

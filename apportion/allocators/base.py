@@ -10,7 +10,8 @@ import numpy as np
 
 from apportion.checks import check_numbers
 from apportion.predictors.saved import Learner
-from apportion.types import Batch, Belief, Group, Mask, Needs, Plan, Prompt, prompt_list
+from apportion.predictors.score_norms import score_norm
+from apportion.types import Batch, Belief, Group, Mask, Needs, Plan, Prompt, Rollout, prompt_list
 from apportion.untrusted import shown
 
 NO_NEEDS = Needs()
@@ -166,21 +167,28 @@ class HasNeeds(Protocol):
 
 
 def check_rewards(reader: HasNeeds, batch: Batch) -> None:
-    """Raise ValueError if a rollout of ``batch`` lacks a verdict or a length that ``reader`` needs.
+    """Raise ValueError if a rollout of ``batch`` lacks what ``reader`` needs.
 
     Drivers call it after every round, before more is sampled or trained on.
     """
+    if reader.needs != NO_NEEDS:
+        for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):
+            for rollout in rollouts:
+                check_rollout(reader, prompt, rollout)
+
+
+def check_rollout(reader: HasNeeds, prompt: Prompt, rollout: Rollout) -> None:
+    """Raise ValueError if ``rollout`` lacks a verdict, a length or a score norm that ``reader`` needs."""
     needs = reader.needs
-    if not (needs.binary or needs.tokens):
-        return
-    for rollout in (rollout for rollouts in batch.rollouts for rollout in rollouts):
-        if needs.binary and rollout.correct is None and rollout.reward is not None:
-            raise ValueError(
-                f"rewards must be 0 or 1 for {reader.name}, which counts correct rollouts, got {rollout.reward} "
-                f"without a verdict; set Rollout.correct, or use an allocator or predictor for graded rewards"
-            )
-        if needs.tokens and rollout.tokens is None and rollout.step is None:
-            raise ValueError(
-                f"rollouts must say their tokens under the token budget of {reader.name}, got one without; "
-                "set Rollout.tokens in the sampler, or give a budget in rollouts"
-            )
+    if needs.binary and rollout.correct is None and rollout.reward is not None:
+        raise ValueError(
+            f"rewards must be 0 or 1 for {reader.name}, which counts correct rollouts, got {rollout.reward} "
+            f"without a verdict; set Rollout.correct, or use an allocator or predictor for graded rewards"
+        )
+    if needs.tokens and rollout.tokens is None and rollout.step is None:
+        raise ValueError(
+            f"rollouts must say their tokens under the token budget of {reader.name}, got one without; "
+            "set Rollout.tokens in the sampler, or give a budget in rollouts"
+        )
+    if needs.score_norms and rollout.reward is not None and rollout.step is None:
+        score_norm(rollout, prompt, reader.name)

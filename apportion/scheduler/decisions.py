@@ -21,13 +21,14 @@ from apportion.advantages import (
     loss_weights,
     rollout_needs,
 )
-from apportion.allocators import ALLOCATORS, Allocator
+from apportion.allocators import ALLOCATORS, Allocator, check_rollout
 from apportion.baselines import BASELINES, Baseline
 from apportion.checks import make_named
+from apportion.predictors.score_norms import score_norm
 from apportion.presets import PRESETS, Preset, preset_of
 from apportion.scheduler.saved_settings import check_same_settings, settings_of
 from apportion.selection import SELECTORS, Selector, check_selector
-from apportion.types import Batch, Counts, Floats, Group, Needs, Prompt
+from apportion.types import Batch, Counts, Floats, Group, Needs, Prompt, Rollout
 from apportion.untrusted import shown
 
 PARTS: tuple[tuple[str, Any, Mapping[str, Any]], ...] = (
@@ -126,6 +127,12 @@ class RunDecisions:
             if part is not None:
                 part.load_state_dict(states[name])
 
+    def check(self, prompt: Prompt, rollout: Rollout) -> None:
+        """Raise ValueError if ``rollout`` lacks what a part needs, such as a verdict or a score norm."""
+        for part in self.parts.values():
+            if part is not None:
+                check_rollout(part, prompt, rollout)
+
     def observe(self, batch: Batch) -> None:
         """Let the allocator, the baseline and the selection learn from a finished batch."""
         for learn in self.lessons(batch):
@@ -133,7 +140,7 @@ class RunDecisions:
 
     def lessons(self, batch: Batch) -> list[Callable[[], None]]:
         """Return the steps of ``observe``, one for each part that learns."""
-        steps = [partial(self.allocator.observe, batch), partial(self._compare, batch)]
+        steps: list[Callable[[], None]] = [partial(self.allocator.observe, batch), partial(self._compare, batch)]
         if self.baseline is not None:
             steps.append(partial(self.baseline.update, batch.sampled))
         if self.selection is not None:
@@ -193,18 +200,34 @@ class TrainerAllocation(RunDecisions):
         parts = (part.needs for part in self.parts.values() if part is not None)
         return reduce(or_, parts, rollout_needs(self.trained_estimator))
 
+    def check(self, prompt: Prompt, rollout: Rollout) -> None:
+        """As in ``RunDecisions``, also for the estimator."""
+        super().check(prompt, rollout)
+        own = self.trained_estimator
+        if own is not None and rollout.reward is not None and rollout_needs(own).score_norms:
+            score_norm(rollout, prompt, own)
+
     def advantages(self, groups: Sequence[Group], baseline: ArrayLike | None = None) -> Floats:
         """Return the advantages [N] of all rollouts of ``groups`` by the estimator, or by "rloo" if none is named.
 
         ``baseline`` [groups] has the values before the rollouts, if the baseline has learned from these already.
         """
-        if self.baseline is not None and baseline is None:
-            baseline = self.baseline.predict([group.prompt for group in groups])
+        if self.baseline is not None:
+            for group in groups:
+                for rollout in group.rollouts:
+                    check_rollout(self.baseline, group.prompt, rollout)
+            if baseline is None:
+                baseline = self.baseline.predict([group.prompt for group in groups])
         return advantages_of(groups, self.trained_estimator or "rloo", baseline=baseline)
 
     def weighted(self, groups: Sequence[Group], baseline: ArrayLike | None = None) -> Floats:
         """Return the ``advantages`` [N] of all rollouts of ``groups``, times their ``weights``."""
         return self.weights(groups) * self.advantages(groups, baseline) if groups else np.zeros(0)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """As in ``RunDecisions``, with the estimator and what has equal weight."""
+        return super().settings | {"estimator": self.trained_estimator, "weighting": self.loss_weighting}
 
     def weights(self, groups: Sequence[Group], reduction: Reduction = "sum") -> Floats:
         """Return the weights [N] of all rollouts in the loss, 0 outside it, times those of the selection.

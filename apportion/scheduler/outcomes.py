@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import count
 from numbers import Real
 from typing import Any
 
@@ -18,6 +19,9 @@ logger = logging.getLogger(__name__)
 
 LARGEST = 3.4028234e38
 """The largest 32-bit number. Trainers hold rewards in 32 bits, in which a larger one is infinite."""
+
+_failed = count(1)
+"""Numbers the rollouts that fail. The first is warned of, and then the tenth, the hundredth and so on."""
 
 
 def are_verdicts(rewards: Iterable[float]) -> bool:
@@ -73,12 +77,12 @@ def rollout_of(
     completion: Any = None,
     remedy: str = "use a predictor of graded rewards, such as empirical_bayes",
 ) -> Rollout | None:
-    """Return the rollout with ``reward``, as ``needs`` says what is read of it; None, with a warning, if it failed.
+    """Return the rollout with ``reward``, as ``needs`` says what is read of it; None if it failed.
 
-    It failed if its reward or its ``verdict`` is no finite number; without a reward, None, there is no warning. A
+    It failed if its reward or its ``verdict`` is no finite number. A warning counts those that have a reward. A
     verdict above 0 is right. Without one a reward of 1 is right, 0 and -1 are wrong, and any other has no verdict.
-    ``logprobs`` [T] are those of the tokens that the policy wrote, for what reads score norms. Raises ValueError, with
-    the ``remedy``, if correct rollouts are counted and there is no verdict.
+    ``logprobs`` [T] are those of the tokens that the policy wrote, for what reads score norms. Raises ValueError if
+    these are read and there are none, and with the ``remedy`` if correct rollouts are counted and there is no verdict.
 
     >>> rollout_of(1.0, Needs()), rollout_of(0.5, Needs()), rollout_of(0.5, Needs(), verdict=0.0)
     (Rollout(correct=True, reward=1.0), Rollout(reward=0.5), Rollout(correct=False, reward=0.5))
@@ -89,7 +93,14 @@ def rollout_of(
     if read.reward is None or judged.reward is None:
         if reward is not None:
             problem = read.problem or f"{judged.problem}, as its verdict"
-            logger.warning("A rollout has failed and is not trained on: it must have finite numbers, got %s", problem)
+            number = next(_failed)
+            if str(number).strip("0") == "1":
+                logger.warning(
+                    "Rollouts have failed and are not trained on, %d in this process; each must have finite numbers, "
+                    "the latest got %s",
+                    number,
+                    problem,
+                )
         return None
     correct = None
     if verdict is not None:
@@ -100,5 +111,12 @@ def rollout_of(
         raise ValueError(
             f"rewards must be 0 or 1 where correct rollouts are counted, got {read.reward} without a verdict; {remedy}"
         )
-    norm = sampled_score_norm(logprobs) if needs.score_norms and logprobs is not None else None
+    norm = None
+    if needs.score_norms and logprobs is not None:
+        norm = sampled_score_norm(logprobs)
+    elif needs.score_norms:
+        raise ValueError(
+            "rollouts must have the log-probabilities of their sampled tokens where score norms are read, got none; "
+            "have the engine return them, or use a baseline, a predictor and an estimator that read none"
+        )
     return Rollout(correct, reward=read.reward, completion=completion, tokens=tokens, score_norm=norm)

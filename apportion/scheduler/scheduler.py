@@ -36,7 +36,7 @@ from typing import Any
 
 import numpy as np
 
-from apportion.allocators import Allocator, check_rewards
+from apportion.allocators import Allocator
 from apportion.allocators.spending.budget import BudgetedAllocator
 from apportion.allocators.spending.price import Price
 from apportion.checks import check_integer
@@ -238,7 +238,8 @@ class Scheduler:
     def arrived(self, ticket: Ticket, rollout: Rollout | None) -> bool:
         """Take the result of a request; None if it failed or was lost. Return whether it counts.
 
-        A result that is doubled, unknown, or later than its cancellation does not count.
+        A result that is doubled, unknown, or later than its cancellation does not count. Raises ValueError for a
+        rollout without what the decisions read of it, such as a verdict or a score norm.
         """
         if not (rollout is None or isinstance(rollout, Rollout)):
             raise ValueError(
@@ -247,6 +248,8 @@ class Scheduler:
         if not self._waits_for(ticket):
             self.counts["ignored"] += 1
             return False
+        if rollout is not None:
+            self.decisions.check(ticket.prompt, rollout)
         self._close(ticket, rollout)
         return True
 
@@ -526,7 +529,6 @@ class Scheduler:
     def _plan(self, unit: Unit) -> Plan:
         """Return the next round, with the fresh prompts that it needs. It is empty if the data set has no more."""
         if self._price:
-            check_rewards(self.rule, unit.batch)
             plan = self._price.plan(unit.batch, self.source.granted.get(unit.places[0]))
             if plan and self._price.decided(unit.batch):
                 unit.reserved = self.due.share(float(unit.batch.asked[0] + plan.counts[0]))

@@ -31,6 +31,6 @@ def save(config: Config, step: int, last: int, state: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     save_state(path, KIND, state)
     newest = max((record.batch or 0 for record in load_checkpoints_file(config.log_path)), default=0)
-    for older in range(newest):
-        if older not in kept:
-            state_file(config, older).unlink(missing_ok=True)
+    for older in path.parent.glob("[0-9]*.state"):
+        if int(older.stem) < newest and int(older.stem) not in kept:
+            older.unlink(missing_ok=True)

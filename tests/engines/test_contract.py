@@ -160,6 +160,12 @@ def test_what_cannot_be_followed_is_refused():
     assert engine(allocator="vip", estimator="dr_grpo")._stream.rule.needs.estimator == "dr_grpo"
 
 
+def test_rollouts_without_log_probabilities_are_refused_where_score_norms_are_read():
+    groups = EngineGroups(TrainerAllocation(preset="fixed_baseline"), [Prompt("a"), Prompt("b")])
+    with pytest.raises(ValueError, match="must have the log-probabilities of their sampled tokens"):
+        groups.rollout(1.0, 3)
+
+
 def test_rewards_differ_or_a_group_is_dead():
     assert make().rollout("yes") is None and make().rollout(float("nan")) is None
     assert differ([]) and differ([0.0]) and differ([0.0, 0.5]) and not differ([0.5, 0.5])

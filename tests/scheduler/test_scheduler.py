@@ -13,8 +13,8 @@ import pytest
 
 from apportion import HORA, VIP, Knapsack, Neyman, Prompt, Rollout, Uniform, collect
 from apportion.allocators import ALLOCATORS
-from apportion.baselines import SPO
-from apportion.predictors import MeanLengths
+from apportion.baselines import SPO, Optimal
+from apportion.predictors import MeanLengths, ScoreMoments
 from apportion.scheduler import (
     OfferedScheduler,
     Prompts,
@@ -441,6 +441,30 @@ def test_an_update_whose_baseline_raises_is_not_lost():
     assert len(stream.decide(0, 0.0).update.groups) == 2
 
 
+@pytest.mark.parametrize(
+    ("decisions", "rollout", "problem"),
+    [
+        (
+            TrainerAllocation(allocator=Uniform(2), baseline=Optimal(), estimator="reinforce"),
+            Rollout(True),
+            "for optimal",
+        ),
+        (TrainerAllocation(allocator=Uniform(2), estimator="group_optimal"), Rollout(True), "for group_optimal"),
+        (RunDecisions(allocator=VIP(predictor=ScoreMoments())), Rollout(True), "score_norm for vip"),
+        (RunDecisions(allocator=small("hora")), Rollout(reward=0.5), "0 or 1 for hora"),
+        (RunDecisions(allocator=PRICED["vip, tokens"]()), Rollout(True), "must say their tokens"),
+    ],
+)
+def test_a_rollout_without_what_is_read_of_it_is_refused_before_another_is_sampled(decisions, rollout, problem):
+    stream = Scheduler(decisions, make_prompts(4), Rows(4, 0))
+    (ticket,) = stream.decide(1, 0.0).requests
+    before = stream.state_dict()
+    with pytest.raises(ValueError, match=problem):
+        stream.arrived(ticket, rollout)
+    assert stream.state_dict() == before
+    assert stream.arrived(ticket, replace(rollout, correct=True, tokens=3, score_norm=1.0))
+
+
 class Counting(Uniform):
     seen = 0
 
@@ -449,7 +473,9 @@ class Counting(Uniform):
 
 
 @pytest.mark.parametrize(
-    "then", [lambda s: s.trained(1), lambda s: s.decide(0, 1.0), lambda s: s.state_dict()], ids=["trained", "go on", "save"]
+    "then",
+    [lambda s: s.trained(1), lambda s: s.decide(0, 1.0), lambda s: s.state_dict()],
+    ids=["trained", "go on", "save"],
 )
 def test_a_part_that_raised_learns_in_the_next_call_and_the_others_once(then):
     baseline, twin = FailingOnce(), SPO()

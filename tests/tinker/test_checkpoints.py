@@ -66,6 +66,16 @@ def test_the_state_of_another_allocation_is_refused(configured, run):
         run(allocated(configured(), HORA()))
 
 
+def test_another_estimator_or_weighting_is_refused(configured, run):
+    run(allocated(configured(max_steps=1), Uniform(2), estimator="rloo"))
+    for own, problem in (
+        ({}, "estimator must be 'rloo', as in"),
+        ({"weighting": "rollout"}, "weighting must be 'prompt'"),
+    ):
+        with pytest.raises(SavedStateError, match=problem):
+            run(allocated(configured(), Uniform(2), **{"estimator": "rloo"} | own if own else {}))
+
+
 def test_a_run_that_was_begun_without_an_allocator_is_refused(configured, run, tmp_path):
     run(configured(max_steps=1))
     with pytest.raises(

@@ -86,6 +86,7 @@ class Price:
             raise ValueError(f"slack must be at least 1 and finite, got {slack}; leave it out for the default")
         self.carry = 0.0
         self._prompts, self._reads = prompts, 0
+        self._place_of = {prompt.id: place for place, prompt in enumerate(prompts)}
         self._ahead = max(HORIZON, round(AHEAD * self.slack / self.average))
         self._next = self._followed = 0  # the place after the latest prompt, and how many came in order
         self._width = min(self.rule.high - self.rule.least, MOST_WIDTH)
@@ -214,11 +215,11 @@ class Price:
 
     def _follow(self, id: str) -> None:
         """Note whether the prompt ``id`` is among those that follow the latest one in the data set."""
-        first, total = self._first, len(self._prompts)
-        places = (place % total for place in range(self._next, self._next + HORIZON))
-        place = next((place for place in places if self._prompts[place].id == id), None)
-        self._followed = 0 if place is None else self._followed + 1
-        self._next = self._next if place is None else place + 1
+        first, place = self._first, self._place_of.get(id)
+        if place is None or (place - self._next) % len(self._prompts) >= HORIZON:
+            self._followed = 0
+        else:
+            self._followed, self._next = self._followed + 1, place + 1
         if self._first != first:
             self._table = None
 
