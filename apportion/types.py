@@ -363,6 +363,17 @@ class Batch(ArrayValue):
         return replace(self, rollouts=own)
 
     @property
+    def judged(self) -> Batch:
+        """This batch with the verdict as the reward, 1 or 0, of each rollout that has one, whatever its reward was."""
+        found = (
+            tuple(
+                own if own.correct in (None, own.reward) else replace(own, reward=float(own.correct)) for own in group
+            )
+            for group in self.rollouts
+        )
+        return replace(self, rollouts=tuple(found))
+
+    @property
     def trials(self) -> Counts:
         """Verified rollouts, [P]."""
         return np.array([sum(r.correct is not None for r in group) for group in self.rollouts], np.int64)
@@ -489,8 +500,9 @@ class Group(ArrayValue):
 
     @property
     def informative(self) -> bool:
-        """Whether the group is mixed: its rewards differ, or a component of them."""
-        return self.spread > 0
+        """Whether the group is mixed: its verdicts differ, or without them its rewards or a component of these."""
+        self.rewards  # noqa: B018 - raises if a rollout has none
+        return _spread(self.rollouts) > 0
 
 
 def prompt_list(prompts: Iterable[Prompt]) -> tuple[Prompt, ...]:

@@ -98,7 +98,7 @@ def test_what_the_estimator_compares_decides_and_not_its_sum():
     missing = [Rollout(reward=1.0, components=(1.0, np.nan)), Rollout(reward=1.0, components=(1.0, 0.0))]
     assert spread_and_informative(*missing) == (False, False)  # one score of a function has nothing beside it
     judged = [replace(each, correct=False) for each in equal_sums]
-    assert spread_and_informative(*judged) == (False, True)  # rules go by verdicts, and the loss by rewards
+    assert spread_and_informative(*judged) == (False, False)  # rules and metrics go by verdicts
 
 
 @pytest.mark.parametrize("reward", [0.3, 1e-12, 1e30])
@@ -193,3 +193,10 @@ NO_ROLLOUTS = "rollouts must be lists of Rollout, one list a prompt"
 def test_what_makes_no_sense_is_refused(make, arguments, message):
     with pytest.raises(ValueError, match=message):
         make(*arguments)
+
+
+def test_a_group_is_informative_by_its_verdicts_whatever_its_rewards():
+    shaped = [Rollout(True, reward=reward) for reward in (1.0, 1.3)]
+    assert not Group(Prompt("a"), tuple(shaped)).informative and Group(Prompt("a"), tuple(shaped)).spread > 0
+    assert Group(Prompt("a"), (Rollout(True, reward=0.5), Rollout(False, reward=0.5))).informative
+    assert Group(Prompt("a"), (Rollout(reward=0.5), Rollout(reward=0.7))).informative

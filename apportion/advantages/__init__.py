@@ -38,6 +38,7 @@ from apportion.advantages.gae import gae
 from apportion.advantages.group_relative import dr_grpo, grpo, rloo
 from apportion.advantages.grouping import Reduction, Weighting, loss_weights, prompt_weights, rollout_weights
 from apportion.advantages.maximum_likelihood import maxrl, sft
+from apportion.advantages.outcome_gate import OutcomeGate, gated
 from apportion.advantages.reinforce import reinforce, reinforce_plus_plus, reinforce_plus_plus_baseline, spo, whiten
 from apportion.advantages.sequential import sequential
 from apportion.advantages.weighted_means import batch_optimal, group_optimal, opo
@@ -170,6 +171,7 @@ def _length(group: Group, i: int, estimator: str) -> int:
 __all__ = [
     "ESTIMATORS",
     "Estimator",
+    "OutcomeGate",
     "Reduction",
     "Weighting",
     "advantages_of",
@@ -180,6 +182,7 @@ __all__ = [
     "default_weighting",
     "dr_grpo",
     "gae",
+    "gated",
     "group_optimal",
     "grpo",
     "loss_weights",

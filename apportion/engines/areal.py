@@ -32,7 +32,8 @@ def allocated(
     """Return a ``RolloutWorkflow`` whose episodes are groups of ``workflow``, on the prompts of ``rows``.
 
     Use it with ``group_size=1``. With an ``estimator`` the rewards of a trajectory become its advantages, so leave
-    AReaL's normalisation of rewards and advantages out. ``save`` and ``load`` belong beside AReaL's own checkpoint.
+    AReaL's normalisation of rewards and advantages out. A trajectory may have a ``verdict`` [1], above 0 if it is
+    correct, beside its rewards. ``save`` and ``load`` belong beside AReaL's own checkpoint.
     Raises ValueError for an allocation that cannot be followed, and for rows without ``prompt_key``.
     """
     from areal.api import RolloutWorkflow  # noqa: PLC0415 - the engine
@@ -73,7 +74,7 @@ def allocated(
 
         def informative(self, trajectory: Mapping[str, Any]) -> bool:
             """Return whether a group has a gradient: a ``should_accept_fn``."""
-            return self.groups.teaches(trajectory["rewards"].flatten().tolist())
+            return self.groups.teaches(trajectory.get("verdict", trajectory["rewards"]).flatten().tolist())
 
         def save(self, folder: str | Path) -> None:
             """Save the groups in ``folder``, that of AReaL's checkpoint."""
@@ -97,5 +98,8 @@ def _rollout(trajectory: Mapping[str, Any], groups: EngineGroups) -> Rollout | N
         )
     sampled = trajectory["loss_mask"].bool()
     return groups.rollout(
-        trajectory["rewards"].sum().item(), int(sampled.sum()), trajectory["logprobs"][sampled].double()
+        trajectory["rewards"].sum().item(),
+        int(sampled.sum()),
+        trajectory["logprobs"][sampled].double(),
+        trajectory.get("verdict"),
     )

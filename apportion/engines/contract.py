@@ -79,6 +79,11 @@ class EngineGroups:
                 f"allocator must give each prompt {group_size} rollouts, because the engine samples groups of one "
                 f"size, got {rule.name}; use uniform"
             )
+        if decisions.outcome_gate and decisions.estimator is None:
+            raise ValueError(
+                "outcome_gate must go with an estimator of the allocation, because the engine's own advantages are not "
+                "gated, got None; set estimator, such as grpo"
+            )
         if (estimator := decisions.estimator) is not None:
             rule = rule.with_estimator(estimator)
             check_compared(rule, estimator)
@@ -99,9 +104,11 @@ class EngineGroups:
         if decisions.baseline is not None:
             decisions.baseline.prepare(prompts)
 
-    def rollout(self, reward: object, tokens: int | None = None, logprobs: ArrayLike | None = None) -> Rollout | None:
+    def rollout(
+        self, reward: object, tokens: int | None = None, logprobs: ArrayLike | None = None, verdict: object = None
+    ) -> Rollout | None:
         """Return the rollout with ``reward``, see ``rollout_of``; None if it failed."""
-        return rollout_of(reward, self.decisions.needs, tokens=tokens, logprobs=logprobs)
+        return rollout_of(reward, self.decisions.needs, verdict=verdict, tokens=tokens, logprobs=logprobs)
 
     @property
     def in_flight(self) -> list[Opened]:
@@ -179,9 +186,9 @@ class EngineGroups:
             found[[row for own in rows.values() for row in own]] = decisions.weighted(groups, values)
             return found
 
-    def teaches(self, rewards: Sequence[float]) -> bool:
-        """Return whether a group with ``rewards`` has a gradient: they differ, or the estimator looks beyond it."""
-        return self.decisions.estimator in ACROSS_GROUPS or differ(rewards)
+    def teaches(self, outcomes: Sequence[float]) -> bool:
+        """Return whether a group has a gradient: its ``outcomes`` differ, or the estimator looks beyond it."""
+        return self.decisions.estimator in ACROSS_GROUPS or differ(outcomes)
 
     def metrics(self) -> dict[str, float]:
         """Return counts since the start: groups opened, reported but unknown, and given up; and those in flight."""

@@ -5,7 +5,8 @@
     --custom-reward-post-process-path apportion.engines.slime.advantages
 
 slime requires groups of one size. The settings are ``apportion_selection``, ``apportion_baseline``,
-``apportion_estimator`` and ``apportion_lost_after`` of ``--custom-config-path``; by default mixed, none, grpo and 4096.
+``apportion_estimator``, ``apportion_outcome_gate`` and ``apportion_lost_after`` of ``--custom-config-path``; by default
+mixed, none, grpo, false and 4096. ``apportion_verdict`` is the key of a reward's dictionary that is above 0 if correct.
 """
 
 import copy
@@ -43,6 +44,7 @@ def chosen_prompts(args: Any) -> Any:
                     "--disable-rollout-global-dataset out"
                 )
             usual: dict[str, Any] = {"selection": "mixed", "baseline": None, "estimator": "grpo"}
+            usual["outcome_gate"] = False
             chosen = {name: getattr(args, f"apportion_{name}", value) for name, value in usual.items()}
             allocation = TrainerAllocation(allocator=Uniform(), **chosen)
             prompts = distinct_prompts(self.dataset.origin_samples, _columns)
@@ -84,7 +86,8 @@ def keep_informative(args: Any, samples: list[Any], **unused: Any) -> bool:
     groups, first = _groups(), [one[0] if isinstance(one, list) else one for one in samples]
     rollouts = [_rollout(args, sample) for sample in first]
     groups.observe(_key(first[0]), rollouts)
-    return groups.teaches([rollout.reward or 0.0 for rollout in rollouts if rollout is not None])
+    known = [rollout for rollout in rollouts if rollout is not None]
+    return groups.teaches([float((each.reward or 0) if each.correct is None else each.correct) for each in known])
 
 
 def advantages(args: Any, samples: list[Any]) -> tuple[list[float], list[float]]:
@@ -105,7 +108,9 @@ def _rollout(args: Any, sample: Any) -> Rollout | None:
     """Return the rollout of ``sample``; None if it failed."""
     if sample.status.value in ("aborted", "failed"):
         return None
-    return _groups().rollout(_reward(args, sample), sample.response_length, sample.rollout_log_probs or None)
+    key = getattr(args, "apportion_verdict", None)
+    verdict = None if key is None or sample.reward is None else sample.reward[key]
+    return _groups().rollout(_reward(args, sample), sample.response_length, sample.rollout_log_probs or None, verdict)
 
 
 def _reward(args: Any, sample: Any) -> object:

@@ -12,12 +12,14 @@ from numpy.typing import ArrayLike
 
 from apportion.advantages import (
     ESTIMATORS,
+    OutcomeGate,
     Reduction,
     Weighting,
     advantages_of,
     check_baseline,
     check_weighting,
     default_weighting,
+    gated,
     loss_weights,
     rollout_needs,
 )
@@ -54,6 +56,8 @@ class RunDecisions:
     The name of an allocator, a baseline, a selection or a preset stands for one with its defaults, as in TOML and verl.
     A preset makes the decisions of a method, and is None afterwards; see ``take_preset``. Raises TypeError for one of
     another type, and ValueError for what does not fit together.
+
+    Under an ``outcome_gate`` groups of equal outcomes teach nothing beside their outcome, see ``gated``.
     """
 
     preset: Preset | None = None
@@ -61,6 +65,7 @@ class RunDecisions:
     weighting: Weighting | None = None
     baseline: Baseline | None = None
     selection: Selector | None = None
+    outcome_gate: OutcomeGate = False
 
     _equal: ClassVar[tuple[int, int] | None] = (0, 0)
     """Prompts so far that all got equal numbers of rollouts, and that number; None once one differed or it was said."""
@@ -84,6 +89,13 @@ class RunDecisions:
                     f"{', '.join(registry)}"
                 )
         check_weighting(self.weighting)
+        if self.outcome_gate not in (False, True, "order"):
+            raise ValueError(f"outcome_gate must be False, True or 'order', got {self.outcome_gate!r}; check it")
+        if self.outcome_gate and self.label_free:
+            raise ValueError(
+                f"outcome_gate must be left out with {self.allocator.name}, whose votes are the whole reward, got "
+                f"{self.outcome_gate!r}; leave it out"
+            )
         if self.selection is not None:
             check_selector(self.selection, self.allocator.needs)
 
@@ -132,6 +144,7 @@ class RunDecisions:
         for part in self.parts.values():
             if part is not None:
                 check_rollout(part, prompt, rollout)
+        gated(Group(prompt, (rollout,)), self.outcome_gate)
 
     def observe(self, batch: Batch) -> None:
         """Let the allocator, the baseline and the selection learn from a finished batch."""
@@ -142,7 +155,8 @@ class RunDecisions:
         """Return the steps of ``observe``, one for each part that learns."""
         steps: list[Callable[[], None]] = [partial(self.allocator.observe, batch), partial(self._compare, batch)]
         if self.baseline is not None:
-            steps.append(partial(self.baseline.update, batch.sampled))
+            own = batch.sampled
+            steps.append(partial(self.baseline.update, own.judged if self.outcome_gate else own))
         if self.selection is not None:
             steps.append(partial(self.selection.observe, batch.sampled))
         return steps
@@ -198,7 +212,8 @@ class TrainerAllocation(RunDecisions):
     def needs(self) -> Needs:
         """What the allocator, the estimator, the baseline and the selection need to know of each rollout."""
         parts = (part.needs for part in self.parts.values() if part is not None)
-        return reduce(or_, parts, rollout_needs(self.trained_estimator))
+        own = rollout_needs(self.trained_estimator) | Needs(binary=bool(self.outcome_gate))
+        return reduce(or_, parts, own)
 
     def check(self, prompt: Prompt, rollout: Rollout) -> None:
         """As in ``RunDecisions``, also for the estimator."""
@@ -218,6 +233,7 @@ class TrainerAllocation(RunDecisions):
                     check_rollout(self.baseline, group.prompt, rollout)
             if baseline is None:
                 baseline = self.baseline.predict([group.prompt for group in groups])
+        groups = [gated(group, self.outcome_gate) for group in groups]
         return advantages_of(groups, self.trained_estimator or "rloo", baseline=baseline)
 
     def weighted(self, groups: Sequence[Group], baseline: ArrayLike | None = None) -> Floats:

@@ -249,7 +249,7 @@ class BeliefSelector(Selector):
     def observe(self, batch: Batch) -> None:
         super().observe(batch)
         if not self._shared:
-            self._belief.update(batch)
+            self._belief.update(batch.judged)
 
     @property
     def _belief(self) -> Predictor:

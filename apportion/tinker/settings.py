@@ -31,6 +31,8 @@ class TinkerAllocation(TrainerAllocation):
         baseline: what the estimators "reinforce" and "spo" subtract from rewards.
         selection: chooses the prompts of each batch, and those that the allocator draws in the middle of one. The
             default is the order of the data set.
+        outcome_gate: with True, groups of equal outcomes teach nothing else, whatever the reward has beside the
+            outcome; with "order", that also compares rollouts of the same outcome only. It goes by the ``verdict``.
         verdict: the metric of an environment that is above 0 for correct rollouts. If it reports no such metric, then
             rewards must be 0 or 1 for rules that count correct rollouts.
         prompt_of: returns the prompt of a group builder. The default reads the question of a ``ProblemGroupBuilder``.

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from apportion.advantages import gated
 from apportion.engines.fresh_rows import Row, draw_distinct
 from apportion.engines.metrics import allocation_metrics, prefixed
 from apportion.engines.prompts import prompt_of, text_of
 from apportion.loop import collect
 from apportion.records import write_step
-from apportion.trl.advantages import Grouped, zero_deviation
+from apportion.trl.advantages import Grouped, weighted_rewards, zero_deviation
 from apportion.trl.metrics import reward_metrics
 from apportion.trl.rewards import scores_of
 from apportion.trl.rounds import Rounds
@@ -211,6 +212,12 @@ class BatchPlanner:
         if self.allocation.label_free:
             rewards = torch.tensor([rollout.reward for rollout in rollouts], dtype=torch.float32)
             scores, weights = rewards.unsqueeze(1), torch.ones(1)
+        if gate := self.allocation.outcome_gate:  # one more function makes up for the others, which dead groups lose
+            dead = torch.tensor([not group.informative for group in groups], dtype=torch.bool).repeat_interleave(sizes)
+            scores = scores.masked_fill(dead.unsqueeze(1), 0.0)
+            train = [reward for group in groups for reward in gated(group, gate).rewards]
+            rest = torch.tensor(train, dtype=torch.float32) - weighted_rewards(scores, weights)
+            scores, weights = torch.column_stack([scores, rest]), torch.cat([weights, torch.ones(1)])
         return Grouped(scores, sizes, weights, penalties, getattr(self.trainer, "reward_clip_range", None))
 
     def _advantages(self, groups: Sequence[Group], grouped: Grouped) -> Floats:

@@ -57,6 +57,9 @@ class TRLAllocation(TrainerAllocation):
         baseline: what the estimators "reinforce" and "spo" subtract from rewards.
         selection: chooses the prompts of each generation batch, and the prompts that the allocator draws in the middle
             of one. The default is TRL's order.
+        outcome_gate: with True, groups of equal outcomes have no advantage, whatever the reward has beside the outcome;
+            with "order", that also compares completions of the same outcome only. It goes by the ``verdict``, see
+            ``apportion.advantages.gated``.
         verdict: the name of the reward function that is above 0 for correct completions. A single one with rewards of
             0 and 1, or -1 and 1, need not be named.
         id_column: the column that identifies a prompt; by default a hash of its content.
@@ -182,6 +185,11 @@ class TRLAllocation(TrainerAllocation):
         """
         self._check_columns(columns)
         self._check_rules(rewards)
+        if self.outcome_gate == "order" and getattr(args, "multi_objective_aggregation", "") == "normalize_then_sum":
+            raise ValueError(
+                "outcome_gate must be True or False if each reward function is normalized alone, got 'order'; set "
+                'True, or multi_objective_aggregation="sum_then_normalize"'
+            )
         if self.allocator.needs.reused_rollouts and args.beta != 0 and args.sync_ref_model:
             raise ValueError(
                 f"sync_ref_model must be False if {self.allocator.name} trains on rows of earlier steps, got True: "
@@ -346,7 +354,8 @@ class TRLAllocation(TrainerAllocation):
     @property
     def counting(self) -> str:
         """The name of what counts correct rollouts, if anything does."""
-        return next((part.name for part in self.parts.values() if part is not None and part.needs.binary), "")
+        counting = (part.name for part in self.parts.values() if part is not None and part.needs.binary)
+        return next(counting, "outcome_gate" if self.outcome_gate else "")
 
     def norm_reduction(self, loss: str) -> Reduction | None:
         """Return how ``loss``, a key of ``LOSSES``, reduces a row's tokens; None if score norms are not needed.

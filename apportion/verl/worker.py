@@ -322,7 +322,8 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
                 await self._write_again(row, written, session)
             found = await _rows_of(commit.uid) if commit.swept else row.written
         left_out = found - commit.keys
-        await commit_rows(commit, left_out, by_row=self._by_row, rewarded=self.allocation.label_free)
+        rewarded = self.allocation.label_free or bool(self.allocation.outcome_gate)
+        await commit_rows(commit, left_out, by_row=self._by_row, rewarded=rewarded)
         self._rows.pop(commit.uid, None)
         return TaskResult(commit.id)
 

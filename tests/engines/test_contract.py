@@ -172,3 +172,18 @@ def test_rewards_differ_or_a_group_is_dead():
     gate = DeadGroups()
     gate.load_state_dict({"seen": 4, "dead": 1})
     assert gate.metrics() == {"rejected": 0.25} and gate.state_dict() == {"seen": 4, "dead": 1}
+
+
+def test_the_gate_goes_by_the_verdict_and_only_with_an_estimator_of_the_allocation():
+    gated = TrainerAllocation(allocator="uniform", estimator="dr_grpo", outcome_gate=True)
+    groups = EngineGroups(gated, PROMPTS, group_size=2)
+    keys = [groups.next().key for _ in range(2)]
+    dead = [groups.rollout(reward, verdict=1.0) for reward in (1.2, 0.8)]
+    mixed = [groups.rollout(reward, verdict=right) for reward, right in ((1.5, 1), (0.5, 0))]
+    found = groups.advantages([keys[0]] * 2 + [keys[1]] * 2, [*dead, *mixed])
+    np.testing.assert_allclose(found, [0, 0, 0.5, -0.5])
+    assert groups.rollout(0.5, verdict=float("nan")) is None
+    with pytest.raises(ValueError, match=r"rewards must be 0 or 1 where correct rollouts are counted, got 0\.5"):
+        groups.rollout(0.5)
+    with pytest.raises(ValueError, match="outcome_gate must go with an estimator of the allocation"):
+        EngineGroups(TrainerAllocation(allocator="uniform", outcome_gate=True), PROMPTS, group_size=2)

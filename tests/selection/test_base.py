@@ -209,3 +209,20 @@ def test_wrong_counts_are_refused():
             prepared("mixed").choose(count)
     with pytest.raises(ValueError, match="seed must be"):
         prepared("mixed", seed=-1)
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_choices_go_by_the_verdict_whatever_the_reward(name):
+    """Wrong answers with shaping are no mixed group. Without verdicts the rewards decide."""
+    rewards = np.random.default_rng(0).normal(size=(len(PROMPTS), 4))
+    chosen = []
+    for verdicts, shaping in ((True, 1.0), (True, 0.0), (False, 1.0)):
+        selector = prepared(name)
+        rollouts = [
+            [Rollout(own < p if verdicts else None, reward=float(own < p) + shaping * own) for own in row]
+            for p, row in zip(EASE, rewards, strict=True)
+        ]
+        selector.choose(12)
+        selector.observe(finished(PROMPTS, rollouts))
+        chosen.append(selector.choose(30))
+    assert chosen[0] == chosen[1] and (chosen[0] != chosen[2] or name in ("mopps", "thompson"))

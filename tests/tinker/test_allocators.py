@@ -12,7 +12,7 @@ from apportion.tinker.problems import question_of
 from apportion.types import Plan
 from tests.rules import small
 from tests.tinker.problems import questions
-from tests.tinker.runs import assert_advantages, counts, sampled, trained
+from tests.tinker.runs import BELOW, assert_advantages, counts, sampled, trained
 
 KINDS = ("vip", "hora", "dapo", "reinforce_ada")
 """A rule of each kind: planned at once, in stages, with fresh prompts, thinned. Votes are refused."""
@@ -119,3 +119,17 @@ def test_a_reused_response_is_a_baseline_only(configured, run, service):
         weight = sum(map(len, groups.values())) / len(groups) / 2
         for question in compared:  # the earlier one takes the place of a wrong one: the mean of the three is 1/3
             assert [row.advantage for row in groups[question]] == pytest.approx([-weight / 3] * 2)
+
+
+def test_the_outcome_gate_leaves_groups_of_equal_verdicts_without_an_advantage(configured, run, service):
+    """The reward of a graded problem also depends on the second token, which no verdict reads."""
+    run(allocated(configured({"graded": True}, max_steps=2), Uniform(4), outcome_gate=True))
+    shaped = 0
+    for step in range(2):
+        for question, group in trained(service, step).items():
+            right = np.array([float(row.ids[0] < BELOW[question]) for row in group])
+            rewards = right - [0.1 * (row.ids[1] % 2) for row in group]
+            expected = rewards - rewards.mean() if len(set(right)) > 1 else 0.0 * right
+            np.testing.assert_allclose([row.advantage for row in group], expected, atol=1e-6)
+            shaped += len(set(right)) < 2 and len(set(rewards)) > 1
+    assert shaped

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from transformers import Qwen2ForCausalLM
 
+from apportion.advantages import gated
 from apportion.lab.training import loss
 from apportion.lab.training.critic import Critic, token_advantages, value_loss
 from apportion.lab.training.loss import TrainingRow, rows_with
@@ -89,7 +90,7 @@ class PolicyLearner:
         """
         critic, optimizer, settings = self.critic, self.critic_optimizer, self.training
         assert critic is not None and optimizer is not None
-        groups = [_keep(group) for group in groups if group.keep.any()]
+        groups = [_keep(gated(group, settings.outcome_gate)) for group in groups if group.keep.any()]
         if not groups:
             return []
         prompts = [tuple(encode(group.prompt.text)) for group in groups for _ in group.rollouts]

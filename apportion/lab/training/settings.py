@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from apportion.advantages import ESTIMATORS, Weighting, check_agreement, check_baseline
+from apportion.advantages import ESTIMATORS, OutcomeGate, Weighting, check_agreement, check_baseline
 from apportion.allocators import Allocator
 from apportion.baselines import Baseline
 from apportion.checks import check_choice, check_least, check_positive
@@ -43,6 +43,8 @@ class Training:
     from votes. Right answers are only for the report. ``prompts`` is a file of prompts that replaces the ``problems``
     drawn ones. Training restarts from the base after every ``reset_every`` steps.
 
+    Under an ``outcome_gate`` groups of equal outcomes teach nothing else, see ``apportion.advantages.gated``.
+
     A ``reward`` of "share" is graded: the share of leading digits that are right. It needs an allocator and a predictor
     for graded rewards.
 
@@ -73,6 +75,7 @@ class Training:
     estimator: str = "rloo"
     baseline: Baseline | None = None
     weighting: Weighting | None = None
+    outcome_gate: OutcomeGate = False
     learning_rate: float = 5e-4
     updates_per_step: int = 1
     clip_ratio: float = 0.2
@@ -145,6 +148,7 @@ class Training:
             selection=selection,
             estimator=estimator,
             weighting=self.weighting,
+            outcome_gate=self.outcome_gate,
         )
 
     def check(self, allocator: Allocator) -> None:
@@ -168,6 +172,8 @@ class Training:
         binary = [allocator.name] if allocator.needs.binary else []
         if self.baseline is not None and self.baseline.needs.binary:
             binary.append(f"the baseline {self.baseline.name}")
+        if self.outcome_gate:
+            binary.append("outcome_gate")
         if self.reward == "share" and binary:
             raise ValueError(
                 f"reward must be 'exact' for {binary[0]}, which needs binary rewards, got 'share'; "

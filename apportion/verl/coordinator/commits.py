@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from apportion.advantages import OutcomeGate, gated
 from apportion.types import Batch, Group
 from apportion.verl.coordinator.messages import CommitTask, TrainedGroup, TrainedRow, address_of, uids_of
 
@@ -37,8 +38,8 @@ class FinishedPrompts:
         self.history[group.prompt.id] = (None if baseline is None else float(group.rewards[0]), weight)
 
 
-def commit_tasks(finished: FinishedPrompts, sessions: Mapping[str, int]) -> list[CommitTask]:
-    """Return one commit for each uid of ``finished``.
+def commit_tasks(finished: FinishedPrompts, sessions: Mapping[str, int], gate: OutcomeGate = False) -> list[CommitTask]:
+    """Return one commit for each uid of ``finished``, with the rewards that train under ``gate``.
 
     ``sessions`` is the number of sessions requested so far, by group; reused rollouts are written as later ones. A uid
     has failed if rollouts were requested and none arrived; verl may then draw another prompt. A uid without requested
@@ -48,7 +49,7 @@ def commit_tasks(finished: FinishedPrompts, sessions: Mapping[str, int]) -> list
     for group in finished.groups:
         address = address_of(group.prompt)
         later = address.first_session + sessions[address.group]
-        groups[address.uid].append(_trained_group(group, later, finished.history[group.prompt.id]))
+        groups[address.uid].append(_trained_group(gated(group, gate), later, finished.history[group.prompt.id]))
     asked, arrived, batch = Counter[str](), Counter[str](), finished.batch
     for prompt, rollouts, count in zip(batch.prompts, batch.rollouts, batch.asked.tolist(), strict=True):
         asked[address_of(prompt).uid] += count

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from apportion.advantages import gated
 from apportion.allocators import check_rewards
 from apportion.predictors.saved import SavedValues
 from apportion.runs.declared_types import fits
@@ -121,7 +122,7 @@ class Planner(ABC):
 
     def commit(self, opened: OpenRequest, finished: FinishedPrompts) -> None:
         """Have the trainer find the rows of ``finished`` prompts of a request."""
-        for task in commit_tasks(finished, opened.sessions):
+        for task in commit_tasks(finished, opened.sessions, self.allocation.outcome_gate):
             self.submit(opened, task, None)
 
     def check_readable(self, batch: Batch) -> None:
@@ -130,6 +131,8 @@ class Planner(ABC):
             for reader in self.allocation.parts.values():
                 if reader is not None:
                     check_rewards(reader, batch)
+            for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):
+                gated(Group(prompt, rollouts), self.allocation.outcome_gate)
 
 
 @contextmanager

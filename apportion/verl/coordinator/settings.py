@@ -59,6 +59,9 @@ class VerlAllocation(RunDecisions):
         baseline: what ``apportion_reinforce`` and ``apportion_spo`` subtract from rewards, learned from earlier rounds.
         weighting: what counts the same in the loss under the ``apportion_`` estimators: prompt, rollout or token; by
             default the one that the estimator is unbiased under, prompt for all but ``apportion_sequential``.
+        outcome_gate: with True, groups of equal outcomes teach nothing else, whatever the reward has beside the
+            outcome; with "order", that also compares rollouts of the same outcome only. It goes by the ``verdict``.
+            The scores of verl's log are then the rewards that train, whose mean is the accuracy.
         verdict: what decides whether a rollout is correct: a key that the reward function returns beside the score, or
             "score". It is correct if the value is above 0. None if scores are 0 and 1, or -1 and 1.
         id_key: the key of ``extra_info`` that identifies a prompt; by default a hash of its text and data source.

@@ -99,3 +99,19 @@ def test_a_damaged_state_is_refused_and_changes_nothing(small_base, small_base_f
 
     make = partial(learner, small_base, small_base_folder, "gae")
     assert check_damage(make, trained.state_dict(), paths=some) > 20
+
+
+@pytest.mark.parametrize("estimator", ["rloo", "gae"])
+def test_under_the_gate_shaping_in_dead_groups_teaches_nothing(small_base, small_base_folder, estimator):
+    """Groups with shaping are trained on as those whose rewards are their outcomes."""
+    groups = [
+        replace(each, rollouts=tuple(replace(own, correct=True) for own in each.rollouts)) for each in voted(small_base)
+    ]
+    plain = [replace(each, rollouts=tuple(replace(own, reward=1.0) for own in each.rollouts)) for each in groups]
+    gated, free, bare = (
+        learner(small_base, small_base_folder, estimator, outcome_gate=gate) for gate in (True, False, False)
+    )
+    for each, given in ((gated, groups), (free, groups), (bare, plain)):
+        update(each, given)
+    assert torch.equal(weights(gated.policy), weights(bare.policy))
+    assert not torch.equal(weights(free.policy), weights(bare.policy))

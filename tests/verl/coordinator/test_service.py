@@ -105,6 +105,29 @@ def test_without_norms_and_history_groups_have_neither_and_a_baseline_that_count
         coordinator.metrics()
 
 
+class Shaped(Table):
+    def rollout(self, text, number, *where):
+        return replace(super().rollout(text, number, *where), reward=0.25 * number)
+
+
+def test_under_the_gate_groups_are_committed_with_the_rewards_that_train_and_the_baseline_learns_outcomes():
+    coordinator, pool, _ = began(
+        Uniform(4), 0, 3, 6, table=Shaped(), baseline=Predicted(DiscountedCounts()), outcome_gate=True
+    )
+    work(coordinator)
+    (batch,) = learned(coordinator)
+    found = {group.columns["group"]: group.columns["rewards"] for group in groups_of(pool)}
+    for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):
+        rewards, right = (np.array([getattr(one, name) for one in rollouts]) for name in ("reward", "correct"))
+        expected = right if np.ptp(right * 1.0) == 0 else rewards - rewards.mean() + right.mean()
+        assert found[address_of(prompt).group] == pytest.approx(expected.astype(float))
+    assert {np.ptp(own) > 0 for own in found.values()} == {True, False}
+    coordinator, _, _ = began(Uniform(2), 0, table=Graded(), outcome_gate="order")
+    work(coordinator)
+    with pytest.raises(RuntimeError, match=r"allocation\.verdict must say which rollouts are correct: a rollout must"):
+        coordinator.metrics()
+
+
 def test_it_loads_neither_ray_nor_verl_nor_torch():
     code = "import apportion.verl.coordinator.service, sys; print({'ray', 'verl', 'torch'} & sys.modules.keys())"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
