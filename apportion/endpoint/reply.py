@@ -25,10 +25,12 @@ THOUGHTS = ("thinking", "reasoning")
 """Types of the parts that hold reasoning. Other types, such as images, hold no text."""
 
 BROKEN = re.compile(
-    r"error|abort|cancel|fail|insufficient|time_?out|unavailable|interrupt|disconnect|overload|preempt", re.IGNORECASE
+    r"error|abort|cancel|fail|insufficient|timed?_?out|deadline|expire|unavailable|interrupt|connect|overload|preempt|evict"
+    r"|kill|memory|malformed|rate_limit",
+    re.IGNORECASE,
 )
 """Why a choice ended if the server broke it off, such as "network_error". It is no completion."""
-CUT = re.compile(r"length|max_|context|window|token_limit", re.IGNORECASE)
+CUT = re.compile(r"length|max_|context|window|limit|trunc|too_long|incomplete", re.IGNORECASE)
 """Why a choice ended at a maximum length, such as "model_context_window_exceeded"."""
 FILTERED = re.compile(
     r"filter|sensitive|safety|block|prohibit|recitation|spii|refus|moderat|violat|guardrail", re.IGNORECASE
@@ -36,10 +38,17 @@ FILTERED = re.compile(
 """Why a choice ended if its content was held back, such as "content_filter". What is left of it states no answer."""
 
 LATER = re.compile(
-    r"(?<!\d)(?P<status>40[89]|429|5\d\d)(?!\d)|(?P<limited>rate.?limit|exhausted|too.?many|quota)|(?P<over>overload)",
+    r"(?<!\d)(?P<status>40[89]|429|5\d\d)(?!\d)|(?P<limited>rate.?limit|exhausted|too.?many|quota|throttl)|overload",
     re.IGNORECASE,
 )
 """Codes and kinds of errors in a reply whose request may be answered later."""
+LIMITED = re.compile(r"rate.{0,3}limit|too.many.requests|throttl|request limit|速率|限流", re.IGNORECASE)
+"""What the message of an error says if only the message tells that it is a rate limit."""
+KIND = re.compile(r'"(?:\w{1,20}_)?(?:code|status|type)": "?([^"{}\[\],]{1,99})')
+"""A code or kind in the JSON of an error, wherever it lies."""
+
+USUAL = ("choices", "id", "object", "created", "model", "usage")
+"""What a reply has. All else is its error, if it has no choices."""
 
 MOST_TOKENS = 10**12
 """The largest count of tokens that is taken for one. A larger one counts as none."""
@@ -74,7 +83,8 @@ def whole_choices(reply: Any) -> list[dict[str, Any]]:
     reply = reply if isinstance(reply, dict) else {}
     choices, error = reply.get("choices"), _error(reply)
     if not isinstance(choices, list) or not choices:
-        raise fault_of("a reply without choices", error or (reply if reply.keys() & {"message", "detail"} else None))
+        rest = {name: value for name, value in reply.items() if name not in USUAL}
+        raise fault_of("a reply without choices", error or rest)
     if error:
         raise fault_of("an error beside its choices", error)
     if not all(isinstance(choice, dict) for choice in choices):
@@ -100,10 +110,14 @@ def fault_of(what: str, error: Any) -> Fault:
     """
     if not error:
         return BadReply(what)
-    kinds = [error.get(name) for name in ("code", "status", "type")] if isinstance(error, dict) else [error]
-    found = LATER.search(" ".join(map(str, kinds)))
-    status = 500 if found is None else int(found["status"] or (429 if found["limited"] else 529))
-    return error_fault(status, f"sent {what}: {error_text(error)}", " ".join(map(str, kinds)), sent=error)
+    said = error if isinstance(error, str) else _json(error)
+    kinds = said if isinstance(error, str) else " ".join(KIND.findall(said))
+    found, status = LATER.search(kinds), 500
+    if found is not None:
+        status = int(found["status"] or (429 if found["limited"] else 529))
+    elif LIMITED.search(said):
+        status = 429
+    return error_fault(status, f"sent {what}: {error_text(error)}", kinds, sent=error)
 
 
 def finish_reason(choice: dict[str, Any]) -> str | None:
@@ -116,12 +130,16 @@ def error_text(error: Any) -> str:
     """Return the message of an error, which may be a text or an object with a message or detail."""
     if isinstance(error, dict):
         error = error.get("message") or error.get("detail") or error.get("error") or error
+    return " ".join((error if isinstance(error, str) else _json(error) if error else "").split())
+
+
+def _json(error: Any) -> str:
+    """Return an error as JSON, or shown if it is too deep."""
     try:
         check_depth(error)
-        text = error if isinstance(error, str) else json.dumps(error) if error else ""
+        return json.dumps(error, ensure_ascii=False)
     except (ValueError, TypeError):
-        text = shown(error)
-    return " ".join(text.split())
+        return shown(error)
 
 
 def choice_text(choice: dict[str, Any]) -> tuple[str, str | None]:

@@ -136,7 +136,7 @@ def _chunk(text: str, kind: str) -> Mapping[str, Any]:
     chunk = _parsed(text, "a stream with an event")
     if not isinstance(chunk, dict):
         raise BadReply("a stream with an event that is not a chunk")
-    if chunk.get("error") or kind == "error":
+    if chunk.get("error") or kind == "error" or ("choices" not in chunk and chunk.keys() & {"message", "detail"}):
         raise fault_of("an error in a stream", chunk.get("error") or chunk)
     return chunk
 

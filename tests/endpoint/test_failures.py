@@ -68,6 +68,11 @@ BUSY = """
     {"code": 429, "message": "slow down"}
     [{"error": {"code": 429, "message": "Rate limit exceeded"}}]
     {"type": "error", "error": {"type": "overloaded_error", "message": "Busy"}}
+    {"detail": "Rate limit reached"}
+    {"status": "error", "msg": "Too many requests"}
+    {"base_resp": {"status_code": 1002, "status_msg": "rate limit"}, "choices": null}
+    {"errors": [{"message": "slow down", "code": 429}]}
+    {"choices": [], "error": {"code": "1302", "message": "您的账户已达到速率限制"}}
 """
 """Bodies of replies with status 200 that say that the server is busy."""
 
@@ -108,7 +113,16 @@ def test_a_server_that_stays_busy_is_given_up(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "reason", ["error", "abort", "network_error", "insufficient_system_resource", "CANCELLED", "timeout"]
+    "reason",
+    [
+        "error",
+        "abort",
+        "network_error",
+        "insufficient_system_resource",
+        "CANCELLED",
+        "deadline_exceeded",
+        "out_of_memory",
+    ],
 )
 def test_a_completion_that_the_server_broke_off_is_no_sample(reason):
     """Two of four choices of a reply with status 200, and then the only one."""

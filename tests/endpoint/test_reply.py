@@ -143,6 +143,7 @@ BAD = r"""
     data: [DONE]&                       => a reply without choices
     OPEN                                => a stream that was cut off before its end
     OPENdata: {"error": {"message": "no memory"}}&data: [DONE]& => an error in a stream: no memory
+    OPENdata: {"object": "error", "message": "no memory", "code": 500}&data: [DONE]& => an error in a stream: no memory
     event: error%data: {"message": "no memory"}& => an error in a stream: no memory
     OPENerror: {"message": "no memory"}&         => an error in a stream: no memory
     error: {"message": "no memory"}&data: [DONE]& => an error in a stream: no memory

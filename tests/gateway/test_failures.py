@@ -71,8 +71,8 @@ def test_what_is_cut_off_while_it_thinks_does_not_vote():
 
 ENDED = {
     "unparsed": """content_filter sensitive SAFETY RECITATION refusal model_context_window_exceeded MAX_TOKENS
-        max_output_tokens""",
-    "failed": "network_error insufficient_system_resource CANCELLED timeout",
+        max_output_tokens truncated incomplete""",
+    "failed": "network_error insufficient_system_resource CANCELLED timed_out expired MALFORMED_FUNCTION_CALL",
     "votes": "stop_sequence eos_token COMPLETE end_turn",
 }
 """What the reason why a completion ended makes of its answer."""
