@@ -112,18 +112,21 @@ BEFORE_SIGNS = re.compile("(?s:.*[^\\s∎■□\u2600-\u27bf\ufe0f\U0001f300-\U0
 VALUE = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|(?!null\b)([-\w.]+|\[[^\[\]{}]*\]))""")
 ESCAPED = re.compile(r'\\(?:u([0-9A-Fa-f]{4})|([\\"/]))')
 """What JSON writes with a backslash. Its other letters are kept, because models write LaTeX with a single one."""
+PLACEHOLDER = re.compile(r"[?_….\s]*|[\[<(]?(?:(?:your|the|final|insert|put) )*answer(?: here)?[\])>]?", re.IGNORECASE)
+"""What an instruction has where the answer belongs."""
 INVISIBLE = re.compile("[\u200b-\u200f\u2060\ufeff\u00ad]")
 
 CHOICE_STATEMENT = re.compile(
     rf"{STATEMENT.pattern}|(?P<option>\b(?:option|choice)\b[*_]{{0,3}}\s?(?:is\b|[:=])"
-    r"|选(?:(?:(?<=[故应该案题确的以此]选)|(?<![一-鿿]选))(?:项|择)?"
-    r"|项(?=\s?[（(]?[A-J][）)]?\s?[是为]?(?:正确|对的|符合)))[是为：:\s]{0,3})",
+    r"|选(?:(?:(?<=[故应该案题确的以此我]选)|(?<![一-鿿]选))(?:项|择)?"
+    r"|项(?=\s?[（(]?[A-J][）)]?\s?[是为]?(?:正确|对的|符合)))[是为：:\s]{0,3}"
+    r"|正确的(?:选?项)?[是为]|(?<![A-Za-z])(?=[A-J]\s?选?项?\s?[是为]?(?:正确|对的|符合)))",
     STATEMENT.flags,
 )
 FONT = re.compile(r"\\(?:text|math|boldsymbol|bf|rm)[a-z]*|[{}*_`\"'“”<>]")
 LETTER = re.compile(
     r"(?:option |choice |letter |选项)?[(\[（]?(?P<alone>[A-J])[)\]]?(?:[.:!]?$|(?P<labelled>"
-    r"[)\].:](?:[\s\\]|$)(?!\s*(?:and|or|&|/)\s)|[）。]|，(?!\s*[A-J])|\s?[是为]?(?:正确|对的|符合)|\s*\(|\s+[-–—]\s|…|,\s+(?![(\[]?(?:[A-J]|and|or)\b)"
+    r"[)\].:](?:[\s\\]|$)(?!\s*(?:and|or|&|/)\s)|[）。]|，(?!\s*[A-J])|\s?选?项?\s?[是为]?(?:正确|对的|符合)|\s*\(|\s+[-–—]\s|…|,\s+(?![(\[]?(?:[A-J]|and|or)\b)"
     r"|,?\s+(?:because|since|which|as|(?:and |but )?not)\b))",
     re.IGNORECASE,
 )
@@ -359,7 +362,8 @@ def _tidy(answer: str) -> str | None:
     tidy = " ".join(DELIMITERS.sub("", answer).split()).lstrip(':;*`"“ ').rstrip('.,:;*`"”。\\ ')
     tidy = signed[0] if (signed := BEFORE_SIGNS.match(tidy)) else tidy
     tidy = re.sub(r"(?:です|である|입니다|이다)$", "", tidy)
-    return (tidy.strip("_") if tidy[:1] == tidy[-1:] == "_" else tidy) or None
+    tidy = tidy.strip("_") if tidy[:1] == tidy[-1:] == "_" else tidy
+    return None if PLACEHOLDER.fullmatch(tidy) else tidy
 
 
 def _letter(statement: str, alone: bool = False) -> str | None:

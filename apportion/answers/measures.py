@@ -82,6 +82,7 @@ PERCENT = re.compile(
 )
 BASED = re.compile(r"(?P<head>[\dA-F]+)_\{?(?P<base>\d{1,2})\}?")
 CLOCK = re.compile(r"(?P<hour>\d{1,2})(?::(?P<minute>[0-5]\d))?\s*(?:(?P<half>[ap])\.?\s?m\b\.?)?", re.IGNORECASE)
+SUM = re.compile(r"(?:\d+(?:\.\d+)?\s?[a-z]+\.?(?:,|\s?\band\b|\s|$)?\s?){2,}", re.IGNORECASE)
 MONEY = re.compile(r"(?<=\d)\s*(?P<name>\\?\$|[£€¥₹₩₱₽¢])$")
 ORDINAL = re.compile(r"(?<=\d)(?:\^\{?)?\s?(?:\\text\{)?(?:st|nd|rd|th)\}*$")
 ABOUT = re.compile(
@@ -169,6 +170,17 @@ def _measure(word: str) -> str | None:
     if known := NAMES.get(name) or SI.fullmatch(word):
         return known if isinstance(known, str) else word
     return NAMES.get(name.removesuffix("s")) or NAMES.get(name.removesuffix("es"))
+
+
+def summed(text: str) -> str | None:
+    """Return a length of time or another sum of measures in one spelling; None if ``text`` is none.
+
+    >>> summed("3 hours and 20 minutes"), summed("3hrs. 20 min."), summed("3 apples 2 pears")
+    ('3 h 20 min', '3 h 20 min', None)
+    """
+    parts = re.findall(r"(\d+(?:\.\d+)?)\s?([A-Za-z]+)", text) if SUM.fullmatch(text) else []
+    named = [(number, _measure(word)) for number, word in parts]
+    return " ".join(f"{number} {name}" for number, name in named) if named and all(name for _, name in named) else None
 
 
 def clock(text: str) -> str | None:

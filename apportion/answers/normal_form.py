@@ -17,7 +17,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from apportion.answers.magnitude import too_large
-from apportion.answers.measures import NAMES, PERCENT, SCALE, SCALES, VARIABLES, Measures, clock, without_unit
+from apportion.answers.measures import NAMES, PERCENT, SCALE, SCALES, VARIABLES, Measures, clock, summed, without_unit
 from apportion.answers.spelling import latex
 
 LONGEST = 1000
@@ -126,7 +126,7 @@ def normal_form(answer: str) -> Form:
         written = THOUSANDS.sub(lambda found: re.sub(r"[^\d.]", "", found[0]), written.replace("{,}", ","))
         written = GROUPED.sub(lambda found: re.sub(r"[.'_]", "", found[0]).replace(",", "."), written)
     text = _text(written)
-    if (time := clock(text) or _date(text)) is not None:
+    if (time := clock(text) or _date(text) or summed(text)) is not None:
         return Form(time)
     formula = re.sub(r"\\text|[{}_\s]", "", written)
     if CHEMISTRY.fullmatch(formula):

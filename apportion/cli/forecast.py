@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from apportion.answers import EXTRACTORS, NAMES, AnswerFunctionError
+from apportion.checks import check_integer
 from apportion.cli.errors import usage_errors
 from apportion.cli.forecast_text import forecast_text
 from apportion.cli.options import (
@@ -93,6 +94,8 @@ def forecasting(
     with usage_errors(ValueError, OSError, ImportError, AnswerFunctionError):
         if price_per_hour is not None and tokens_per_second is None:
             raise ValueError("--price-per-hour needs --tokens-per-second, got none; give how fast all GPUs are")
+        if epoch is not None:
+            check_integer("--epoch", epoch, 1, "an epoch has a prompt")
         forecast(RateSample.of([0, 1], [1, 1]), **asked)  # refuses settings before anything is read or paid for
         if base_url and model and questions and sample is None:
             every, given = read_questions(questions), given_settings(settings, Endpoint)

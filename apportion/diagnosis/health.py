@@ -45,8 +45,11 @@ REPEATED = 0.2
 LEAST_PROMPTS = 10
 """Prompts seen before and after a fall that tell a sick policy from harder data."""
 
-SHAPING = re.compile(r"len|format|penal|brev|concis|short|tag|style|repet|cost", re.IGNORECASE)
-"""Parts of a reward that may fall when answers get better: they are no verdicts."""
+SHAPING = re.compile(
+    r"(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))(?:(?i:len|tag|cost|short|long|brief|soft|xml|token)(?:s|er)?(?![a-z])"
+    r"|(?i:length|over(?:long|length)|format|xmlcount|penal|punish|brev|concis|verbos|styl|repet|languag))"
+)
+"""Parts of a reward that may fall when answers get better: they are no verdicts. A word begins so, or is it."""
 REGROUPED = re.compile(r"\b(?:group|run)=|runs in one|copies")
 """What a doubt says if groups that repeat a prompt may be of several runs, or one group."""
 

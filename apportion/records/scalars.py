@@ -67,10 +67,14 @@ NOT_FINITE = {"NaN": math.nan, "nan": math.nan, "Infinity": math.inf, "inf": mat
 """How W&B writes numbers that are not finite."""
 
 TABLES, LEAST_OF_A_TABLE, MOST_AGAIN = (".jsonl", ".ndjson", ".csv"), 2, 2
-"""Files that may be something else; the series that one must have to be a log of steps, and how often a step
-comes again."""
+"""Files that may be something else; the series that one of several columns must have to be a log of steps, and how
+often a step comes again."""
 CHART = "W&B export"
 """What wrote a table with ``run - name`` above its columns. It may have one series."""
+LEAST_OF_A_CHART = 8
+"""Steps that a table of one series must have, without what says that it is a chart."""
+OF_TENSORBOARD = {"Wall time", "Step", "Value"}
+"""The columns of a chart that TensorBoard exports: its file is called run-NAME-tag-SERIES.csv."""
 
 STEPS = ("step", "_step", "global_step", "training/global_step", "Step", "progress/batch")
 LOG_ROLLOUTS = (
@@ -190,7 +194,9 @@ def scalars_at(path: str | Path) -> Scalars | None:
     if found is None:
         return None
     known = len(found.components) + sum(found.logged(each) is not None for each in SERIES)
-    is_table = files[0].suffix in TABLES and not source[0].startswith(CHART)
+    of_a_framework = " export" in source[0] or any("/" in each for each in found.found)
+    sizes = [len(steps) for each, (steps, _) in found.found.items() if each not in STEPS]
+    is_table = files[0].suffix in TABLES and not of_a_framework and (len(sizes) != 1 or sizes[0] < LEAST_OF_A_CHART)
     return None if known < (LEAST_OF_A_TABLE if is_table else 1) else found
 
 
@@ -251,6 +257,11 @@ def _rows_of(path: Path) -> tuple[str, Iterable[tuple[float, Mapping[str, Any]]]
         return "metrics as JSON lines", _with_steps(rows_of(path))
     if name.endswith(".csv"):
         names = next((row for _, row in rows_of(path)), {})
+        if names.keys() == OF_TENSORBOARD:
+            series = path.stem.rpartition("-tag-")[2].replace("_", "/", 1)
+            return "TensorBoard export", (
+                (int(row["Step"]), {series: parse_number(row["Value"])}) for _, row in rows_of(path)
+            )
         runs = list(dict.fromkeys(name.rpartition(" - ")[0] for name in names if " - " in name))
         said = f"{CHART} of {runs[0]}, the first of {len(runs)} runs" if len(runs) > 1 else CHART
         return said if runs else "exported history", _with_steps(_exported(path, runs[:1]))
@@ -275,8 +286,9 @@ def _exported(path: Path, run: Sequence[str]) -> Rows:
         made: dict[str, Any] = {}
         for name, cell in row.items():
             own, separator, series = name.rpartition(" - ")
-            with suppress(ValueError):  # a text, which is no series
-                if (not separator or own in run) and not name.endswith(("__MIN", "__MAX")):
+            if (not separator or own in run) and not name.endswith(("__MIN", "__MAX")):
+                made[series] = cell
+                with suppress(ValueError):  # a text, which is no series
                     made[series] = parse_number(cell)
         yield number, made
 

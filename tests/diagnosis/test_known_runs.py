@@ -55,12 +55,31 @@ HEALTHY = {
     "the KL divergence has one outlier": lambda: means(GAINS, steps=100, kl=lambda s: 5.0 if s == 30 else 0.01),
     "the KL divergence grows to a half": lambda: means(GAINS, kl=line(0.0, 0.5)),
     "one gradient overflows": lambda: means(GAINS, entropy=STEADY, grad_norm=lambda s: math.inf if s == 9 else 0.5),
-    "a penalty grows while answers get better": lambda: means(
-        noisy(line(0.3, 0.7)),
-        rewards__accuracy__mean=noisy(line(0.3, 0.8)),
-        rewards__length_penalty__mean=noisy(line(0.9, 0.4)),
-    ),
+    **{
+        f"{term} falls while answers get better": lambda term=term: means(
+            noisy(line(0.3, 0.7)),
+            **{"rewards__accuracy__mean": noisy(line(0.3, 0.8)), f"rewards__{term}__mean": noisy(line(0.9, 0.4))},
+        )
+        for term in (
+            "lengthPenalty",
+            "soft_overlong_punishment",
+            "xmlcount_reward_func",
+            "language_consistency",
+            "tags",
+        )
+    },
 }
+CUT = {
+    "finish_reasons": ["length"],
+    "done_reason": "length",
+    "stop_reason": "MAX_TOKENS",
+    "incomplete_details": {"reason": "max_output_tokens"},
+    "status": "truncated",
+    "hit_max_length": True,
+    "response_truncated": 1,
+}
+"""What engines log of a completion that was cut, by the name of the column."""
+
 SICK = {
     "all wrong: nothing is rewarded in one step": lambda: rollouts(constant(0.0), steps=1, groups=16),
     "all wrong: means of steps": lambda: means(constant(0.0), frac_reward_zero_std=constant(1.0), entropy=STEADY),
@@ -75,6 +94,10 @@ SICK = {
     "truncation: all completions have one length": lambda: rollouts(LEARNS, tokens=constant(256)),
     "truncation: most stop at the limit, by their reason": lambda: rollouts(LEARNS, finish_reason=stopped(0.8)),
     "truncation: most, by a flag": lambda: rollouts(LEARNS, is_truncated=lambda s, r, rng: s > 20),
+    **{
+        f"truncation: all, by {name}": lambda name=name, cell=cell: rollouts(LEARNS, **{name: lambda s, r, rng: cell})
+        for name, cell in CUT.items()
+    },
     "truncation: most, by means": lambda: means(completions__clipped_ratio=at(30, 0.02, 0.9)),
     "not finite: NaN in the loss alone": lambda: means(entropy=STEADY, loss=at(50, 0.1, math.nan)),
     "not finite: the gradient stays infinite": lambda: means(entropy=STEADY, grad_norm=at(50, 0.1, math.inf)),
@@ -98,6 +121,11 @@ SICK = {
     ),
     "farming: the held-out accuracy falls": lambda: means(
         None, critic__score__mean=noisy(line(0.4, 0.95)), **{"val-core__math__acc__mean@1": noisy(line(0.5, 0.2))}
+    ),
+    "farming: the name of what falls has a word for shaping within another word": lambda: means(
+        noisy(line(0.8, 1.1)),
+        rewards__fluent__mean=noisy(line(0.2, 0.95)),
+        rewards__silent_correct__mean=noisy(line(0.6, 0.2)),
     ),
     "kl: it drifts": lambda: means(kl=line(0.0, 3.0)),
     "entropy: it grows": lambda: means(entropy=line(0.4, 3.0)),

@@ -148,6 +148,19 @@ def test_one_chart_exported_by_wandb_is_a_series(tmp_path):
     assert found.series("reward")[1].tolist() == [0.8] * 10
 
 
+def test_one_chart_exported_by_tensorboard_is_a_series_of_the_name_in_that_of_its_file(tmp_path):
+    rows = [{"Wall time": 1.7e9 + s, "Step": s, "Value": 0.8} for s in range(10)]
+    found = scalars_at(comma_separated(tmp_path / "run-a-tag-train_reward.csv", rows))
+    assert found.source == "TensorBoard export" and found.series("reward")[1].tolist() == [0.8] * 10
+    assert scalars_at(comma_separated(tmp_path / "run-a-tag-critic_score_mean.csv", rows)).series("reward") is not None
+
+
+def test_a_table_is_of_means_if_nothing_else_is_there_or_a_name_has_a_section(tmp_path):
+    assert metrics(tmp_path, reward=float).series("reward") is not None
+    assert metrics(tmp_path, reward=float, optim__lr=float).series("reward") is not None
+    assert metrics(tmp_path, reward=float, difficulty=float) is None
+
+
 def test_values_that_are_not_finite_stay_in_what_was_logged(tmp_path):
     found = metrics(tmp_path, reward=float, kl=lambda s: float("nan") if s > 6 else 0.1, entropy=lambda s: "Infinity")
     assert np.isnan(found.logged("kl")[1]).sum() == 3 and len(found.series("kl")[0]) == 7

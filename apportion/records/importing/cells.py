@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from apportion.records.importing.layout import Layout
-from apportion.records.importing.names import NUMBERS, OPTIONAL, STEP, number_in, truncation_in
+from apportion.records.importing.names import NUMBERS, OPTIONAL, STEP, USUAL, asked_in, number_in, truncation_in
 from apportion.records.rollout_log import RecordError
 from apportion.rows import row_location
 from apportion.types import Floats, Mask
@@ -98,10 +98,11 @@ def _step(cell: str) -> str:
 def texts_of(path: Path, layout: Layout, role: str, rows: Rows) -> list[str | None]:
     """Return a column of texts [R], None for none. Raise RecordError for a cell that is no text."""
     column = layout.texts[role]
+    asks = role == "prompt" and column not in USUAL[role] and role not in layout.given
     return [
         cell if cell is None or isinstance(cell, str) else _text(cell, column, path, number)
         for number, row in rows
-        for cell in [row.get(column)]
+        for cell in [asked_in(row.get(column)) if asks else row.get(column)]
     ]
 
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from apportion.records.importing.names import (
     COUNTED,
+    ENDED,
     SPLIT,
     STEPS,
     TOTALS,
@@ -17,6 +18,7 @@ from apportion.records.importing.names import (
     named_in,
     number_in,
     resolved,
+    truncation_in,
 )
 from apportion.records.importing.source import Head, Source
 from apportion.rows import kind_of
@@ -26,6 +28,8 @@ VERDICT = re.compile("pass|correct|scor|acc|rew|success|result|valid$|ok")
 
 MOST_SPLITS = 8
 """Splits of the data that a column may name."""
+LONGEST = 60
+"""Characters of a reason, at most."""
 LONG = 1.5
 """The least mean number of turns of the first rollouts, if rows are turns."""
 
@@ -86,6 +90,17 @@ def split_in(head: Head, found: Collection[str]) -> str:
             return name
     late = [name for name in usual if all(row.get(name) is None for row in head)]
     return next(iter(late + usual), "")
+
+
+def truncated_in(head: Head, found: Collection[str]) -> str:
+    """Return the column of flags or reasons that says whether a completion was cut; "" without one."""
+    for name in found:
+        cells = [row.get(name) for row in head] if ENDED.search(name.lower()) else []
+        said = {truncation_in(cell) for cell in cells}
+        flags = all(cell in (0, 1) if isinstance(cell, (int, float)) else len(str(cell)) <= LONGEST for cell in cells)
+        if flags and (1.0 in said or (0.0 in said and not name.lower().endswith("status"))):
+            return name
+    return ""
 
 
 def turn_in(head: Head, columns: Mapping[str, str], found: Collection[str]) -> tuple[str, str] | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
-from apportion.records.importing.formats import comes_once, counted_in, split_in, turn_in
+from apportion.records.importing.formats import comes_once, counted_in, split_in, truncated_in, turn_in
 from apportion.records.importing.names import (
     MOST_OTHERS,
     NAMES,
@@ -18,6 +18,7 @@ from apportion.records.importing.names import (
     USUAL,
     VERDICTS,
     WORDY,
+    asked_in,
     number_in,
     resolved,
     verdict_names,
@@ -163,7 +164,11 @@ def _resolved(found: Sequence[str], own: Mapping[str, str], head: Head) -> dict[
         columns |= {"answer": sampled} | ({} if "gold" in columns or "gold" in own else {"gold": "answer"})
     if "split" not in own:
         columns.pop("split", None)
-        columns["split"] = split_in(head, [name for name in found if name not in columns.values()])
+    left = [name for name in found if name not in columns.values()]
+    looks = {"split": split_in, "truncated": truncated_in}
+    columns = {role: look(head, left) for role, look in looks.items() if role not in own} | columns
+    if columns.keys().isdisjoint(("id", "prompt", "group")):  # the prompt is in the messages
+        columns["prompt"] = next((name for name in left if all(asked_in(row.get(name)) for row in head)), "")
     if "turn" not in own and "visit" not in found and (turns := turn_in(head, columns, found)):
         columns["turn"], columns["step"] = turns
     elif not own.get("turn"):
@@ -211,11 +216,13 @@ def _check_whole(source: Source, layout: Layout) -> None:
     roles = sorted(role for each in missing for role in each.split(" or "))
     usual = dict.fromkeys(USUAL["share"][1:], "reward") if "reward" in roles else {}
     usual |= {name: role for role in roles for name in USUAL[role]}
+    free = [column for column in source.columns if column not in layout.read]
     near = next(
         (
-            f"{usual[close[0]]}={column}"
-            for column in source.columns
+            f"{role}={column}"
+            for column in free
             if (close := get_close_matches(column.lower(), usual, 1))
+            and ((role := usual[close[0]]) not in NUMBERS or column in source.numeric)
         ),
         "reward=COLUMN" if "reward" in roles else f"{roles[0]}=COLUMN",
     )

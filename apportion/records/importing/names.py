@@ -63,8 +63,6 @@ OTHER = {
         "share": "pass_rate solve_rate success_rate accuracy pass@1 pass_rates solve_rates success_rates rate mean",
         "tokens": "completion_tokens generated_tokens output_tokens response_tokens num_tokens completion_length "
         "response_length",
-        "truncated": "is_truncated was_truncated truncation is_clipped clipped overlong finish_reason finish_reasons "
-        "stop_reason stop_condition",
         "prompt": "question problem input query instruction prompts input_prompt",
         "id": "prompt_id question_id problem_id task_id example_id doc_id qid idx instance_id prompt_index "
         "problem_index question_index prompt_idx",
@@ -139,6 +137,12 @@ TRUTHS = {"true": 1.0, "false": 0.0}
 WORDS = TRUTHS | dict.fromkeys(OTHER["right"], 1.0) | dict.fromkeys(OTHER["wrong"], 0.0)
 """Verdicts in words, of any case. C and I are those of inspect_ai."""
 
+ENDED = re.compile(
+    r"^(?!.*(?:rew|scor|ratio|rate))(?:.*(?:trunc|clipped|overlong|incomplete|(?:hit|reach|exceed)\w*_(?:max|limit|len))"
+    r"|(?:.*_)?status$|(?:.*_)?(?:finish|stop|done|end)\w*(?:reason|type|condition)s?$)"
+)
+"""How a column is called that says whether a completion was cut, by a flag or the reason why it ended."""
+
 AT_LIMIT = re.compile(r"length|max_?(?:new_?|output_?)?tokens|max_?len|trunc|overlong|too_long|context_window", re.I)
 """What a reason to stop says if a completion was cut at a limit of tokens."""
 
@@ -191,12 +195,19 @@ def number_in(cell: Any, words: bool = True) -> float:
 
 def truncation_in(cell: Any) -> float:
     """Return whether a completion was cut, by a flag or a reason to stop, nan for nothing. A token's number is none."""
-    cell = cell.get("type") if isinstance(cell, dict) else cell
+    cell = cell[0] if isinstance(cell, list) and len(cell) == 1 else cell
+    cell = cell.get("type") or cell.get("reason") if isinstance(cell, dict) else cell
     if cell is None or cell == "":
         return math.nan
     if isinstance(cell, str) and cell.strip().lower() not in TRUTHS:
         return float(bool(AT_LIMIT.search(cell)))
     return float(number_in(cell) == 1)
+
+
+def asked_in(cell: Any) -> list[Any]:
+    """Return the messages of a chat up to the last of a user, which are its prompt; none of anything else."""
+    messages = cell if isinstance(cell, list) and all(isinstance(each, dict) for each in cell) else []
+    return messages[: max((n for n, each in enumerate(messages, 1) if each.get("role") == "user"), default=0)]
 
 
 def may_be_number(cell: Any) -> bool:

@@ -220,6 +220,34 @@ def test_steps_of_training_are_no_turns(opened):
         assert len(run.reward) == len(rows) and len(run.step) == 9 and not said(run, "turn of")
 
 
+def test_the_prompt_of_a_chat_is_all_up_to_its_last_question(opened):
+    def chat(row):
+        asked = [{"role": "system", "content": "Think."}, {"role": "user", "content": row["prompt"]}]
+        return [*asked, {"role": "assistant", "content": str(row["reward"])}]
+
+    run = opened(each(lambda row, k, n: without("prompt", [row])[0] | {"messages": chat(row)}))
+    assert figures(run) == counted(ROWS) and said(run, "prompt=messages")
+
+
+def test_a_column_that_is_neither_a_flag_nor_a_reason_does_not_say_that_a_completion_was_cut(opened):
+    for more in (
+        {"reward_clipped": 1},
+        {"stop_reason": 151645},
+        {"truncation_length": 512},
+        {"status": "completed"},
+        {"truncated_text": "a text of any length " * 9},
+    ):
+        assert np.isnan(opened([row | more for row in ROWS]).truncated).all(), more
+
+
+def test_a_remedy_names_a_column_that_can_be_what_is_missing(tmp_path):
+    rows = [{"iteration": row["step"], "task": row["prompt"], "grade": "A"} for row in ROWS]
+    with pytest.raises(RecordError, match=r"as in id=task$"):
+        open_run(jsonl(tmp_path / "run.jsonl", rows))
+    with pytest.raises(RecordError, match=r"as in reward=COLUMN$"):
+        open_run(jsonl(tmp_path / "run.jsonl", renamed(rows, task="prompt")))
+
+
 def lm_eval(responses, kept, name="exact_match", filters=("maj",), verdict=1.0):
     return [
         {
