@@ -28,6 +28,11 @@ class Pool:
         """The problems as prompts."""
         return tuple(problem.prompt() for problem in self.problems)
 
+    @cached_property
+    def row(self) -> Mapping[str, int]:
+        """The place of each prompt, by its id."""
+        return {prompt.id: row for row, prompt in enumerate(self.prompts)}
+
 
 def pool_of(training: Training, seed: int) -> Pool:
     """Return the problems of a run with ``seed``. A file of prompts is the same for every seed and never held out.

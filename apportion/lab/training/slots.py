@@ -54,12 +54,11 @@ class SlotSampler:
         rows = size.kept or size.asked or training.prompts_per_step
         run = RunDecisions(allocator=decisions.allocator, selection=decisions.selection)
         self.stream = Scheduler(run, pool.prompts, Rows(rows, training.age_bound), Selected(seed=seed))
-        self._sampler, self._slots, self._seed = sampler, training.slots, seed
+        self._row, self._sampler, self._slots, self._seed = pool.row, sampler, training.slots, seed
         tokens = np.array([2 * len(problem.operations) + 1 for problem in pool.problems])
         own = math.sqrt(SHARED) * np.random.default_rng([seed, 6]).normal(0, 1, len(tokens))
         self._log_times, self._longest = np.log(tokens) + own, np.log(tokens) + LONGEST
         self._update_time = UPDATE * rows * MEAN_TIME * float(tokens.mean()) / training.slots
-        self._place = {prompt.id: place for place, prompt in enumerate(pool.prompts)}
         self._now = 0.0
         self._ends: list[tuple[float, int]] = []
         self._drawn: dict[int, tuple[Ticket, Rollout]] = {}
@@ -119,6 +118,6 @@ class SlotSampler:
             self._drawn |= {ticket.number: (ticket, rollout) for ticket, rollout in zip(own, rollouts, strict=True)}
 
     def _time(self, ticket: Ticket) -> float:
-        place = self._place[ticket.prompt.id]
+        row = self._row[ticket.prompt.id]
         noise = math.sqrt(1 - SHARED) * np.random.default_rng([self._seed, ticket.number]).standard_normal()
-        return float(np.exp(min(self._log_times[place] + noise, self._longest[place])))
+        return float(np.exp(min(self._log_times[row] + noise, self._longest[row])))

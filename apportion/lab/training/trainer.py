@@ -8,7 +8,7 @@ import copy
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ from apportion.predictors.saved import SavedValues
 from apportion.records import ROLLOUTS, LoggedStep, remove_steps_after, resume_log, start_log, write_steps
 from apportion.runs.whole_files import is_file
 from apportion.selection import ShuffledEpochs
-from apportion.types import Batch, Group, Prompt
+from apportion.types import Batch, Floats, Group, Prompt
 
 KIND = "lab run"
 COUNTERS = ("steps", "asked", "evaluations")
@@ -125,7 +125,7 @@ class Trainer:
         else:
             update = self.slots.next_update()
             batch, groups = update.batch, list(update.groups)
-        success = exact_success(self.policy, [prompt.data for prompt in batch.prompts])
+        success = self._exact(batch.prompts)
         learnt = self.learner.update(groups, self.decisions)
         own = self.allocator.metrics(batch)
         if self.judge is not None and isinstance(self.allocator, ConsensusAllocator):
@@ -140,7 +140,9 @@ class Trainer:
         self.steps += 1
         self.asked += int(batch.asked.sum())
         self._log(batch, groups)
-        record = self.spent | _step_metrics(batch, groups, success) | learnt | ({"allocator": own} if own else {})
+        rows = [self.pool.row[prompt.id] for prompt in batch.prompts]
+        record = self.spent | _step_metrics(batch, groups, success) | {"prompts": rows} | learnt
+        record |= {"allocator": own} if own else {}
         if self.training.selection is not None:
             record["selection"] = self.selector.metrics()
         due = (self.steps if self.training.unit == "step" else self.asked) // self.training.evaluate_every
@@ -161,6 +163,10 @@ class Trainer:
         chosen = [self.prompts[row] for row in self.selector.choose(count, held)]
         held.update(prompt.id for prompt in chosen)
         return chosen
+
+    def _exact(self, prompts: Sequence[Prompt]) -> Floats:
+        """Return the exact success of ``prompts`` [P] under the policy."""
+        return exact_success(self.policy, [prompt.data for prompt in prompts])
 
     def _evaluate(self) -> dict[str, Any]:
         """Return exact success, pass@32 and effective solutions on the held-out problems.

@@ -1,0 +1,308 @@
+"""Write the tables of the stable protocol, of the units that are complete, and the curves for its picture.
+
+python -m benchmarks.stable_table          # reads the runs, and writes benchmarks/data/stable.json and the tables
+python -m benchmarks.stable_table written  # writes the tables of that file again
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import t as student
+
+from apportion.lab.report.results import Run
+from benchmarks.common import ROOT, facts, table, write
+from benchmarks.stable import (
+    AGAIN,
+    ARMS,
+    RATES,
+    SETTINGS,
+    SMALLER,
+    SWEEP,
+    collapsed,
+    finished_runs,
+    stable_rate,
+    sweep_name,
+)
+
+DATA = ROOT / "benchmarks" / "data" / "stable.json"
+CONTROL = "uniform_8"
+LEVEL = 0.8
+CONTRASTS = (
+    ("optimal baseline, groups of 4", "four_optimal", "uniform_4"),
+    ("optimal baseline, single rollouts", "single_optimal", "single_zero"),
+    ("MoPPS, single rollouts", "single_mopps", "single_optimal"),
+    ("single rollouts in place of groups of 4, optimal baseline", "single_optimal", "four_optimal"),
+)
+"""What changes, the arm that has it, and the one that has not."""
+SIMULATED = 20_000
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over bases, the half width of its 95% interval, and the p-value of 0. nan with a single base."""
+
+    mean: float
+    half: float
+    p: float
+
+    @classmethod
+    def of(cls, values, bases):
+        """Return the estimate of ``values`` [units], whose units on one base are averaged first."""
+        values, bases = np.asarray(values, float), np.asarray(bases)
+        means = np.array([values[bases == base].mean() for base in np.unique(bases)])
+        if len(means) < 2:
+            return cls(float(means.mean()), np.nan, np.nan)
+        free = len(means) - 1
+        error = means.std(ddof=1) / np.sqrt(len(means))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            p = 2 * student.sf(abs(means.mean() / error), free)
+        return cls(float(means.mean()), float(student.ppf(0.975, free) * error), float(p))
+
+    @property
+    def signed(self):
+        return f"{self.mean:+.3f} ± {self.half:.3f}"
+
+
+def holm(p):
+    """Return the p-values corrected by Holm, in their order.
+
+    >>> holm([0.01, 0.04, 0.02]).tolist()
+    [0.03, 0.04, 0.04]
+    """
+    p = np.asarray(p, float)
+    order = np.argsort(p)
+    found = np.empty(len(p))
+    found[order] = np.minimum(1, np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)))
+    return found.round(12)
+
+
+def level(bases, seeds, share, clusters=True):
+    """Return how often the interval of a difference that is 0 leaves 0 out, in simulated studies.
+
+    ``share`` of the variance is the base's. Without ``clusters`` every unit counts as independent.
+    """
+    random = np.random.default_rng(0)
+    of_base = random.normal(0, np.sqrt(share), (SIMULATED, bases, 1))
+    values = of_base + random.normal(0, np.sqrt(1 - share), (SIMULATED, bases, seeds))
+    means = values.mean(axis=2) if clusters else values.reshape(SIMULATED, -1)
+    number = means.shape[1]
+    ratio = means.mean(axis=1) / (means.std(axis=1, ddof=1) / np.sqrt(number))
+    return float((np.abs(ratio) > student.ppf(0.975, number - 1)).mean())
+
+
+def read_runs():
+    """Return what the tables need of each complete unit: by setting, arm and "base seed"."""
+    found = {"facts": facts(), "rates": {arm: stable_rate(arm) for arm in ARMS}}
+    found["sweep"] = _sweep()
+    for name, setting in SETTINGS.items():
+        runs = {arm: finished_runs(name, setting, arm) for arm in setting.arms}
+        complete = {unit for part in (0, 1) for unit in _complete(setting.runs((part,)), runs)}
+        if complete:
+            found[name] = {
+                arm: {f"{base} {seed}": _of_run(run) for (base, seed), run in own.items() if (base, seed) in complete}
+                for arm, own in runs.items()
+            }
+    return found
+
+
+def _complete(planned, runs):
+    """Return the units of ``planned`` runs of which all have ended."""
+    going = {unit for arm, unit in planned if unit not in runs[arm]}
+    return {unit for _, unit in planned} - going
+
+
+def _sweep():
+    found = {}
+    for rate in (*RATES, SMALLER):
+        for arm in ARMS:
+            for (base, seed), run in finished_runs(sweep_name(rate), SWEEP, arm).items():
+                found.setdefault(arm, {}).setdefault(f"{rate:g}", {})[f"{base} {seed}"] = _of_run(run)
+    return found
+
+
+def _of_run(run: Run):
+    mixed = run.steps["informative"]
+    found = {
+        "rollouts": run.rollouts.astype(int).tolist(),
+        "success": run.success.round(4).tolist(),
+        "pass_32": round(run.final("pass_32"), 4),
+        "updates": len(mixed),
+        "tokens": int(run.final("tokens")),
+        "mixed": [round(float(part), 4) for part in (mixed.mean(), mixed[: len(mixed) // 4].mean())],
+    }
+    return found | (_moves(run) if np.isfinite(run.steps["p"]).all() else {})
+
+
+def _moves(run):
+    """Return how the exact rates of prompts move between their visits: visits, mean change, and mean size of it."""
+    order = np.argsort(run.steps["prompts"], kind="stable")
+    prompt, p = run.steps["prompts"][order], run.steps["p"][order]
+    change = np.diff(p)[prompt[1:] == prompt[:-1]]
+    visits = len(prompt) / len(np.unique(prompt))
+    return {"visits": visits, "moves": [float(change.mean()), float(np.abs(change).mean())]}
+
+
+def as_run(row):
+    """Return the run of a row of the data, with its curve alone."""
+    columns = {key: np.array(row[key], float) for key in ("rollouts", "success")}
+    return Run(columns, {})
+
+
+class Runs:
+    """The runs of a setting: by arm, and by unit, whose first word is its base. ``level`` is that of the setting."""
+
+    def __init__(self, rows, level):
+        self.rows, self.level = rows, level
+        self.runs = {arm: {unit: as_run(row) for unit, row in own.items()} for arm, own in rows.items()}
+
+    def paired(self, arm, other, value):
+        """Return the estimate of the difference of ``value`` of a run, over the units that both arms have."""
+        units = [unit for unit in self.runs[arm] if unit in self.runs[other]]
+        less = [value(self.runs[arm][unit]) - value(self.runs[other][unit]) for unit in units]
+        return Estimate.of(less, [unit.split()[0] for unit in units])
+
+    def less(self, arm, other):
+        """Return the difference of areas."""
+        return self.paired(arm, other, lambda run: run.area)
+
+    def ratio(self, arm, other):
+        """Return the rollouts to the level over those of ``other``, as text; "-" if a run never got there."""
+        if self.never(arm) or self.never(other):
+            return "-"
+        found = self.paired(arm, other, lambda run: np.log(run.reached(self.level)))
+        low, high = np.exp([found.mean - found.half, found.mean + found.half])
+        return f"{np.exp(found.mean):.2f} ({low:.2f} to {high:.2f})"
+
+    def never(self, arm):
+        """Return how many runs never got to the level."""
+        return sum(not np.isfinite(run.reached(self.level)) for run in self.runs[arm].values())
+
+    def mean(self, arm, key):
+        return np.mean([row[key] for row in self.rows[arm].values()], axis=0)
+
+
+def arms_table(runs, rates):
+    """Return the columns and rows of a setting. The p-values of the arms but the sceptic's are corrected."""
+    compared = [arm for arm in runs.runs if arm in ARMS and arm != CONTROL]
+    corrected = dict(zip(compared, holm([runs.less(arm, CONTROL).p for arm in compared]), strict=True))
+    rows = []
+    for arm, own in runs.runs.items():
+        rows.append(
+            [
+                arm,
+                str(len(own)),
+                f"{rates.get(arm, rates[CONTROL]):g}",
+                "0" if arm == CONTROL else runs.less(arm, CONTROL).signed,
+                f"{corrected[arm]:.3f}" if arm in corrected else "-",
+                "1" if arm == CONTROL else runs.ratio(arm, CONTROL),
+                str(runs.never(arm)),
+                f"{np.mean([run.success[-1] for run in own.values()]):.3f}",
+                f"{runs.mean(arm, 'pass_32'):.3f}",
+                str(sum(map(collapsed, own.values()))),
+            ]
+        )
+    columns = [
+        "arm",
+        "units",
+        "rate",
+        "area - uniform_8",
+        "p (Holm)",
+        f"rollouts to {runs.level}",
+        "never",
+        "end",
+        "pass@32",
+        "collapses",
+    ]
+    return columns, rows
+
+
+def contrasts_table(runs):
+    """Return the table of what changes one thing, with its p-values corrected among themselves."""
+    known = [each for each in CONTRASTS if {*each[1:]} <= runs.runs.keys()]
+    found = [runs.less(arm, other) for _, arm, other in known]
+    rows = [
+        [what, each.signed, f"{p:.3f}", runs.ratio(arm, other)]
+        for (what, arm, other), each, p in zip(known, found, holm([each.p for each in found]), strict=True)
+    ]
+    return table(["one change", "area", "p (Holm)", f"rollouts to {runs.level}"], rows)
+
+
+def choices_table(runs):
+    """Return the table of what a choice of prompts finds, and of how rates move in the first unit."""
+    rows = []
+    for arm, own in runs.rows.items():
+        first = next(iter(own.values()))
+        moves = (
+            [f"{first['visits']:.1f}", *(f"{each:.3f}" for each in first["moves"])] if "moves" in first else ["-"] * 3
+        )
+        mixed, start = runs.mean(arm, "mixed")
+        grouped = not arm.startswith("single")
+        rows.append([arm, *([f"{start:.2f}", f"{mixed:.2f}"] if grouped else ["-"] * 2), *moves])
+    return table(["arm", "mixed, first quarter", "mixed", "visits", "change between visits", "its size"], rows)
+
+
+def main(part="all"):
+    if part != "written":
+        DATA.write_text(json.dumps(read_runs(), separators=(",", ":")) + "\n", encoding="utf-8")
+    found = json.loads(DATA.read_text(encoding="utf-8"))
+    for name in SETTINGS:
+        if name in found:
+            _write_setting(name, Runs(found[name], SETTINGS[name].level), found)
+
+
+def _write_setting(name, runs, found):
+    setting = SETTINGS[name]
+    rates = dict.fromkeys(runs.runs, setting.rate) if setting.rate else found["rates"]
+    columns, rows = arms_table(runs, rates)
+    notes = [
+        f"Setting {name} of the protocol in benchmarks/stable.md: {setting.problems} problems, {setting.rollouts:,} "
+        f"rollouts a run, 64 an update. A unit is a base with a seed. Differences are paired by unit, with 95% "
+        f"intervals over bases. `rollouts to {setting.level}` is a ratio to uniform_8's; - if a run of either never "
+        "got there. `never` counts these runs, and `collapses` those that fell by more than .1 below their own best.",
+        contrasts_table(runs),
+        choices_table(runs),
+    ]
+    if name == "quick":
+        notes += [_sweep_table(found), _level_note(runs)]
+    where = "stable" if name == "quick" else f"stable_{name}"
+    write(
+        where,
+        f"The stable protocol: {name}",
+        columns,
+        rows,
+        notes,
+        seeds=[unit.split()[1] for unit in runs.rows[CONTROL]],
+        measured=found["facts"],
+    )
+
+
+def _sweep_table(found):
+    rows = []
+    for arm, rates in found["sweep"].items():
+        for rate, units in rates.items():
+            runs = [as_run(row) for row in units.values()]
+            areas = " ".join(f"{run.area:.3f}" for run in runs)
+            chosen = "chosen" if found["rates"][arm] == float(rate) else ""
+            rows.append([arm, rate, areas, str(sum(map(collapsed, runs))), chosen])
+    return table(["arm", "rate", "areas in the sweep's units", "collapses", ""], rows)
+
+
+def _level_note(runs):
+    bases = [unit.split()[0] for unit in runs.rows[CONTROL]]
+    shape = len(set(bases)), len(bases) // len(set(bases))
+    ours, naive = (
+        " and ".join(f"{level(*shape, share, clusters):.3f}" for share in (0.0, 0.5)) for clusters in (True, False)
+    )
+    return (
+        f"Level: with {shape[0]} bases of {shape[1]} units and no difference, the interval leaves 0 out in {ours} of "
+        f"{SIMULATED:,} simulated studies, where none and half of the variance is the base's. Student's t over all "
+        f"units does in {naive}. The A/A pair differs by {runs.less(AGAIN, CONTROL).signed}."
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
