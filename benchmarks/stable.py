@@ -117,7 +117,7 @@ class ExactChoice(Plain):
                 self.random.shuffle(self.exact)
         self.looks += 1
         inside = (self.exact > MIDDLE[0]) & (self.exact < MIDDLE[1])
-        chosen = np.argsort(-inside + self.random.random(len(inside)))[:count]  # those outside only when too few are
+        chosen = np.argsort(self.random.random(len(inside)) - inside)[:count]  # those outside only when too few are
         return [self.prompts[row] for row in chosen]
 
 
