@@ -16,11 +16,14 @@ from typing import Any
 
 import torch
 import yaml  # type: ignore[import-untyped]
-from datasets import load_dataset
+from datasets import Dataset, load_dataset
 from transformers import TrainerCallback
 from trl import GRPOConfig
 
-from apportion.lab.policy.export import max_new_tokens, policy_folder, problems_file, right
+from apportion.lab.policy.base import base_policy
+from apportion.lab.policy.export import right, row
+from apportion.lab.policy.recipes import RECIPES
+from apportion.lab.world.task import TASKS, held_out_problems, training_problems
 from apportion.questions import TEMPLATE
 from apportion.trl import AllocatedGRPOTrainer, EvaluationAtK
 from apportion.trl.verified import math
@@ -100,9 +103,9 @@ def right_of_lab(completions, answer, **columns):
 def questions(large):
     """Return the questions to train on and those held out."""
     if not large:
-        files = {split: str(problems_file("medium", split == "test")) for split in ("train", "test")}
-        found = load_dataset("json", data_files=files)
-        return found["train"], found["test"].select(range(64))
+        return tuple(
+            Dataset.from_list(list(map(row, own))) for own in (training_problems(512), held_out_problems()[:64])
+        )
     found = load_dataset(DATA, "main").map(
         lambda row: {"prompt": [{"role": "user", "content": TEMPLATE.replace("{question}", row["question"])}]}
     )
@@ -148,8 +151,10 @@ def main():
     parser.add_argument("--results", type=Path, default=None, help="the folder of the table")
     given = parser.parse_args()
     own = {key: yaml.safe_load(value) for key, _, value in (each.partition("=") for each in given.set)}
-    settings = SETTINGS | ({} if large else {**ON_CPU, "max_completion_length": max_new_tokens("medium")}) | own
-    model = given.model or str(policy_folder("medium"))
+    settings = SETTINGS | ({} if large else {**ON_CPU, "max_completion_length": TASKS["ledger"].max_new_tokens}) | own
+    if given.model is None:
+        base_policy("medium")  # trains it, the first time
+    model = given.model or str(RECIPES["medium"].directory)
     seconds = 60 * given.minutes / (len(ARMS) * len(given.seeds))
     rows, cells = list[list[object]](), dict[str, Any]()
     for arm in ARMS:

@@ -39,7 +39,6 @@ SCEPTIC = (*BY_EXACT_RATES, AGAIN)
 BASES = 5
 HELD_OUT = 500
 RATES = (1e-3, 5e-4)
-AHEAD = 0.03
 SMALLER = 2.5e-4
 """The rate of an arm that collapses at all ``RATES``."""
 MIDDLE = 0.1, 0.9
@@ -167,28 +166,27 @@ def sweep_name(rate):
     return f"sweep-{rate}"
 
 
-def wanted_rates(arm):
-    """Return the rates of ``arm`` to try in the sweep, the preferred first, by what its first unit showed.
+def kept_rates(arm):
+    """Return the rates of ``arm`` that the sweep keeps, with their finished runs by unit.
 
-    A larger rate is preferred to a smaller one if its area is larger by ``AHEAD``. Rates that have collapsed in any
-    unit are left out. If none is left, the rate is ``SMALLER``.
+    A rate is dropped if a run collapsed, and the larger one also if its area in the first unit is behind the other's.
+    If all collapsed, the rate is ``SMALLER``.
     """
-    kept = [rate for rate in RATES if not any(map(collapsed, finished_runs(sweep_name(rate), SWEEP, arm).values()))]
-    runs = {rate: finished_runs(sweep_name(rate), SWEEP, arm).get(SWEEP.units[0]) for rate in kept}
-    gain = {rate: (-np.inf if run is None else run.area) + AHEAD * RATES.index(rate) for rate, run in runs.items()}
-    return sorted(kept, key=gain.get, reverse=True) or [SMALLER]
+    found = {rate: finished_runs(sweep_name(rate), SWEEP, arm) for rate in (*RATES, SMALLER)}
+    stable = {rate: runs for rate, runs in found.items() if not any(map(collapsed, runs.values()))}
+    first = {rate: runs[SWEEP.units[0]].area for rate, runs in stable.items() if SWEEP.units[0] in runs}
+    large, small = RATES
+    if {large, small} <= first.keys() and first[large] < first[small]:
+        del stable[large]
+    return {rate: stable[rate] for rate in RATES if rate in stable} or {SMALLER: found[SMALLER]}
 
 
 def stable_rate(arm):
-    """Return the preferred rate of an arm. Exit unless all units of the sweep have ended with it and none collapsed."""
-    arm = "uniform_8" if arm in SCEPTIC else arm
-    rate = wanted_rates(arm)[0]
-    runs = finished_runs(sweep_name(rate), SWEEP, arm).values()
-    if len(runs) < len(SWEEP.units) or any(map(collapsed, runs)):
-        raise SystemExit(
-            f"{arm} must have a rate without a collapse, got none; run the sweep first, with smaller rates"
-        )
-    return rate
+    """Return the kept rate with the best mean area. Exit unless all units of the sweep have ended with each."""
+    kept = kept_rates("uniform_8" if arm in SCEPTIC else arm)
+    if not all(len(runs) == len(SWEEP.units) for runs in kept.values()):
+        raise SystemExit(f"the sweep of {arm} must have ended, got runs that have not; run it first")
+    return max(kept, key=lambda rate: np.mean([run.area for run in kept[rate].values()]))
 
 
 def train(name, setting, arm, base, seed):
@@ -220,15 +218,12 @@ def train(name, setting, arm, base, seed):
 
 
 def sweep():
-    """Train every arm at all rates with the first unit, and at its preferred one with the others."""
-    for arm in ARMS:
-        for rate in RATES:
-            train(sweep_name(rate), replace(SWEEP, rate=rate), arm, *SWEEP.units[0])
-    for _ in (*RATES, SMALLER):  # a collapse makes another rate preferred
+    """Train every arm at all rates with the first unit, and at those that are kept with the others."""
+    for _ in (*RATES, SMALLER):  # a collapse may leave only a smaller rate
         for unit in SWEEP.units:
             for arm in ARMS:
-                rate = wanted_rates(arm)[0]
-                train(sweep_name(rate), replace(SWEEP, rate=rate), arm, *unit)
+                for rate in RATES if unit == SWEEP.units[0] else kept_rates(arm):
+                    train(sweep_name(rate), replace(SWEEP, rate=rate), arm, *unit)
 
 
 def main(name=""):

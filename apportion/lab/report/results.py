@@ -121,6 +121,19 @@ class Run:
         return float(self.steps[key].sum() / self.steps["labels"].sum())
 
     @property
+    def revisits(self) -> tuple[float, float]:
+        """Return the mean visits of a prompt, and how far its success moves between two of them (root mean square).
+
+        nan if the run did not record which prompts came, or if none came twice.
+        """
+        prompts, p = self.steps.get("prompts", np.zeros(0)), self.steps["p"]
+        order = np.argsort(prompts, kind="stable")
+        moves = np.diff(p[order])[np.diff(prompts[order]) == 0]
+        if not len(moves):
+            return float("nan"), float("nan")
+        return len(order) / (len(order) - len(moves)), float(np.sqrt(np.mean(moves**2)))
+
+    @property
     def rollouts_per_prompt(self) -> float:
         """Mean rollouts of the prompts that got any."""
         return float(self.steps["counts"].sum() / max(1, (self.steps["counts"] > 0).sum()))

@@ -27,6 +27,8 @@ def _token_area_difference(
     return SeedInterval.of([run.area_to(tokens) - other.area_to(tokens) for run, other, tokens in pairs])
 
 
+FIRST = 20
+"""The steps of the start."""
 AREA = Measure("area_difference", paired(lambda run, other: run.area - other.area), "area - baseline", "+.3f")
 MEASURES = (
     Measure("success", final("success"), "success"),
@@ -35,6 +37,9 @@ MEASURES = (
     Measure("token_area_difference", _token_area_difference, "the same over tokens", "+.3f"),
     Measure("pass_32", final("pass_32"), "pass@32"),
     Measure("informative", over(lambda run: run.steps["informative"].mean()), "mixed"),
+    Measure("dead_at_start", over(lambda run: 1 - run.steps["informative"][:FIRST].mean()), "dead at start"),
+    Measure("visits", over(lambda run: run.revisits[0]), "visits", ".1f"),
+    Measure("drift", over(lambda run: run.revisits[1]), "moves a visit"),
     Measure("rollouts_per_prompt", mean(lambda run: run.rollouts_per_prompt), "rollouts/prompt", ".2f"),
     Measure("updates", mean(lambda run: len(run.steps["rows"])), "updates", ".0f"),
     TOKENS,
