@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from apportion.lab.report.results import Run
@@ -27,6 +28,17 @@ def test_a_run_reads_its_curve(tmp_path):
     run = write_run(tmp_path / "a", [0.2, 0.4, 0.6], [2, 4, 6], [0.01, 0.5, 1.0])
     assert run.area == pytest.approx((0.3 + 0.5) / 2)
     assert run.rollouts_per_prompt == 4
+
+
+def test_a_run_knows_its_visits_and_how_rates_move_between_them():
+    """Prompt 3 comes three times and rises by .3 and .1, prompt 5 twice and falls by .2, prompt 8 once."""
+    prompts, p = np.array([3, 5, 8, 3, 5, 3]), np.array([0.1, 0.9, 0.5, 0.4, 0.7, 0.5])
+    visits, moves = Run({}, {"prompts": prompts, "p": p}).revisits
+    assert visits == 2 and moves == pytest.approx(np.sqrt((0.3**2 + 0.1**2 + 0.2**2) / 3))
+    assert (
+        np.isnan(Run({}, {"p": p}).revisits).all()
+        and np.isnan(Run({}, {"prompts": prompts[:3], "p": p[:3]}).revisits).all()
+    )
 
 
 def test_differences_are_paired_by_seed(tmp_path):
