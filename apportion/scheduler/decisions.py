@@ -139,7 +139,7 @@ class RunDecisions:
             if part is not None:
                 part.load_state_dict(states[name])
 
-    def check(self, prompt: Prompt, rollout: Rollout) -> None:
+    def check_arrived(self, prompt: Prompt, rollout: Rollout) -> None:
         """Raise ValueError if ``rollout`` lacks what a part needs, such as a verdict or a score norm."""
         for part in self.parts.values():
             if part is not None:
@@ -215,9 +215,9 @@ class TrainerAllocation(RunDecisions):
         own = rollout_needs(self.trained_estimator) | Needs(binary=bool(self.outcome_gate))
         return reduce(or_, parts, own)
 
-    def check(self, prompt: Prompt, rollout: Rollout) -> None:
+    def check_arrived(self, prompt: Prompt, rollout: Rollout) -> None:
         """As in ``RunDecisions``, also for the estimator."""
-        super().check(prompt, rollout)
+        super().check_arrived(prompt, rollout)
         own = self.trained_estimator
         if own is not None and rollout.reward is not None and rollout_needs(own).score_norms:
             score_norm(rollout, prompt, own)

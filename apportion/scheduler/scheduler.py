@@ -249,7 +249,7 @@ class Scheduler:
             self.counts["ignored"] += 1
             return False
         if rollout is not None:
-            self.decisions.check(ticket.prompt, rollout)
+            self.decisions.check_arrived(ticket.prompt, rollout)
         self._close(ticket, rollout)
         return True
 
