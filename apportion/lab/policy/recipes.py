@@ -70,6 +70,9 @@ RECIPES = {
     "forks": Recipe(
         (Stage(CAREFUL, steps=1300, learning_rate=3e-3), Stage(FORKS, steps=700, learning_rate=2e-3)), task="forks"
     ),
+    "notes": Recipe(
+        (_WARM_START, Stage(MEDIUM, steps=700, learning_rate=2e-3)), operation_weights=(1.0, 1.5, 2.0), task="notes"
+    ),
 }
 
 

@@ -119,7 +119,9 @@ class LedgerSampler:
     """Samples and verifies ledger prompts: ``sampler(prompts, counts)`` gives ``counts[q]`` rollouts of ``prompts[q]``.
 
     ``reward`` "exact" is 1 for a right completion and 0 for any other. "share" is graded: the share of leading running
-    digits that are right, without a verdict. With None nothing is verified, and rollouts only have answers.
+    digits that are right, without a verdict. With None nothing is verified, and rollouts only have answers. Beside
+    "exact", ``length_weight`` times the share of the allowed tokens that were written is added to the reward, and
+    ``format_weight`` if the completion states an answer. The verdict stays.
 
     The sampler remembers its random generator and how many ``rollouts`` and ``tokens`` (with end tokens) it has
     sampled; ``state_dict`` holds them. The policy is read at each call, so it may be trained in between. A prompt whose
@@ -139,7 +141,10 @@ class LedgerSampler:
         temperature: float = 1.0,
         max_new_tokens: int = MAX_NEW_TOKENS,
         reward: Reward | None = "exact",
+        length_weight: float = 0.0,
+        format_weight: float = 0.0,
     ) -> None:
+        self.length_weight, self.format_weight = length_weight, format_weight
         self.policy, self.generator = policy, torch.Generator().manual_seed(seed)
         self.temperature, self.max_new_tokens, self.reward = temperature, max_new_tokens, reward
         self.rollouts = self.tokens = 0
@@ -151,7 +156,29 @@ class LedgerSampler:
         completions = sample(self.policy, read, counts, self.generator, self.temperature, self.max_new_tokens)
         self.rollouts += sum(map(len, completions))
         self.tokens += sum(len(completion.tokens) for group in completions for completion in group)
-        return [_reward(problem, group, self.reward) for problem, group in zip(problems, completions, strict=True)]
+        return [self._reward(problem, group) for problem, group in zip(problems, completions, strict=True)]
+
+    def _reward(self, problem: Problem, completions: list[LedgerCompletion]) -> list[Rollout]:
+        """Return the rollouts of one problem. Equal completions are verified once. Only "exact" gives a verdict."""
+        verdicts: dict[tuple[int, ...], tuple[bool | None, str | None, float | None]] = {}
+        for tokens in {written.tokens for written in completions}:
+            answer, correct = verify(problem, tokens)
+            if self.reward == "exact":
+                shaping = self.length_weight * len(tokens) / self.max_new_tokens
+                shaping += self.format_weight * (answer is not None)
+                verdicts[tokens] = (correct, answer, correct + shaping)
+            else:
+                verdicts[tokens] = (None, answer, leading_share(problem, answer) if self.reward == "share" else None)
+        return [
+            Rollout(
+                *verdicts[each.tokens],
+                each,
+                tokens=len(each.tokens),
+                score_norm=each.score_norm,
+                truncated=not each.finished,
+            )
+            for each in completions
+        ]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the random state and the counters."""
@@ -179,24 +206,7 @@ def leading_share(problem: Problem, answer: str | None) -> float:
     """
     if answer is None:
         return 0.0
-    wanted = [solution[1::2] for solution in problem.solutions]
-    return max(sum(takewhile(bool, map(eq, answer, digits))) / max(len(answer), len(digits)) for digits in wanted)
-
-
-def _reward(problem: Problem, completions: list[LedgerCompletion], reward: Reward | None) -> list[Rollout]:
-    """Return the rollouts of one problem. Equal completions are verified once. Only "exact" gives a verdict."""
-    verdicts: dict[tuple[int, ...], tuple[bool | None, str | None, float | None]] = {}
-    for tokens in {written.tokens for written in completions}:
-        answer, correct = verify(problem, tokens)
-        graded = leading_share(problem, answer) if reward == "share" else None
-        verdicts[tokens] = (correct, answer, float(correct)) if reward == "exact" else (None, answer, graded)
-    return [
-        Rollout(
-            *verdicts[each.tokens],
-            each,
-            tokens=len(each.tokens),
-            score_norm=each.score_norm,
-            truncated=not each.finished,
-        )
-        for each in completions
-    ]
+    shares = (
+        sum(takewhile(bool, map(eq, answer, digits))) / max(len(answer), len(digits)) for digits in problem.answers
+    )
+    return max(shares)

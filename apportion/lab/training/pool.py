@@ -44,7 +44,7 @@ def pool_of(training: Training, seed: int) -> Pool:
     task = training.task
     if training.prompts is None:
         drawn = training_problems(training.problems, seed, task)
-        right = {problem: frozenset(solution[1::2] for solution in problem.solutions) for problem in drawn}
+        right = {problem: problem.answers for problem in drawn}
     else:
         right = _read(training.prompts, training)
     held_out = tuple(problem for problem in held_out_problems(task=task) if problem not in right)
@@ -90,9 +90,15 @@ def _parse(question: Question, training: Training) -> Problem:
             f"a problem must have no forks for the base {training.base}, which has learnt none, got "
             f"{question.prompt!r}; remove it"
         )
-    if wrong := [gold for gold in question.golds if not re.fullmatch(rf"[0-9]{{{operations}}}", gold)]:
+    if problem.notes != task.notes:
+        end = "==" if task.notes else "="
         raise ValueError(
-            f"gold must be {operations} digits, the running digit after each operation, got {wrong[0]!r}; write it as "
-            "text, a number loses its zeros, or leave it out"
+            f"a problem must end in {end!r} for the base {training.base}, got {question.prompt!r}; correct it"
+        )
+    digits = len(problem.answer)
+    if wrong := [gold for gold in question.golds if not re.fullmatch(rf"[0-9]{{{digits}}}", gold)]:
+        raise ValueError(
+            f"gold must be {digits} digits, the running digit after each operation or the last one after '==', got "
+            f"{wrong[0]!r}; write it as text, a number loses its zeros, or leave it out"
         )
     return problem

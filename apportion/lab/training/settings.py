@@ -33,7 +33,7 @@ RANGES = {"discount": 1, "trace": 1, "held_out": 1000, "problems": 10**6}
 class Training:
     """Settings of a run in the lab.
 
-    ``base`` is easy, medium, hard or forks, or a folder with a saved policy.
+    ``base`` is easy, medium, hard, forks or notes, or a folder with a saved policy.
     The length of a run is one of ``rollouts`` (default 30,720), ``tokens`` and ``steps``. The step that reaches it is
     the last. A ``weighting`` of "prompt" gives every prompt of a step the same share of the loss. The default is that
     of the estimator, "rollout" for "sequential" and "prompt" for others. ``checkpoint_every`` counts steps.
@@ -46,7 +46,9 @@ class Training:
     Under an ``outcome_gate`` groups of equal outcomes teach nothing else, see ``apportion.advantages.gated``.
 
     A ``reward`` of "share" is graded: the share of leading digits that are right. It needs an allocator and a predictor
-    for graded rewards.
+    for graded rewards. The reward of "exact" is the outcome, plus ``length_weight`` times the share of the allowed
+    tokens that a completion has, plus ``format_weight`` if it states an answer. So rewards differ where outcomes are
+    equal. The base notes has free lengths.
 
     ``selection`` chooses the prompts of a step; by default they come in shuffled epochs.
 
@@ -65,6 +67,8 @@ class Training:
     base: str = "medium"
     labels: Labels = "gold"
     reward: Reward = "exact"
+    length_weight: float = 0.0
+    format_weight: float = 0.0
     problems: int = 512
     prompts: Path | None = None
     prompts_per_step: int = 32
@@ -96,7 +100,8 @@ class Training:
 
     def __post_init__(self) -> None:
         check_base(self.base)
-        check_least(self, "", kl=0, age_bound=0, discount=0, trace=0, **dict.fromkeys(COUNTS, 1))
+        least = {"length_weight": -100, "format_weight": -100, "kl": 0, "age_bound": 0, "discount": 0, "trace": 0}
+        check_least(self, "", **least, **dict.fromkeys(COUNTS, 1))
         check_positive(self, "learning_rate", "clip_ratio", "max_grad_norm", "temperature", "critic_learning_rate")
         for key, most in RANGES.items():
             if getattr(self, key) > most:
@@ -106,10 +111,15 @@ class Training:
         lengths = [f"{getattr(self, key)} {key}" for key in LENGTHS if getattr(self, key) is not None]
         if len(lengths) > 1:
             raise ValueError(f"a run ends by one of {', '.join(LENGTHS)}, got {' and '.join(lengths)}; leave one out")
-        if self.labels == "none" and (self.reward != "exact" or self.baseline is not None):
+        if self.labels == "none" and (self.reward != "exact" or self.baseline is not None or self.shaped):
             raise ValueError(
-                f"without labels rewards come from the votes, got reward {self.reward!r} and baseline {self.baseline}; "
-                "leave both out, and set the allocator's reward"
+                f"without labels rewards come from the votes, got reward {self.reward!r}, baseline {self.baseline} and "
+                f"weights {self.length_weight} and {self.format_weight}; leave them out, and set the allocator's reward"
+            )
+        if self.reward == "share" and self.shaped:
+            raise ValueError(
+                "length_weight and format_weight must be left out with the reward 'share', which has no verdict, got "
+                f'{self.length_weight} and {self.format_weight}; leave them out, or set reward = "exact"'
             )
         if self.labels == "gold" and (self.prompts is not None or self.reset_every is not None):
             raise ValueError(
@@ -121,6 +131,11 @@ class Training:
                 f"prompts_per_step must be at most problems, got {self.prompts_per_step} of {self.problems}; "
                 "a step draws distinct prompts"
             )
+
+    @property
+    def shaped(self) -> bool:
+        """Whether the reward has other parts than the outcome."""
+        return bool(self.length_weight or self.format_weight)
 
     @property
     def task(self) -> str:

@@ -35,7 +35,7 @@ from apportion.predictors.saved import SavedValues
 from apportion.records import ROLLOUTS, LoggedStep, remove_steps_after, resume_log, start_log, write_steps
 from apportion.runs.whole_files import is_file
 from apportion.selection import ShuffledEpochs
-from apportion.types import Batch, Floats, Group, Prompt
+from apportion.types import Batch, Floats, Group, Prompt, Rollout
 
 KIND = "lab run"
 COUNTERS = ("steps", "asked", "evaluations")
@@ -64,7 +64,8 @@ class Trainer:
         self.pool, longest = pool or pool_of(training, seed), TASKS[training.task].max_new_tokens
         label_free, how = training.labels == "none", (seed, training.temperature, longest)
         self.judge = Judge(self.pool, self.start, *how) if label_free else None
-        self.sampler = LedgerSampler(self.policy, *how, reward=None if label_free else training.reward)
+        reward = None if label_free else training.reward
+        self.sampler = LedgerSampler(self.policy, *how, reward, training.length_weight, training.format_weight)
         self.problems, self.prompts = self.pool.problems, self.pool.prompts
         self.steps, self.asked, self.evaluations = 0, 0, 0
         self.selector = copy.deepcopy(training.selection) or ShuffledEpochs()
@@ -241,16 +242,26 @@ def _text(completion: LedgerCompletion) -> str:
 def _step_metrics(batch: Batch, groups: list[Group], success: np.ndarray) -> dict[str, Any]:
     """Return what a step spent, with lists over prompts [P] of exact p, predicted p and rollouts.
 
-    Without labels the rewards come from the votes. The groups hold them; the batch has none.
+    The outcome is the verdict, or the reward where there is none. Groups are phantom if their rewards differ and their
+    outcomes do not. Without labels the rewards come from the votes. The groups hold them; the batch has none.
     """
-    verified = [[rollout.reward for rollout in rollouts if rollout.reward is not None] for rollouts in batch.rollouts]
-    rewards = verified if any(verified) else [group.rewards.tolist() for group in groups]
+    verified = [[each for each in rollouts if each.reward is not None] for rollouts in batch.rollouts]
+    judged = verified if any(verified) else [list(group.rollouts) for group in groups]
+    rollouts = [each for own in judged for each in own]
+    asked = max(1, (batch.asked > 0).sum())
     return {
-        "train_reward": np.mean([reward for own in rewards for reward in own] or [0.0]),
-        "informative": sum(group.informative for group in groups) / max(1, (batch.asked > 0).sum()),
-        "without_correct": np.mean([1.0 not in own for own in rewards if own] or [False]),
+        "train_reward": np.mean([each.reward for each in rollouts] or [0.0]),
+        "train_outcome": np.mean([_outcome(each) for each in rollouts] or [0.0]),
+        "train_tokens": np.mean([each.tokens for own in batch.rollouts for each in own] or [0.0]),
+        "informative": sum(group.informative for group in groups) / asked,
+        "phantom": sum(group.informative and len({*map(_outcome, group.rollouts)}) == 1 for group in groups) / asked,
+        "without_correct": np.mean([1.0 not in map(_outcome, own) for own in judged if own] or [False]),
         "rounds": batch.round,
         "p": success.round(4).tolist(),
         "predicted": batch.belief.mean.round(4).tolist(),
         "counts": batch.asked.tolist(),
     }
+
+
+def _outcome(rollout: Rollout) -> float | None:
+    return rollout.reward if rollout.correct is None else float(rollout.correct)

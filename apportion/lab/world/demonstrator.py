@@ -8,7 +8,9 @@ from functools import lru_cache
 from scipy.special import betaincinv
 
 from apportion.checks import check_positive
-from apportion.lab.world.task import Problem, apply, completion_text
+from apportion.lab.world.task import PAUSE, Problem, apply, completion_text
+
+NOTED, PAUSED = 0.75, 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +19,8 @@ class Demonstrator:
 
     The reliability is ``low + (1 - low) * Beta(alpha, beta)``, fixed by a hash. A slip writes a uniformly wrong digit.
     For a share ``misconceptions`` of the facts it always writes the same wrong digit. The chain continues from the
-    written digit. At a fork both operations are equally likely. Equal seeds order the 260 facts equally for all other
+    written digit. At a fork both operations are equally likely. A note is written with a probability of ``NOTED``, and
+    a pause is followed by another one with ``PAUSED``. Equal seeds order the 260 facts equally for all other
     parameters, so a policy that copied one demonstrator is a good start for another.
     """
 
@@ -44,7 +47,13 @@ class Demonstrator:
             slip = 0 if rng.random() < reliability else misconception or rng.randrange(1, 10)
             digit = (apply(digit, operation) + slip) % 10
             digits.append(digit)
-        return completion_text(digits)
+        text = completion_text(digits)
+        if problem.notes:
+            notes = (text[place : place + 2] for place in range(0, len(text) - 2, 2))
+            text = "".join(note for note in notes if rng.random() < NOTED) + text[-2:]
+            while rng.random() < PAUSED:
+                text = PAUSE + text
+        return text
 
 
 @lru_cache(maxsize=4096)

@@ -8,15 +8,21 @@ A label that is given twice is a fork: in ``7 a+3 b*7 b-2 c-4 =`` either operati
 and ``a0b8c4`` are both right. The right completions can still be listed, and the success probability is the sum of
 their probabilities. A reward for correctness does not favour one of them.
 
-There are two tasks: "ledger" has short chains without forks, "forks" has longer chains with one to four forks.
+In a problem with notes, ``7 a+3 b*7 ==``, every digit but the last is a note, which may be left out, and up to two
+pauses may come first: ``a0b0``, ``b0`` and ``==b0`` are right. The answer is the last digit, and a right completion has
+only right notes. So the length is free, and short completions are harder, because the policy has to calculate without
+writing. More than two pauses are malformed.
+
+There are three tasks: "ledger" has short chains without forks, "forks" has longer chains with one to four forks, and
+"notes" has chains of two to four operations with notes.
 """
 
 import random
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from itertools import groupby, takewhile
+from itertools import groupby, product, takewhile
 from operator import eq
 from typing import Literal, Self
 
@@ -30,10 +36,12 @@ LABELS = tuple("abcdefgh")
 OPERATIONS = tuple(f"{sign}{operand}" for sign in "+-*" for operand in range(2 if sign == "*" else 1, 10))
 VOCABULARY = ("<pad>", "<eos>", *DIGITS, *OPERATIONS, "=", *LABELS)
 PAD, EOS = 0, 1
+PAUSE, PAUSES = "=", 2
+"""What a policy may write before its notes, and how often."""
 TOKEN_PATTERN = r"<pad>|<eos>|[+-][1-9]|\*[2-9]|[0-9a-h=]"
 
 _TOKEN_IDS = {token: index for index, token in enumerate(VOCABULARY)}
-_PROBLEM = re.compile(rf"(\d)((?: [a-h](?:[+-][1-9]|\*[2-9])){{1,{2 * len(LABELS)}}}) =")
+_PROBLEM = re.compile(rf"(\d)((?: [a-h](?:[+-][1-9]|\*[2-9])){{1,{2 * len(LABELS)}}}) (==?)")
 
 
 def encode(text: str) -> list[int]:
@@ -69,7 +77,7 @@ class Problem:
     """A start digit and one to eight operations, some of which may be forks.
 
     ``alternatives`` has an entry for each operation: the other operation of a fork, or "" if there is no fork. It is
-    empty for a problem without forks.
+    empty for a problem without forks. With ``notes`` only the last digit must be written.
 
     >>> problem = Problem(7, ("+3", "*7", "-4"))
     >>> problem.text, problem.completion, problem.answer
@@ -79,11 +87,15 @@ class Problem:
     >>> forked = Problem(7, ("+3", "*7", "-4"), ("", "-2", ""))
     >>> forked.text, forked.solutions
     ('7 a+3 b*7 b-2 c-4 =', ('a0b0c6', 'a0b8c4'))
+    >>> noted = Problem(7, ("+3", "*7"), notes=True)
+    >>> noted.text, noted.solutions, noted.answer
+    ('7 a+3 b*7 ==', ('a0b0', 'b0', '=a0b0', '=b0', '==a0b0', '==b0'), '0')
     """
 
     start: int
     operations: tuple[str, ...]
     alternatives: tuple[str, ...] = ()
+    notes: bool = False
 
     def __post_init__(self) -> None:
         one_each = not self.alternatives or (any(self.alternatives) and len(self.alternatives) == len(self.operations))
@@ -101,7 +113,7 @@ class Problem:
         if match := _PROBLEM.fullmatch(text):
             steps = [[part[1:] for part in parts] for _, parts in groupby(match[2].split(), key=lambda part: part[0])]
             operations, alternatives = zip(*((*options, "")[:2] for options in steps), strict=True)
-            found = cls(int(match[1]), operations, alternatives if any(alternatives) else ())
+            found = cls(int(match[1]), operations, alternatives if any(alternatives) else (), match[3] == "==")
             if found.text == text:
                 return found
         raise ValueError(f"a problem reads like '7 a+3 b*7 =', got {text!r}; write it with Problem(...).text")
@@ -116,15 +128,24 @@ class Problem:
     def text(self) -> str:
         """The prompt."""
         steps = [f"{label}{op}" for label, options in zip(LABELS, self.choices, strict=False) for op in options]
-        return " ".join([str(self.start), *steps, "="])
+        return " ".join([str(self.start), *steps, "==" if self.notes else "="])
 
     @property
     def solutions(self) -> tuple[str, ...]:
-        """Every right completion once, without the end token. The first one takes the first operation at every fork."""
+        """Every right completion once, without the end token.
+
+        The first one takes the first operation at every fork, and has all notes and no pause.
+        """
         paths: list[tuple[int, ...]] = [(self.start,)]
         for options in self.choices:
             paths = [(*path, digit) for path in paths for digit in dict.fromkeys(apply(path[-1], op) for op in options)]
-        return tuple(completion_text(digits) for _, *digits in paths)
+        full = [completion_text(digits) for _, *digits in paths]
+        if not self.notes:
+            return tuple(full)
+        # Every line but the last is written or not.
+        lines = [product(*((text[i : i + 2], "") for i in range(0, len(text) - 2, 2)), (text[-2:],)) for text in full]
+        written = dict.fromkeys("".join(some) for each in lines for some in each)
+        return tuple(PAUSE * pauses + text for pauses in range(PAUSES + 1) for text in written)
 
     @property
     def completion(self) -> str:
@@ -133,8 +154,13 @@ class Problem:
 
     @property
     def answer(self) -> str:
-        """All running digits of the ``completion`` as one string."""
-        return self.completion[1::2]
+        """The answer of the ``completion``: all running digits as one string, or the last one if there are notes."""
+        return self.completion[-1] if self.notes else self.completion[1::2]
+
+    @property
+    def answers(self) -> frozenset[str]:
+        """The answers of all ``solutions``."""
+        return frozenset(text[-1] if self.notes else text[1::2] for text in self.solutions)
 
     def prompt(self) -> Prompt:
         """Return the problem as a ``Prompt``, with an id by content and the problem as ``data``."""
@@ -162,7 +188,19 @@ def verify(problem: Problem, completion: str | Sequence[int]) -> tuple[str | Non
         if not len(completion) or completion[-1] != EOS or EOS in completion[:-1] or PAD in completion:
             return None, False
         completion = decode(completion)
-    return stated(completion), completion in problem.solutions
+    return (noted(problem, completion) if problem.notes else stated(completion)), completion in problem.solutions
+
+
+def noted(problem: Problem, completion: str) -> str | None:
+    """Return the last digit of a completion with notes; None if it is malformed, or ends before the last label.
+
+    >>> problem = Problem(7, ("+3", "*7"), notes=True)
+    >>> noted(problem, "=b5"), noted(problem, "a0"), noted(problem, "===b0")
+    ('5', None, None)
+    """
+    *before, last = LABELS[: len(problem.operations)]
+    lines = "".join(f"({label}[0-9])?" for label in before)
+    return completion[-1] if re.fullmatch(f"{PAUSE}{{0,{PAUSES}}}{lines}{last}[0-9]", completion) else None
 
 
 def stated(completion: str) -> str | None:
@@ -179,7 +217,7 @@ def stated(completion: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A kind of problem: its least and most operations, and its least and most forks.
+    """A kind of problem: its least and most operations, its least and most forks, and whether it has notes.
 
     >>> TASKS["forks"].max_new_tokens
     20
@@ -187,11 +225,12 @@ class Task:
 
     operations: tuple[int, int]
     forks: tuple[int, int] = (0, 0)
+    notes: bool = False
 
     @property
     def max_new_tokens(self) -> int:
         """Tokens of the longest right completion with its end token, and three more."""
-        return 2 * self.operations[1] + 4
+        return 2 * self.operations[1] + 4 + PAUSES * self.notes
 
     def draw(self, rng: random.Random) -> Problem:
         """Draw a problem with uniform numbers of operations and forks. A forked one has at least two solutions."""
@@ -204,19 +243,20 @@ class Task:
         """
         forks = rng.randint(*self.forks) if any(self.forks) else 0
         while True:
-            problem = Problem(rng.randrange(10), tuple(rng.choice(OPERATIONS) for _ in range(operations)))
+            start, chain = rng.randrange(10), tuple(rng.choice(OPERATIONS) for _ in range(operations))
+            problem = Problem(start, chain, notes=self.notes)
             if not forks:
                 return problem
             alternatives = [""] * operations
             for place in sorted(rng.sample(range(operations), forks)):
                 while not alternatives[place] or same_function(alternatives[place], problem.operations[place]):
                     alternatives[place] = rng.choice(OPERATIONS)
-            found = Problem(problem.start, problem.operations, tuple(alternatives))
+            found = replace(problem, alternatives=tuple(alternatives))
             if len(found.solutions) > 1:
                 return found
 
 
-TASKS = {"ledger": Task((1, 5)), "forks": Task((4, 8), forks=(1, 4))}
+TASKS = {"ledger": Task((1, 5)), "forks": Task((4, 8), forks=(1, 4)), "notes": Task((2, 4), notes=True)}
 
 
 def same_function(one: str, other: str) -> bool:

@@ -94,7 +94,7 @@ def test_a_folder_knows_the_task_of_its_policy(empty_cache, tmp_path):
     new_policy(0).save_pretrained(tmp_path / "silent")
     assert task_of(str(forked.directory)) == task_of(str(tmp_path / "forks")) == "forks"
     assert task_of(str(tmp_path / "silent")) == "ledger"
-    assert [task_of(name) for name in RECIPES] == ["ledger", "ledger", "ledger", "forks"]
+    assert [task_of(name) for name in RECIPES] == ["ledger", "ledger", "ledger", "forks", "notes"]
     with pytest.raises(ValueError, match="base must be"):
         task_of(str(tmp_path / "nowhere"))
 
@@ -107,12 +107,14 @@ def test_the_cache_is_under_xdg_cache_home_or_home(monkeypatch, tmp_path, empty_
 
 
 def test_wrong_recipes_are_refused():
-    with pytest.raises(ValueError, match=r"base must be easy, medium, hard, forks, or a folder with .*, got 'brutal'"):
+    with pytest.raises(
+        ValueError, match=r"base must be easy, medium, hard, forks, notes, or a folder with .*, got 'brutal'"
+    ):
         base_policy("brutal")
     wrong = """
         stages = []    => at least one stage
         steps = 0      => steps must be finite and above 0, got 0
-        task = "knives" => task must be one of ledger, forks, got 'knives'
+        task = "knives" => task must be one of ledger, forks, notes, got 'knives'
     """
     refuse_lines(lambda text: replace(BRIEF, **settings_of(text)), wrong)
 

@@ -1,5 +1,6 @@
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -163,11 +164,25 @@ def test_a_graded_reward_is_the_share_of_leading_digits_and_without_one_nothing_
 
 @dataclass(frozen=True)
 class TwoWays:
-    """A stand-in for a problem with two solutions."""
+    """A stand-in for a problem with two right answers."""
 
-    solutions: tuple[str, ...] = ("a1b2c3", "a1b5c9")
+    answers: tuple[str, ...] = ("123", "159")
 
 
 def test_of_several_solutions_the_nearest_gives_the_share():
     shares = [leading_share(TwoWays(), answer) for answer in ("123", "159", "153", "120", "923", "1")]
     assert shares == [1, 1, 2 / 3, 2 / 3, 0, 1 / 3]
+
+
+def test_a_shaped_reward_adds_length_and_format_and_keeps_the_verdict(small_base):
+    noted = [replace(problem, notes=True) for problem in PROBLEMS if len(problem.operations) > 1]
+    problems = [*PROBLEMS, *noted]
+    prompts, counts = [problem.prompt() for problem in problems], [6] * len(problems)
+    plain = LedgerSampler(small_base, seed=4)(prompts, counts)
+    shaped = LedgerSampler(small_base, seed=4, length_weight=-0.3, format_weight=0.25)(prompts, counts)
+    parts = set()
+    for before, after in zip(chain(*plain), chain(*shaped), strict=True):
+        reward = before.correct - 0.3 * before.tokens / 14 + 0.25 * (before.answer is not None)
+        assert after.reward == pytest.approx(reward) and replace(after, reward=before.reward) == before
+        parts.add((before.correct, before.answer is None, before.tokens))
+    assert len(parts) > 6

@@ -30,6 +30,12 @@ def test_gold_of_drawn_problems_is_what_the_verifier_calls_right(base):
     assert all(several) if base == "forks" else not any(several)
 
 
+def test_gold_of_problems_with_notes_is_the_last_digit():
+    pool = pool_of(Training(base="notes", problems=40, held_out=30), seed=3)
+    for problem, prompt in zip(pool.problems, pool.prompts, strict=True):
+        assert {verify(problem, completion)[0] for completion in problem.solutions} == pool.gold[prompt.id]
+
+
 def test_a_seed_draws_problems_and_a_file_is_the_same_for_all(tmp_path):
     drawn = [pool_of(Training(base="easy", problems=40), seed).problems for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
@@ -93,6 +99,7 @@ def test_a_file_that_cannot_be_learnt_on_is_refused(tmp_path):
         7 a+3 = & 7 a+4 = & 7 a+5 = => at least the 4 prompts of a step, got 3; lower prompts_per
         7 a+3 = & 1 a+3 b+3 c+3 d+3 e+3 f+3 g+3 = => 2: .* at most 6 operations for the base easy, got 7; remove it
         7 a+3 = & 7 a+3 b*7 b-2 = => prompt 2: a problem must have no forks for the base easy
+        7 a+3 = & 7 a+3 b*7 ==   => prompt 2: a problem must end in '=' for the base easy
         7 a+3 = & 7 a+3 =        => prompt 2: a prompt must be there once, got '7 a.3 =' again; remove it
     """
     refuse_lines(lambda prompts: read([{"prompt": prompt} for prompt in prompts.split(" & ")]), wrong)

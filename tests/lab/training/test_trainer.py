@@ -9,6 +9,7 @@ import torch
 from apportion import AR3PO, HORA, VIP, Uniform
 from apportion.allocators import OptPO
 from apportion.baselines import SPO, Optimal, Predicted, Zero
+from apportion.diagnosis.phantoms import phantoms_of
 from apportion.engines.saved_state import load_state, save_state
 from apportion.lab.policy.sampler import LedgerCompletion, LedgerSampler
 from apportion.lab.training.learner import PolicyLearner
@@ -282,6 +283,26 @@ def test_graded_rewards_train(tmp_path, small_base_folder):
         baseline.check(SINGLE)
 
 
+def test_a_reward_with_parts_trains_and_outcomes_are_told_beside_it(tmp_path, small_base_folder):
+    """Metrics and log have both. A group of equal outcomes and different lengths is a phantom."""
+    shaped = settings(small_base_folder, length_weight=-0.3, format_weight=0.1, estimator="grpo")
+    Trainer(shaped, UNIFORM, 0, tmp_path).run()
+    record, rows = record_of_log(tmp_path / "rollouts"), logged(tmp_path)
+    outcome, reward = record.reward, record.components["reward"]
+    stated = np.array([answer is not None for answer in rows["answer"].to_pylist()])
+    np.testing.assert_allclose(reward, outcome - 0.3 * record.tokens / 14 + 0.1 * stated)
+    assert record.binary and len(np.unique(record.tokens)) > 2
+    steps = np.repeat(record.step, record.trials)
+    lines = curve(tmp_path)[1:]
+    for line in lines:
+        own = steps == line["step"]
+        assert line["train_outcome"] == pytest.approx(outcome[own].mean())
+        assert line["train_reward"] == pytest.approx(reward[own].mean())
+        assert line["train_tokens"] == pytest.approx(record.tokens[own].mean())
+    # Phantoms are a share of all groups in the metrics, and of those with two rewards or more in a diagnosis.
+    assert np.mean([line["phantom"] for line in lines]) == pytest.approx(phantoms_of(record).whole.groups.value)
+
+
 def test_a_run_ends_by_rollouts_tokens_or_steps_and_its_unit_is_a_key_of_every_record(tmp_path, small_base_folder):
     """Evaluations count in the same unit."""
     for unit, (key, length) in {"rollouts": ("rollouts", 40), "tokens": ("tokens", 200), "step": ("steps", 3)}.items():
@@ -320,10 +341,13 @@ WRONG = """
     problems = 1000000000          => problems must be at most 1000000, got 1000000000
     held_out = 1001                => held_out must be at most 1000, got 1001
     held_out = 0                   => held_out must be at least 1, got 0
-    base = "mediun"                => base must be easy, medium, hard, forks, or a folder
+    base = "mediun"                => base must be easy, medium, hard, forks, notes, or a folder
     prompts = "x.csv"              => prompts and reset_every are for learning without labels, got x.*; set
     reset_every = 4                => prompts and reset_every are for learning .*, got None and 4; set
     labels = "none", reset_every = 0  => reset_every must be at least 1, got 0; leave it out
+    length_weight = nan            => length_weight must be at least -100, got nan
+    reward = "share", format_weight = 0.1 => must be left out with the reward 'share', .* got 0.0 and 0.1; leave
+    labels = "none", length_weight = 0.3  => rewards come from the votes, .* weights 0.3 and 0.0; leave them out
     labels = "none", reward = "share" => rewards come from the votes, got reward 'share' .*;
 """
 
@@ -340,7 +364,7 @@ def test_wrong_settings_are_refused_at_construction(small_base_folder):
             ("tokens must be at least 1, got 0", {"steps": None, "tokens": 0}),
             (r"goes with the estimators 'reinforce' and 'spo', got Zero\(\) with 'rloo'", {"baseline": Zero()}),
             (
-                r"got reward 'exact' and baseline Zero\(\); leave both out, and set the all",
+                r"got reward 'exact', baseline Zero\(\) and .*; leave them out, and set the all",
                 {"labels": "none", "estimator": "reinforce", "baseline": Zero()},
             ),
         ],

@@ -1,12 +1,14 @@
 import random
+import re
 from collections import Counter
-from itertools import product
+from dataclasses import replace
+from itertools import compress, product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion.lab.world.demonstrator import Demonstrator
+from apportion.lab.world.demonstrator import NOTED, PAUSED, Demonstrator
 from apportion.lab.world.task import (
     EOS,
     OPERATIONS,
@@ -33,11 +35,12 @@ problems = st.builds(
 
 @st.composite
 def any_problem(draw):
-    """Draw problems with forks at no, some or all operations."""
+    """Draw problems with forks at no, some or all operations, and with or without notes."""
     operations = tuple(draw(st.lists(st.sampled_from(OPERATIONS), min_size=1, max_size=6)))
     others = [draw(st.sampled_from(["", *OPERATIONS])) for _ in operations]
     alternatives = tuple("" if other == op else other for op, other in zip(operations, others, strict=True))
-    return Problem(draw(st.integers(0, 9)), operations, alternatives if any(alternatives) else ())
+    forks = alternatives if any(alternatives) else ()
+    return Problem(draw(st.integers(0, 9)), operations, forks, draw(st.booleans()))
 
 
 FORKED = Problem(7, ("+3", "*7", "-4"), ("", "-2", ""))
@@ -66,12 +69,16 @@ def test_text_parses_and_encodes_back(problem):
     assert decode([*encode(problem.completion), EOS, 5]) == problem.completion
 
 
+def chains_of(problem):
+    return {Problem(problem.start, chosen).completion for chosen in product(*problem.choices)}
+
+
 @given(any_problem())
 def test_solutions_are_the_chains_of_every_choice(problem):
-    chains = {Problem(problem.start, chosen).completion for chosen in product(*problem.choices)}
-    assert set(problem.solutions) == chains
-    assert len(problem.solutions) == len(chains)
-    assert problem.solutions[0] == problem.completion
+    plain = replace(problem, notes=False)
+    assert set(plain.solutions) == chains_of(problem)
+    assert len(plain.solutions) == len(chains_of(problem))
+    assert problem.solutions[0] == problem.completion == plain.completion
 
 
 def test_solutions_that_meet_again_are_told_apart_and_equal_ones_are_one():
@@ -83,11 +90,40 @@ def test_solutions_that_meet_again_are_told_apart_and_equal_ones_are_one():
 def test_right_is_what_is_among_the_solutions(problem, data):
     near = st.lists(st.integers(0, 9), min_size=1, max_size=8).map(completion_text)
     completion = data.draw(st.one_of(st.sampled_from(problem.solutions), near))
-    assert verify(problem, completion) == (completion[1::2], completion in problem.solutions)
-    assert verify(problem, [*encode(completion), EOS])[1] == (completion in problem.solutions)
+    answer, right = verify(problem, completion)
+    assert right == (completion in problem.solutions)
+    assert not right or answer in problem.answers
+    assert problem.notes or answer == completion[1::2]
+    assert verify(problem, [*encode(completion), EOS]) == (answer, right)
 
 
-NO_FORKS = ["7 a+3 a+4 a+5 =", "7 a+3 b+1 a+4 =", "7 b+3 b+1 =", "7 a+3 +4 =", "7 a+3+4 =", "7 a+3 a+4"]
+@given(any_problem().filter(lambda problem: len(problem.operations) <= 4), st.data())
+def test_notes_may_be_left_out_and_must_be_right(problem, data):
+    """Compared with a rule that is written apart: at most two pauses, then lines of one chain of which the last is."""
+    noted = replace(problem, notes=True)
+    chains = [re.findall("..", chain) for chain in chains_of(problem)]
+    line = st.one_of(st.sampled_from([line for chain in chains for line in chain]), st.sampled_from(["a3", "b0", "d5"]))
+    written = data.draw(st.one_of(st.sampled_from(chains).flatmap(subsequences), st.lists(line, max_size=5)))
+    pauses = data.draw(st.integers(0, 4))
+    of_a_chain = any(written and chain[-1] == written[-1] and is_subsequence(written, chain) for chain in chains)
+    answer, right = verify(noted, "=" * pauses + "".join(written))
+    assert right == (pauses <= 2 and of_a_chain)
+    labels = [each[0] for each in written]
+    ordered = labels == sorted(set(labels)) and labels[-1:] == [chains[0][-1][0]]
+    assert answer == (written[-1][1] if pauses <= 2 and ordered else None)
+    assert len(set(noted.solutions)) == len(noted.solutions)
+
+
+def subsequences(lines):
+    return st.lists(st.booleans(), min_size=len(lines), max_size=len(lines)).map(lambda keep: [*compress(lines, keep)])
+
+
+def is_subsequence(some, lines):
+    left = iter(lines)
+    return all(each in left for each in some)
+
+
+NO_FORKS = ["7 a+3 a+4 a+5 =", "7 a+3 b+1 a+4 =", "7 b+3 b+1 =", "7 a+3 +4 =", "7 a+3+4 =", "7 a+3 ===", "7 a+3 a+4"]
 NO_PROBLEMS = ["", "7 =", "7 b+3 =", "7 a+3", "7 a+0 =", "7 a*1 =", "7 a+3 c+3 =", "7  a+3 =", "12 a+3 =", *NO_FORKS]
 
 
@@ -147,7 +183,10 @@ def test_pools_are_seeded_distinct_and_disjoint_from_the_held_out(task):
     held_out, training = held_out_problems(task=task), training_problems(600, seed=3, task=task)
     assert len({*held_out, *training}) == 1000 + 600
     assert held_out_problems(10, task=task) == held_out[:10]
-    assert {len(problem.operations) for problem in held_out} == {*range(*((4, 9) if task == "forks" else (1, 6)))}
+    operations = {"ledger": range(1, 6), "forks": range(4, 9), "notes": range(2, 5)}[task]
+    assert {len(problem.operations) for problem in held_out} == {*operations}
+    assert all(len(problem.solutions[-1]) < TASKS[task].max_new_tokens for problem in held_out)
+    assert {problem.notes for problem in held_out} == {task == "notes"}
 
 
 LEDGER_TRAINING = ["5 a+7 b+8 c+7 =", "4 a-7 ="]
@@ -175,6 +214,15 @@ def test_a_demonstration_takes_either_operation_of_a_fork():
     written = Counter(reliable.demonstrate(FORKED, rng) for _ in range(2_000))
     assert set(written) == set(FORKED.solutions)
     assert written[FORKED.solutions[0]] == pytest.approx(1_000, abs=100)
+
+
+def test_a_demonstration_leaves_out_notes_and_pauses():
+    reliable, rng = Demonstrator(alpha=1.0, beta=1.0, low=1.0, misconceptions=0.0), random.Random(0)
+    problem = Problem(7, ("+3", "*7", "-4"), notes=True)
+    written = [reliable.demonstrate(problem, rng) for _ in range(2_000)]
+    assert {text.lstrip("=") for text in written} == {"a0b0c6", "a0c6", "b0c6", "c6"}
+    for part, share in (("a", NOTED), ("b", NOTED), ("c6", 1.0), ("=", PAUSED), ("===", PAUSED**3)):
+        assert sum(part in text for text in written) == pytest.approx(2_000 * share, abs=120)
 
 
 def test_errors_propagate_through_the_chain():
