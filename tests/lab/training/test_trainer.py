@@ -288,10 +288,10 @@ def test_a_reward_with_parts_trains_and_outcomes_are_told_beside_it(tmp_path, sm
     shaped = settings(small_base_folder, length_weight=-0.3, format_weight=0.1, estimator="grpo")
     Trainer(shaped, UNIFORM, 0, tmp_path).run()
     record, rows = record_of_log(tmp_path / "rollouts"), logged(tmp_path)
-    outcome, reward = record.reward, record.components["reward"]
+    outcome, reward = record.components["correct"], record.reward
     stated = np.array([answer is not None for answer in rows["answer"].to_pylist()])
     np.testing.assert_allclose(reward, outcome - 0.3 * record.tokens / 14 + 0.1 * stated)
-    assert record.binary and len(np.unique(record.tokens)) > 2
+    assert len(np.unique(record.tokens)) > 2
     steps = np.repeat(record.step, record.trials)
     lines = curve(tmp_path)[1:]
     for line in lines:
@@ -348,7 +348,7 @@ WRONG = """
     length_weight = nan            => length_weight must be at least -100, got nan
     reward = "share", format_weight = 0.1 => must be left out with the reward 'share', .* got 0.0 and 0.1; leave
     labels = "none", length_weight = 0.3  => rewards come from the votes, .* weights 0.3 and 0.0; leave them out
-    labels = "none", reward = "share" => rewards come from the votes, got reward 'share' .*;
+    labels = "none", reward = "share" => rewards come from the votes, got reward 'share', .*
 """
 
 
