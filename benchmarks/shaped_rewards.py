@@ -26,7 +26,6 @@ import os
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import time
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -71,26 +70,18 @@ def arms():
 
 
 class Measured(Trainer):
-    """A trainer under a ``gate`` that measures ``COLUMNS``."""
+    """A trainer that measures ``COLUMNS``, and ``drops`` groups of equal rewards from the update or not."""
 
-    def __init__(self, settings, seed, directory, gate):
+    def __init__(self, settings, seed, directory, drops):
         super().__init__(settings, Uniform(GROUP), seed, directory)
-        self.gate, self.measured, update = gate, [], self.learner.update
-        self.learner.update = lambda groups, decisions: update(self.gated(groups), decisions)
-
-    def gated(self, groups):
-        """Return the groups as the gate leaves them for the update."""
-        if self.gate == "reward":
-            return [group for group in groups if group.informative]
-        if self.gate == "outcome":
-            return [group if len({each.correct for each in group.rollouts}) > 1 else flat(group) for group in groups]
-        return groups
+        self.measured, update = [], self.learner.update
+        if drops:
+            self.learner.update = lambda groups, *own: update([group for group in groups if group.spread > 0], *own)
 
     def _log(self, batch, groups):
         rewards = np.array([group.rewards for group in groups])
         outcomes = np.array([[rollout.correct for rollout in group.rollouts] for group in groups], float)
-        trained = groups if self.gate == "reward" else self.gated(groups)
-        squares = np.square(self.decisions.advantages(trained)).reshape(rewards.shape).sum(axis=1)
+        squares = np.square(self.decisions.advantages(groups)).reshape(rewards.shape).sum(axis=1)
         mixed = np.ptp(outcomes, axis=1) > 0
         phantom = ~mixed & (np.ptp(rewards, axis=1) > 0)
         rollouts = [rollout for group in groups for rollout in group.rollouts]
@@ -100,14 +91,10 @@ class Measured(Trainer):
         self.measured.append((*means, mixed.mean(), phantom.mean(), share, np.nan))
 
 
-def flat(group):
-    """Return a group of equal outcomes with these in place of its rewards."""
-    return replace(group, rollouts=tuple(replace(each, reward=float(each.correct)) for each in group.rollouts))
-
-
 def train(shaping, gate, seed, directory):
     """Return ``COLUMNS`` of a run [1 + updates, columns]. The first row has the accuracy of the base alone."""
-    trainer = Measured(Training(**TRAINING, **shaping), seed, directory, gate)
+    settings = Training(**TRAINING, **shaping, outcome_gate=gate == "outcome")
+    trainer = Measured(settings, seed, directory, drops=gate == "reward")
     accuracy = []
     trainer.run(lambda record: accuracy.append(record.get("success", np.nan)) or True)
     found = np.full((1 + TRAINING["steps"], len(COLUMNS)), np.nan)

@@ -242,7 +242,7 @@ def _text(completion: LedgerCompletion) -> str:
 def _step_metrics(batch: Batch, groups: list[Group], success: np.ndarray) -> dict[str, Any]:
     """Return what a step spent, with lists over prompts [P] of exact p, predicted p and rollouts.
 
-    The outcome is the verdict, or the reward where there is none. Groups are phantom if their rewards differ and their
+    The outcome is the verdict, or the reward where there is none. A group is phantom if its rewards differ and its
     outcomes do not. Without labels the rewards come from the votes. The groups hold them; the batch has none.
     """
     verified = [[each for each in rollouts if each.reward is not None] for rollouts in batch.rollouts]
@@ -254,7 +254,7 @@ def _step_metrics(batch: Batch, groups: list[Group], success: np.ndarray) -> dic
         "train_outcome": np.mean([_outcome(each) for each in rollouts] or [0.0]),
         "train_tokens": np.mean([each.tokens for own in batch.rollouts for each in own] or [0.0]),
         "informative": sum(group.informative for group in groups) / asked,
-        "phantom": sum(group.informative and len({*map(_outcome, group.rollouts)}) == 1 for group in groups) / asked,
+        "phantom": sum(group.spread > 0 and not group.informative for group in groups) / asked,
         "without_correct": np.mean([1.0 not in map(_outcome, own) for own in judged if own] or [False]),
         "rounds": batch.round,
         "p": success.round(4).tolist(),
