@@ -1,4 +1,4 @@
-"""The base policies easy, medium, hard and forks: trained from scratch on a noisy demonstrator, and cached.
+"""The base policies easy, medium, hard, forks and notes: trained from scratch on a noisy demonstrator, and cached.
 
 Supervised learning has two stages, each with its own optimiser and cosine schedule. A demonstrator that is mostly right
 teaches the task, then the target demonstrator teaches its errors. Easy, medium and hard share the first stage, which is
