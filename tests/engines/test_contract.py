@@ -145,7 +145,7 @@ REFUSED = {
     "rewards must be 0 or 1 .* got 0.5": lambda: engine(selection=BINARY).rollout(0.5),
     "allocator must be 'hora', as in the run": lambda: make().load_state_dict(make("two rounds").state_dict()),
     "group_size must be 8, as in": lambda: make(group_size=4).load_state_dict(make(group_size=8).state_dict()),
-    "tasks must be a finite sequence": lambda: ChosenTasks(iter([]), 8),
+    "tasks must be a finite sequence": lambda: ChosenTasks(iter([]), 8, TrainerAllocation(allocator="uniform")),
     "one of the latest 4096 that were opened, got 'other'; raise lost_after": lambda: engine().advantages(
         ["other#1"], [Rollout(True)]
     ),

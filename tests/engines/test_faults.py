@@ -142,12 +142,13 @@ def test_an_episode_of_areal_that_is_not_one_trajectory_is_refused(own, got):
 
 def episode(*rewards, key="a"):
     agent = SimpleNamespace(trainable=True)
-    traces = [SimpleNamespace(reward=reward, agent=agent, has_error=False) for reward in rewards]
+    traces = [SimpleNamespace(reward=reward, agent=agent, has_error=False, nodes=[]) for reward in rewards]
     return SimpleNamespace(traces=traces, task=SimpleNamespace(key=key))
 
 
 def test_a_reward_of_prime_rl_that_is_no_number_is_a_failed_episode_for_sampler_and_gate():
-    tasks = prime_rl.ChosenTasks([SimpleNamespace(key=key) for key in "abcd"], 4)
+    decisions = TrainerAllocation(allocator="uniform", selection="mixed")
+    tasks = prime_rl.ChosenTasks([SimpleNamespace(key=key) for key in "abcd"], 4, decisions)
     key, gate = next(tasks).key, prime_rl.DeadGroups()
     group = [episode(1.0, key=key), episode(NAN, key=key), episode(key=key), episode(1.0, NAN, key=key)]
     tasks.observe(group)

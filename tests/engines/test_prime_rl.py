@@ -6,12 +6,17 @@ and saves is prime-rl's.
 
 import asyncio
 import random
+from collections import Counter
+from functools import partial
 from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
 
-from apportion.engines.prime_rl import ChosenTasks, DeadGroups, allocate
+from apportion import HORA, VIP
+from apportion.advantages import advantages_of
+from apportion.engines.prime_rl import ChosenTasks, DeadGroups, allocate, allocate_counts
+from apportion.types import Group, Prompt, Rollout
 from tests.engines.outside import engine
 
 GROUP = 4
@@ -66,19 +71,24 @@ def environment(prime, tasks, seed=0):
     )  # fmt: skip
 
 
-def make_source(prime, envs, selection):
+def make_source(prime, envs, selection=None, **decisions):
     source = prime.TrainSource(envs)
-    allocate(source, selection, seed=3)
+    allocate(source, selection, seed=3, **decisions)
     return source
 
 
-async def drive(prime, source, envs, groups):
-    """Let prime-rl finish ``groups`` groups. Return the tasks it dispatched, its batches, and the verdict on each."""
+async def drive(prime, source, envs, groups, finished=None):
+    """Let prime-rl finish ``groups`` groups. Return the tasks it dispatched, its batches, and the verdict on each.
+
+    With a list ``finished`` groups have the sizes of the allocator. It gets every one, and one is dropped on the way.
+    """
     progress, asked, admitted, batches = prime.Progress(), [], [], []
     next_task, on_result = source.next_task, source.on_result
     source.next_task = lambda *, step: asked.append(next_task(step=step)) or asked[-1]
 
     def result(group):
+        if finished is not None:
+            finished.append(group)
         admitted.append(({t.reward for episode in group for t in episode.traces}, on_result(group)))
         return admitted[-1][1]
 
@@ -92,10 +102,17 @@ async def drive(prime, source, envs, groups):
         config, tokenizer=None, train_envs=envs, mm_token_type_ids_mapping=None, progress=progress, batch_size=8,
         token_batch_size=None, on_result=result,
     )  # fmt: skip
-    loop = asyncio.create_task(dispatcher.start())
+    if finished is not None:
+        allocate_counts(dispatcher, sink)
+    loop, drop = asyncio.create_task(dispatcher.start()), None
     while len(admitted) < groups:
-        batch = await asyncio.wait_for(sink.add(await asyncio.wait_for(dispatcher.out_q.get(), 30)), 30)
+        if finished is not None and len(admitted) > groups // 2 and drop is None:
+            drop = asyncio.create_task(dispatcher.drop_group(list(dispatcher.groups)[-1], reason="overload"))
+        result_or_marker = await asyncio.wait_for(dispatcher.out_q.get(), 30)
+        take = sink.cancel if hasattr(result_or_marker, "count") else sink.add
+        batch = await asyncio.wait_for(take(result_or_marker), 30)
         batches += [batch] if batch else []
+    assert drop is None or drop.result() > 0
     await dispatcher.stop()
     await asyncio.wait_for(loop, 30)
     source.next_task = next_task
@@ -125,6 +142,48 @@ def test_prime_rl_dispatches_our_tasks_and_trains_on_what_our_gate_admits(prime,
     again, batches, _ = asyncio.run(drive(prime, resumed, envs, 20))
     assert lost and [tasks[i].key for i in again[: len(lost)]] == lost  # what was in flight comes first
     assert batches and resumed.metrics()["curriculum/sums/sampler/opened"] == len(asked) + len(again)
+
+
+@pytest.mark.parametrize("allocator", [VIP, partial(HORA, pre_rollouts=2)], ids=["vip", "hora"])
+def test_prime_rl_samples_trains_and_saves_groups_of_the_allocator_s_sizes(prime, allocator, tmp_path):
+    tasks = [prime.vf.Task(prime.vf.TaskData(idx=i, prompt=f"task {i}")) for i in range(30)]
+    envs, finished = Envs([environment(prime, tasks)]), []
+    source = make_source(prime, envs, allocator=allocator(), estimator="rloo")
+    groups, planned = source.curricula["sums"].sampler.groups, {}
+    observe = groups.observe
+
+    def observed(key, rollouts):
+        planned[key] = planned.get(key, 0) + len(rollouts)
+        return observe(key, rollouts)
+
+    groups.observe = observed
+    _, batches, _ = asyncio.run(drive(prime, source, envs, 90, finished))
+    sizes = [len(group) for group in finished]
+    assert len(set(sizes)) > 2
+    assert len({episode.group.id for group in finished for episode in group}) == 90 <= len(planned)
+    assert (Counter(sizes) - Counter(planned.values())).total() <= 1  # of the group that was dropped some had arrived
+    assert abs(sum(sizes) / 90 - GROUP) < 1.5 and groups.metrics()["ignored"] == 0 == groups.metrics()["given_up"]
+    assert all(len(batch.samples) == 8 for batch in batches)
+    for group in finished:
+        own = Group(Prompt("a"), tuple(Rollout(reward=episode.traces[0].reward) for episode in group))
+        found = [episode.traces[0].nodes[0].advantages[0] for episode in group]
+        assert found == pytest.approx(advantages_of([own], "rloo").tolist())
+
+    checkpoints = prime.CheckpointManager(tmp_path, prime.CheckpointConfig())
+    checkpoints.save(prime.Progress(step=3), source, 3)
+    lost = [group.prompt.id for group in groups.in_flight]
+    envs = Envs([environment(prime, tasks, seed=1)])
+    resumed = make_source(prime, envs, allocator=allocator(), estimator="rloo")
+    checkpoints.load(prime.Progress(), resumed, 3)
+    again, *_ = asyncio.run(drive(prime, resumed, envs, 20, []))
+    assert lost and [tasks[i].key for i in again[: len(lost)]] == lost
+
+
+def test_counts_that_no_dispatcher_follows_are_refused(prime):
+    tasks = [prime.vf.Task(prime.vf.TaskData(idx=i, prompt=f"task {i}")) for i in range(30)]
+    source = make_source(prime, Envs([environment(prime, tasks)]), allocator="vip")
+    with pytest.raises(ValueError, match="call allocate_counts"):
+        source.next_task(step=1)
 
 
 def test_prime_rl_s_interfaces_are_those_of_the_sampler_and_the_gate(prime):
