@@ -7,8 +7,6 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from apportion.lab.world.task import EOS, PAD, VOCABULARY
 
-MAX_ROWS = 1024
-
 
 def new_policy(seed: int) -> Qwen2ForCausalLM:
     """Return an untrained policy of 200,640 parameters, equal for equal seeds. The global random state is kept.
@@ -49,18 +47,14 @@ def completion_logprobs(
 
     ``prompts`` and ``completions`` are rows of token ids, and T is the longest completion. Log-probabilities outside
     the mask are 0. They are differentiable, and ``temperature`` divides the logits. Rows are padded on the right, so
-    causal attention needs no mask. There is one forward pass for each ``MAX_ROWS`` rows.
+    causal attention needs no mask. There is one forward pass.
     """
-    width = max(map(len, completions), default=0)
-    logprobs, masks = [torch.zeros(0, width)], [torch.zeros(0, width, dtype=torch.bool)]
-    for first in range(0, len(prompts), MAX_ROWS):
-        block = slice(first, first + MAX_ROWS)
-        tokens, places, mask = pack_rows(prompts[block], completions[block], width)
-        distributions = _distributions(policy, tokens, places, temperature)
-        own = distributions.gather(-1, tokens.gather(1, places)[:, :, None])[:, :, 0]
-        logprobs.append(own.masked_fill(~mask, 0.0))
-        masks.append(mask)
-    return torch.cat(logprobs), torch.cat(masks)
+    if not prompts:
+        return torch.zeros(0, 0), torch.zeros(0, 0, dtype=torch.bool)
+    tokens, places, mask = pack_rows(prompts, completions)
+    distributions = _distributions(policy, tokens, places, temperature)
+    own = distributions.gather(-1, tokens.gather(1, places)[:, :, None])[:, :, 0]
+    return own.masked_fill(~mask, 0.0), mask
 
 
 def completion_distributions(
@@ -84,17 +78,17 @@ def _distributions(
 
 
 def pack_rows(
-    prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]], width: int = 0
+    prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return rows of prompt and completion as token ids [N, L], padded on the right, and the completions' places.
 
     These are the place [N, T] of each completion token in its row and the mask [N, T] of existing tokens. T is the
-    longest completion, or ``width`` if that is more. The logits for place i are at i - 1.
+    longest completion. The logits for place i are at i - 1.
     """
     rows = [(*prompt, *completion) for prompt, completion in zip(prompts, completions, strict=True)]
     length = max(map(len, rows))
     tokens = torch.tensor([(*row, *(PAD,) * (length - len(row))) for row in rows])
     lengths = torch.tensor([len(completion) for completion in completions])[:, None]
     starts = torch.tensor([len(prompt) for prompt in prompts])[:, None]
-    steps = torch.arange(max(width, int(lengths.max())))
+    steps = torch.arange(int(lengths.max()))
     return tokens, (starts + steps).clamp(max=length - 1), steps < lengths

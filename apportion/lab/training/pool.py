@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from apportion.lab.training.settings import Training
-from apportion.lab.world.task import TASKS, Problem, held_out_problems, training_problems
+from apportion.lab.world.task import PAUSES, TASKS, Problem, held_out_problems, training_problems
 from apportion.questions import Question, read_questions
 from apportion.types import Prompt
 
@@ -79,21 +79,13 @@ def _read(path: Path, training: Training) -> dict[Problem, frozenset[str]]:
 def _parse(question: Question, training: Training) -> Problem:
     """Return the problem of a question. Raise ValueError if the base cannot solve it, or if its gold is no answer."""
     problem, task = Problem.parse(question.text), TASKS[training.task]
-    operations, longest = len(problem.operations), (task.max_new_tokens - 1) // 2
-    if operations > longest:
+    longest = (task.max_new_tokens - 1 - PAUSES * task.notes) // 2
+    too_long, forked = len(problem.operations) > longest, any(problem.alternatives) and not any(task.forks)
+    if too_long or forked or problem.notes != task.notes:
+        forks, end = "" if any(task.forks) else ", no forks", "==" if task.notes else "="
         raise ValueError(
-            f"a problem must have at most {longest} operations for the base {training.base}, got {operations}; "
-            "remove it"
-        )
-    if any(problem.alternatives) and not any(task.forks):
-        raise ValueError(
-            f"a problem must have no forks for the base {training.base}, which has learnt none, got "
-            f"{question.prompt!r}; remove it"
-        )
-    if problem.notes != task.notes:
-        end = "==" if task.notes else "="
-        raise ValueError(
-            f"a problem must end in {end!r} for the base {training.base}, got {question.prompt!r}; correct it"
+            f"a problem must have at most {longest} operations{forks} and the end {end!r} for the base "
+            f"{training.base}, got {question.prompt!r}; remove it"
         )
     digits = len(problem.answer)
     if wrong := [gold for gold in question.golds if not re.fullmatch(rf"[0-9]{{{digits}}}", gold)]:

@@ -252,7 +252,7 @@ def _step_metrics(batch: Batch, groups: list[Group], success: np.ndarray) -> dic
     return {
         "train_reward": np.mean([each.reward for each in rollouts] or [0.0]),
         "train_outcome": np.mean([_outcome(each) for each in rollouts] or [0.0]),
-        "train_tokens": np.mean([each.tokens for own in batch.rollouts for each in own] or [0.0]),
+        "train_tokens": np.mean([each.tokens for own in batch.rollouts for each in own] or [0]),
         "informative": sum(group.informative for group in groups) / asked,
         "phantom": sum(group.spread > 0 and not group.informative for group in groups) / asked,
         "without_correct": np.mean([1.0 not in map(_outcome, own) for own in judged if own] or [False]),

@@ -97,9 +97,9 @@ def test_a_file_that_cannot_be_learnt_on_is_refused(tmp_path):
         7 a+3 = & 7 a+3          => prompt 2: a problem reads like .*, got '7 a.3'; write it with
         7 a+3 = & 7 a+3 a+3 =    => prompt 2: a problem must have .* another operation
         7 a+3 = & 7 a+4 = & 7 a+5 = => at least the 4 prompts of a step, got 3; lower prompts_per
-        7 a+3 = & 1 a+3 b+3 c+3 d+3 e+3 f+3 g+3 = => 2: .* at most 6 operations for the base easy, got 7; remove it
-        7 a+3 = & 7 a+3 b*7 b-2 = => prompt 2: a problem must have no forks for the base easy
-        7 a+3 = & 7 a+3 b*7 ==   => prompt 2: a problem must end in '=' for the base easy
+        7 a+3 = & 1 a+3 b+3 c+3 d+3 e+3 f+3 g+3 = => 2: .* at most 6 operations, .* base easy, got '1 a.*; remove
+        7 a+3 = & 7 a+3 b*7 b-2 = => prompt 2: .* operations, no forks and the end '=' for the base easy
+        7 a+3 = & 7 a+3 b*7 ==   => prompt 2: .* the end '=' for the base easy, got '7 a.3 b.7 =='; remove
         7 a+3 = & 7 a+3 =        => prompt 2: a prompt must be there once, got '7 a.3 =' again; remove it
     """
     refuse_lines(lambda prompts: read([{"prompt": prompt} for prompt in prompts.split(" & ")]), wrong)
