@@ -1,7 +1,7 @@
 """Train the arms of the stable protocol, which is in benchmarks/stable.md, on several bases; go on where it stopped.
 
     python -m benchmarks.stable sweep     # learning rates, with seeds of their own
-    python -m benchmarks.stable           # then all settings
+    python -m benchmarks.stable           # then all settings, in their order
     python -m benchmarks.stable recorded  # or one of them
     python -m benchmarks.stable_table     # the tables, of what has ended
 
@@ -51,22 +51,16 @@ FALL = 0.1
 class Setting:
     """What a part of the study trains: its (base, seed) units in order, its arms, problems, and rollouts a run.
 
-    ``more`` are further units with fewer arms. ``level`` is the success to which rollouts are counted. The exact rates
-    of prompts are followed in the first unit. ``rate`` is that of all arms, or None for those that the sweep chose.
+    ``rate`` is that of all arms, or None for those that the sweep chose. ``level`` is the success to which rollouts are
+    counted. The exact rates of prompts are followed in the first unit.
     """
 
     units: tuple[tuple[int, int], ...]
     arms: tuple[str, ...]
-    more: tuple[tuple[tuple[int, int], ...], tuple[str, ...]] = ((), ())
     rate: float | None = None
     problems: int = 512
     rollouts: int = 12_800
     level: float = 0.8
-
-    def runs(self, parts=(0, 1)):
-        """Return the arm and the unit of every run, in order. Part 1 is ``more``."""
-        both = (self.units, self.arms), self.more
-        return [(arm, unit) for part in parts for unit in both[part][0] for arm in both[part][1]]
 
 
 def units(first, number):
@@ -83,14 +77,16 @@ def design():
 ALL = tuple(design().allocators)
 ARMS = tuple(arm for arm in ALL if arm not in SCEPTIC)
 FEW = ("uniform_8", "four_optimal", "single_optimal", "single_mopps", "eight_mopps")
-MORE = tuple(arm for arm in ALL if arm not in ("vip", "hora", "ar3po", "dapo"))
 SWEEP = Setting(units(900, 3), ARMS)
+SLOW = {"rate": 1e-4, "problems": 256, "rollouts": 25_600, "level": 0.6}
 SETTINGS = {
-    "quick": Setting(units(1000, 5), ALL, more=(units(1000, 10)[5:], MORE)),
-    "recorded": Setting(units(1100, 5), (*FEW, "oracle_8"), rate=1e-4, problems=256, rollouts=25_600, level=0.6),
-    "pools": Setting(units(1200, 5), FEW, problems=2048),
+    "quick": Setting(units(1000, 10), ALL),
+    "recorded": Setting(units(1100, 10), (*FEW, "oracle_8"), **SLOW),
+    "pools_2048": Setting(units(1200, 5), FEW, problems=2048),
+    "pools_4096": Setting(units(1300, 5), FEW, problems=4096),
 }
-ORDER = ("quick", (0,)), ("recorded", (0,)), ("quick", (1,)), ("pools", (0,))
+ORDER = (("quick", 5), ("recorded", 5), ("quick", 10), ("pools_2048", 5), ("recorded", 10), ("pools_4096", 5))
+"""The settings in their order, each with the units that are trained before the next."""
 
 
 class Plain(Trainer):
@@ -147,7 +143,7 @@ def finished(name, arm, base, seed):
 
 def finished_runs(name, setting, arm):
     """Return the runs of an arm that have ended, by (base, seed)."""
-    found = {unit: finished(name, arm, *unit) for own, unit in setting.runs() if own == arm}
+    found = {unit: finished(name, arm, *unit) for unit in setting.units}
     return {unit: run for unit, run in found.items() if run is not None}
 
 
@@ -229,9 +225,11 @@ def sweep():
 def main(name=""):
     if name == "sweep":
         sweep()
-    for setting, parts in [(name, (0, 1))] if name in SETTINGS else [] if name else ORDER:
-        for arm, unit in SETTINGS[setting].runs(parts):
-            train(setting, SETTINGS[setting], arm, *unit)
+    for each, number in [(name, None)] if name in SETTINGS else [] if name else ORDER:
+        setting = SETTINGS[each]
+        for unit in setting.units[:number]:
+            for arm in setting.arms:
+                train(each, setting, arm, *unit)
 
 
 if __name__ == "__main__":

@@ -100,19 +100,13 @@ def read_runs():
     found["sweep"] = _sweep()
     for name, setting in SETTINGS.items():
         runs = {arm: finished_runs(name, setting, arm) for arm in setting.arms}
-        complete = {unit for part in (0, 1) for unit in _complete(setting.runs((part,)), runs)}
+        complete = [unit for unit in setting.units if all(unit in own for own in runs.values())]
         if complete:
             found[name] = {
-                arm: {f"{base} {seed}": _of_run(run) for (base, seed), run in own.items() if (base, seed) in complete}
+                arm: {f"{base} {seed}": _of_run(own[base, seed]) for base, seed in complete}
                 for arm, own in runs.items()
             }
     return found
-
-
-def _complete(planned, runs):
-    """Return the units of ``planned`` runs of which all have ended."""
-    going = {unit for arm, unit in planned if unit not in runs[arm]}
-    return {unit for _, unit in planned} - going
 
 
 def _sweep():
