@@ -13,7 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import t as student
 
+from apportion.diagnosis import drift_of
 from apportion.lab.report.results import Run
+from apportion.records import open_run
+from apportion.replay.limits import drift
 from benchmarks.common import ROOT, facts, table, write
 from benchmarks.stable import (
     AGAIN,
@@ -28,6 +31,7 @@ from benchmarks.stable import (
     sweep_name,
 )
 
+RUN = ROOT / "examples" / "data" / "grpo_run.jsonl.gz"
 DATA = ROOT / "benchmarks" / "data" / "stable.json"
 CONTROL = "uniform_8"
 LEVEL = 0.8
@@ -132,12 +136,21 @@ def _of_run(run: Run):
 
 
 def _moves(run):
-    """Return how the exact rates of prompts move between their visits: visits, mean change, and mean size of it."""
+    """Return visits of a prompt, and the mean and the root mean square of what its exact rate moves between two."""
     order = np.argsort(run.steps["prompts"], kind="stable")
-    prompt, p = run.steps["prompts"][order], run.steps["p"][order]
-    change = np.diff(p)[prompt[1:] == prompt[:-1]]
-    visits = len(prompt) / len(np.unique(prompt))
-    return {"visits": visits, "moves": [float(change.mean()), float(np.abs(change).mean())]}
+    change = np.diff(run.steps["p"][order])[np.diff(run.steps["prompts"][order]) == 0]
+    visits, moves = run.revisits
+    return {"visits": visits, "moves": [float(change.mean()), moves]}
+
+
+def recorded_row():
+    """Return the row of the recorded run: sampling noise is taken out of how far its rates move."""
+    record = open_run(RUN)
+    visits = np.bincount(record.prompt)
+    mixed = (record.shares > 0) & (record.shares < 1)
+    rise = drift_of(record).rise.value / (visits.mean() - 1)
+    numbers = [mixed[record.visit < visits.max() // 4].mean(), mixed.mean(), visits.mean(), rise, drift(record, 1)]
+    return ["recorded run, 1.5B, groups of 8", *map(format, numbers, (".2f", ".2f", ".1f", ".3f", ".3f"))]
 
 
 def as_run(row):
@@ -226,7 +239,7 @@ def contrasts_table(runs):
 
 
 def choices_table(runs):
-    """Return the table of what a choice of prompts finds, and of how rates move in the first unit."""
+    """Return the table of what a choice of prompts finds, and of how rates move in the first unit and a real run."""
     rows = []
     for arm, own in runs.rows.items():
         first = next(iter(own.values()))
@@ -236,7 +249,8 @@ def choices_table(runs):
         mixed, start = runs.mean(arm, "mixed")
         grouped = not arm.startswith("single")
         rows.append([arm, *([f"{start:.2f}", f"{mixed:.2f}"] if grouped else ["-"] * 2), *moves])
-    return table(["arm", "mixed, first quarter", "mixed", "visits", "change between visits", "its size"], rows)
+    rows.append(recorded_row())
+    return table(["arm", "mixed, first quarter", "mixed", "visits", "rise a visit", "moves a visit"], rows)
 
 
 def main(part="all"):

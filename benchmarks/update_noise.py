@@ -29,7 +29,7 @@ from benchmarks.common import spread, write
 from benchmarks.stable import BASES, pool_of
 
 ROLLOUTS = 64
-UPDATES = 32
+UPDATES = 20
 SHAPES = {
     "8 prompts x 8": (8, 8, False),
     "16 prompts x 4": (16, 4, False),
