@@ -3,10 +3,8 @@ import os
 import re
 import resource
 import shlex
-import sys
 from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -74,15 +72,13 @@ def cpu_seconds(code, *arguments):
 
 
 def test_many_prompts_are_summarised(tmp_path):
-    path, counts = tmp_path / "prompts.csv", tmp_path / "counts.csv"
+    path = tmp_path / "prompts.csv"
     path.write_text("id,success\n" + "".join(f"p{i},{(i % 99 + 1) / 100}\n" for i in range(5000)))
     given = f"--input {path} --budget 40000"
-    said = printed("allocate", *given.split(), "--out", counts)
+    said = printed("allocate", *given.split())
     assert len(said.splitlines()) < 40 and "... and 4990 more" in said and "rollouts of a prompt: 3 to " in said
-    head, *rows = counts.read_text().splitlines()
-    assert head == "id,count" and len(rows) == 5000
-    assert sum(int(line.split(",")[1]) for line in rows) == 40000
     listed = answer(given)
+    assert sum(listed["counts"]) == 40000
     assert len(listed["counts"]) == len(listed["ids"]) == listed["prompts"] == 5000 and listed["ids"][0] == "p0"
 
 
@@ -114,7 +110,6 @@ def test_wrong_options_and_prompts_of_allocate_are_refused(tmp_path, monkeypatch
         --method hora        => hora takes no success probabilities
         --trials 4,4,4       => vip takes no successes and trials
         --input x.csv        => prompts come from --input or from --success, got both
-        --out counts.txt     => counts are written as .csv
     """
     refuse_all(options, "allocate", "--success", "0.1,0.5,0.9", "--budget", "24")
     prompts = """
@@ -127,7 +122,6 @@ def test_wrong_options_and_prompts_of_allocate_are_refused(tmp_path, monkeypatch
         --input empty.csv    => must have at least one row
         --input rate.csv     => must have a column success, got id, rate
         --input many.csv     => got 'many' in many.csv line 3
-        --input many.csv --out ./many.csv => counts go to another file than the prompts, got many.csv for both
     """
     refuse_all(prompts, "allocate", "--budget", "24")
 
@@ -212,7 +206,7 @@ def test_no_help_is_cut_off_and_the_list_of_commands_says_what_each_says_itself(
     commands = dict(re.findall(r"^  (\w+) +([A-Z].*)$", invoke("--help").stdout, re.MULTILINE))
     assert {"allocate", "vote", "serve", "evaluate"} <= commands.keys()
     for name, first in {"": "Decide how", **commands}.items():
-        shown = invoke(*name.split(), "--help").stdout if name != "verl" else first
+        shown = invoke(*name.split(), "--help").stdout
         assert first in shown
         assert not [line for line in shown.splitlines() if line.endswith("...") and not line.startswith("Usage:")]
 
@@ -225,18 +219,8 @@ def test_the_shell_completes_commands_options_and_choices():
 
     check_all(
         check,
-        [("apportion v", "verl", "vote"), ("apportion vote --ru", "--rule"), ("apportion vote --rule opt", "optpo")],
+        [("apportion v", "vote"), ("apportion vote --ru", "--rule"), ("apportion vote --rule opt", "optpo")],
     )
-
-
-def test_arguments_of_verl_are_passed_through_unchanged(monkeypatch):
-    seen = []
-    fake = SimpleNamespace(main=lambda: seen.extend(sys.argv[1:]))
-    monkeypatch.setitem(sys.modules, "apportion.verl.__main__", fake)
-    monkeypatch.setattr(sys, "argv", ["apportion"])
-    given = ["--help", "-h", "allocation=vip", "--cfg", "job", "--", "x y", "a=[1,2]"]
-    assert invoke("verl", *given).exit_code == 0
-    assert seen == given
 
 
 def test_voting_is_imported_only_by_its_command():

@@ -58,8 +58,6 @@ def check_apportion(words):
     assert words[0] in group.commands, f"apportion has no command {words[0]}"
     given = group.get_command(None, words[0])
     options = [word for word in words[1:] if word.startswith("--")]
-    if words[0] == "verl":
-        return check_verl(words[1:])
     context = typer.Context(given, info_name=words[0])
     known = {name for option in given.get_params(context) for name in (*option.opts, *option.secondary_opts)}
     unknown = [name for word in options if (name := word.partition("=")[0]) not in known]

@@ -4,7 +4,6 @@ import sys
 import numpy as np
 import pytest
 
-from apportion.cli.allocate import write_counts
 from apportion.rows import TableError
 from apportion.tables import read_columns
 from tests.cases import check_all, lines
@@ -118,25 +117,6 @@ def test_a_byte_order_mark_is_not_part_of_the_first_column(tmp_path):
     assert read_columns(tmp_path / "a.csv", ["success"]).numbers("success").tolist() == [0.5]
 
 
-def test_written_counts_are_read_back(tmp_path):
-    write_counts(tmp_path / "a.csv", np.array([3, 5]), ["x, y", "z"])
-    table = read_columns(tmp_path / "a.csv", ["id", "count"])
-    assert table.cells["id"] == ("x, y", "z") and table.numbers("count").tolist() == [3, 5]
-    write_counts(tmp_path / "b.csv", np.array([3]))
-    assert (tmp_path / "b.csv").read_text().splitlines() == ["prompt,count", "0,3"]
-
-
-def test_counts_that_cannot_be_written_are_an_error(tmp_path):
-    with pytest.raises(TableError, match=r"written as .csv"):
-        write_counts(tmp_path / "a.json", np.array([3]))
-    with pytest.raises(TableError, match="cannot be written"):
-        write_counts(tmp_path / "absent" / "a.csv", np.array([3]))
-    write_counts(tmp_path / "a.csv", np.array([3]))
-    with pytest.raises(ValueError):
-        write_counts(tmp_path / "a.csv", np.array([4, 5]), ["one"])
-    assert read_columns(tmp_path / "a.csv", ["count"]).numbers("count").tolist() == [3]  # the old file is whole
-
-
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 def test_a_table_is_a_file_and_no_pipe_device_or_endless_line(tmp_path, suffix):
     for name, make in ENDLESS.items():
@@ -212,10 +192,3 @@ def test_columns_of_one_name_and_missing_ones_are_refused_before_rows_are_read(t
     refused(path, "columns must have different names, got equal ones in")
     write_table(pyarrow.table({"other": [0.0] * 20_000}), path)
     refused(path, "must have a column success, got other")
-
-
-def test_ids_that_a_spreadsheet_would_run_are_written_as_text(tmp_path):
-    ids = ["=1+1", "@a", "-x", "a=b"]
-    write_counts(tmp_path / "counts.csv", np.full(4, 3), ids)
-    written = (tmp_path / "counts.csv").read_text().splitlines()[1:]
-    assert written == ["'=1+1,3", "'@a,3", "'-x,3", "a=b,3"]

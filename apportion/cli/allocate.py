@@ -1,8 +1,5 @@
 """``apportion allocate``: a budget of rollouts, split over prompts."""
 
-import csv
-from collections.abc import Sequence
-from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
@@ -12,11 +9,8 @@ from apportion.allocators.vip import GroupEstimator
 from apportion.cli.allocation_text import allocation_json, allocation_text
 from apportion.cli.errors import usage_errors
 from apportion.cli.options import AsJson, command_of
-from apportion.rows import TableError
-from apportion.runs.whole_files import write_whole
 from apportion.solve import METHODS, Method, solve
 from apportion.tables import read_columns
-from apportion.types import Counts
 from apportion.untrusted import parse_number, shown
 
 
@@ -40,7 +34,6 @@ def allocate(
     ] = None,
     high: Annotated[int, typer.Option(help="Most rollouts of a prompt.")] = 64,
     as_json: AsJson = False,
-    out: Annotated[Path | None, typer.Option(help="Write all counts to this .csv.")] = None,
 ) -> None:
     """Split a budget of rollouts over prompts.
 
@@ -53,10 +46,6 @@ def allocate(
         if table is not None:
             if given:
                 raise ValueError(f"prompts come from --input or from --{next(iter(given))}, got both; leave one out")
-            if out is not None and out.resolve() == table.resolve():
-                raise ValueError(
-                    f"counts go to another file than the prompts, got {out} for both; name another by --out"
-                )
             rows = read_columns(table, ["successes", "trials"] if method == "hora" else ["success"], ["id"])
             given = {column: rows.numbers(column) for column in rows.cells if column != "id"}
             ids = rows.cells.get("id")
@@ -72,8 +61,6 @@ def allocate(
             successes=given.get("successes"),
             trials=given.get("trials"),
         )
-        if out is not None:
-            write_counts(out, result.counts, ids)
     settings = {"method": method, "estimator": estimator, "budget": budget}
     typer.echo(allocation_json(settings, result, ids) if as_json else allocation_text(result, ids))
 
@@ -85,26 +72,6 @@ def _numbers(option: str, text: str) -> list[float]:
         raise ValueError(
             f"--{option} must be numbers separated by commas, got {shown(text)}; give one a prompt"
         ) from None
-
-
-def write_counts(path: Path, counts: Counts, ids: Sequence[Any] | None = None) -> None:
-    """Write ``counts`` [P] as CSV, with ``ids`` [P] or prompt numbers from 0. Raise TableError if that fails."""
-    if path.suffix.lower() != ".csv":
-        raise TableError(f"counts are written as .csv, got {str(path)!r}; rename it")
-    keys = range(len(counts)) if ids is None else ids
-    text = StringIO()
-    writer = csv.writer(text)
-    writer.writerow(["prompt" if ids is None else "id", "count"])
-    writer.writerows(zip(map(_no_formula, keys), counts.tolist(), strict=True))
-    try:
-        write_whole(path, text.getvalue())
-    except OSError as error:
-        raise TableError(f"counts cannot be written to {path} ({error.strerror or error}); change the path") from error
-
-
-def _no_formula(cell: Any) -> Any:
-    """Return ``cell`` with an apostrophe before what a spreadsheet would run as a formula."""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
 
 
 allocate_command = command_of(allocate)

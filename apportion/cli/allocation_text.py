@@ -36,7 +36,7 @@ def allocation_text(result: Solution, ids: Sequence[Any] | None) -> str:
     table = text_table(rows, header, align="rrr")
     if listed < number:
         low, middle, high = np.quantile(result.counts, (0, 0.5, 1))
-        table += f"\n... and {number - listed} more; --json or --out gives all"
+        table += f"\n... and {number - listed} more; --json gives all"
         table += f"\nrollouts of a prompt: {low:.0f} to {high:.0f}, {middle:g} at the median"
     return f"{table}\n\n{_objectives(result)}"
 

@@ -20,9 +20,6 @@ def diagnosis(
     log: Annotated[Path, typer.Argument(help="A rollout log, or another recorded run.")],
     reward: Rewards = None,
     column: Columns = None,
-    rule: Annotated[
-        str | None, typer.Option(help="The allocation rule that ran, such as vip, to look up its bias.")
-    ] = None,
     embeddings: Annotated[
         str | None,
         typer.Option(
@@ -54,7 +51,6 @@ def diagnosis(
             return
         found = diagnose(
             record,
-            rule=rule,
             embedder=None if embeddings is None else embedder_of(embeddings, record),
             rates=None if rates is None else rates_of(rates, record),
             scalars=scalars_at(log) if log.is_dir() else None,

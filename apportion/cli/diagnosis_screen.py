@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from apportion.cli.diagnosis_text import told_head
-from apportion.cli.lines import WIDTH, doubt_lines, wrapped
+from apportion.cli.lines import code_lines, doubt_lines, wrapped
 from apportion.diagnosis import Diagnosis
-from apportion.diagnosis.advice import Advice
 from apportion.diagnosis.health import RunHealth
 from apportion.diagnosis.series import Series
 from apportion.diagnosis.statements import (
@@ -35,7 +34,8 @@ def screen(found: Diagnosis, texts: bool = False) -> str:
         last.append("--embeddings minilm (the extra embed) shows whether the prompts' texts help.")
     if not found.advice.recommended:
         return "\n".join([*lines, *wrapped(changes[0]), *last])
-    code, told, hidden = _code(found.advice.recommended[0]), wrapped(ORDER.format(as_read(found.doubts))), 0
+    code = ["The first as code:", *code_lines(found.advice.recommended[0].code)]
+    told, hidden = wrapped(ORDER.format(as_read(found.doubts))), 0
     for number, each in enumerate(changes):
         own = wrapped(each, "   ")
         if number and len(lines) + len(told) + len(own) + len(code) + len(last) > LINES:
@@ -85,12 +85,3 @@ def _wasted(found: Scalars) -> str:
         kinds = [f"if rewards are 0 or 1, {low:.0%} to {high:.0%} all right, {wrong}"]
     said = f" ({'at the end ' * (moved and bool(known))}{', '.join(kinds)})" if kinds else ""
     return f"Wasted: {told} of the groups were dead: zero variance{said}. Means over {len(dead.steps):,} steps."
-
-
-def _code(first: Advice) -> list[str]:
-    """Return the code of the first change."""
-    begin, *more = [*first.code.imports, *wrapped(first.code.trainer, "    ", WIDTH - 8)]
-    python = [f"  TRL:  {begin}", *(f"        {line}" for line in more)]
-    *begun, last = wrapped(f"  verl: {first.code.command}", " " * 8, WIDTH - 2)
-    note = wrapped(first.code.note, "        ") if first.code.note else []
-    return ["The first as code:", *python, *(f"{line} \\" for line in begun), last, *note]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from apportion.cli.lines import doubt_lines, wrapped
+from apportion.cli.lines import code_lines, doubt_lines, wrapped
 from apportion.diagnosis import Diagnosis
 from apportion.diagnosis.advice import LEAST_SAVING, AdviceList
 from apportion.diagnosis.beliefs import VISITS, Foresight, ForesightCell
-from apportion.diagnosis.bias import RuleBias
 from apportion.diagnosis.drift import RateDrift
 from apportion.diagnosis.statements import as_read, health_statements, span, waste_statements
 from apportion.diagnosis.waste import DEAD, KINDS, UNREWARDED, GroupTally
@@ -38,7 +37,6 @@ def diagnosis_text(found: Diagnosis) -> str:
         [f"Coverage{read}", _wrapped(_coverage(found))],
         [f"Drift{read}", _wrapped(_drift(found.drift))],
         [f"Foresight{read}", *_foresight(found.foresight)],
-        ["Bias of the rule", *_bias(found.bias)] if found.bias else [],
         ["What to change", *_changes(found.advice)] if found.advice.recommended else [],
     ]
     return "\n\n".join("\n".join(lines) for lines in sections if lines)
@@ -190,29 +188,11 @@ def _quality(cell: ForesightCell) -> str:
     return f"{'-' if cell.correlation is None else f'{cell.correlation:.3f}'}, {cell.calibration:.3f}"
 
 
-def _bias(found: Sequence[RuleBias]) -> list[str]:
-    rates = found[0].rates
-    header = ["rule, RLOO's expected estimate / truth at p", *(f"{each.rate:g}" for each in rates), "cosine"]
-    rows = [[each.rule, *(f"{cell.ratio:.2f}" for cell in each.rates), f"{each.cosine:.3f}"] for each in found]
-    rows.append(["share of your prompts", *(share(each.share) for each in rates), ""])
-    lines = [text_table(rows, header)]
-    for each in found:
-        if each.fixed:
-            lines.append(f"{each.rule}: counts are fixed by earlier batches, so it has no bias.")
-        elif each.remedy:
-            lines.append(_wrapped(f"{each.rule}: {each.remedy}."))
-    return list(dict.fromkeys([*lines, "From docs/allocators.md; not measured on this run."]))
-
-
 def _changes(found: AdviceList) -> Iterator[str]:
     """Yield each recommended change as code, last on the page, where a reader of a terminal looks first."""
     yield _wrapped(CHANGES)
     for number, each in enumerate(found.recommended, 1):
-        first, *rest = [*each.code.imports, each.code.trainer]
-        yield from (f"{number}. {each.change}", f"   TRL:  {first}", *(f"         {line}" for line in rest))
-        yield f"   verl: {each.code.command}"
-        if each.code.note:
-            yield _wrapped(f"   {each.code.note}", "   ")
+        yield "\n".join([f"{number}. {each.change}", *code_lines(each.code)])
 
 
 def _sentence(problem: str) -> str:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from keyword import iskeyword
 from typing import Any, TextIO
 
 import typer
@@ -35,7 +36,6 @@ GROUPS = {
         "forecast": "Say what the first epoch will be.",
     },
     "Train": {
-        "verl": "Train with verl: python -m apportion.verl.",
         "lab": "Compare allocators on a small policy, on the CPU.",
     },
     "Vote": {
@@ -45,9 +45,6 @@ GROUPS = {
     },
 }
 """The commands as the help lists them, by what they are for: to read what each says itself would import them all."""
-
-MODULES = {"import": "import_", "lab": "training", "verl": "training"}
-"""Where a command is that has not a module of its name."""
 
 
 class OneLineErrors(TyperGroup):
@@ -61,7 +58,7 @@ class OneLineErrors(TyperGroup):
         """Return the command, or None for another name."""
         if cmd_name not in self.commands:
             return None
-        module = import_module(f"apportion.cli.{MODULES.get(cmd_name, cmd_name)}")
+        module = import_module(f"apportion.cli.{cmd_name}{'_' * iskeyword(cmd_name)}")
         return getattr(module, f"{cmd_name}_command")
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from apportion.cli.lines import WIDTH, doubt_lines, wrapped
+from dataclasses import replace
+
+from apportion.cli.lines import code_lines, doubt_lines, wrapped
 from apportion.diagnosis.statements import span
 from apportion.forecast import Forecast, Probe
 from apportion.forecast.statements import (
@@ -41,9 +43,10 @@ def _to_set(n: int, found: Forecast) -> list[str]:
     """Return what to set, as ``diagnose`` prints it."""
     if found.change is None:
         return wrapped(f"Fewer than a tenth are dead: num_generations={n} in TRL, rollout.n={n} in verl, nothing else.")
-    trainer = f"AllocatedGRPOTrainer(..., args=GRPOConfig(num_generations={n}), {found.change.trl})"
-    python = wrapped(f"  TRL:  {trainer}", " " * 12)
-    command = f"  verl: python -m apportion.verl actor_rollout_ref.rollout.n={n} {found.change.verl} ..."
-    *begun, last = wrapped(command, " " * 8, WIDTH - 2)
-    verl_lines = [*(f"{each} \\" for each in begun), last, *wrapped(f"        {found.change.note}", " " * 8)]
-    return ["A baseline from history lets dead groups teach, too:", *python, *verl_lines]
+    change = replace(
+        found.change,
+        imports=(),
+        trl=f"args=GRPOConfig(num_generations={n}), {found.change.trl}",
+        verl=f"actor_rollout_ref.rollout.n={n} {found.change.verl}",
+    )
+    return ["A baseline from history lets dead groups teach, too:", *code_lines(change)]

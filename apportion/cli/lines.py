@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from apportion.diagnosis.code_change import CodeChange
+
 WIDTH = 80
 
 
@@ -17,6 +19,14 @@ def doubt_lines(doubts: Sequence[str], most: int | None = None, flag: str = "--f
             return [*lines, f"? {len(doubts) - place} more: {flag}"]
         lines += own
     return lines
+
+
+def code_lines(change: CodeChange) -> list[str]:
+    """Return a change as code for TRL and for verl."""
+    begin, *more = [*change.imports, *wrapped(change.trainer, "    ", WIDTH - 8)]
+    *begun, last = wrapped(f"  verl: {change.command}", " " * 8, WIDTH - 2)
+    python = [f"  TRL:  {begin}", *(f"        {line}" for line in more)]
+    return [*python, *(f"{line} \\" for line in begun), last, *wrapped(change.note, " " * 8)]
 
 
 def wrapped(text: str, indent: str = "", width: int = WIDTH) -> list[str]:

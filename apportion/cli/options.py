@@ -11,7 +11,6 @@ from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
-from typer.core import TyperCommand
 from typer.main import get_command
 
 from apportion.described import described_fields
@@ -21,10 +20,6 @@ if TYPE_CHECKING:
     from apportion.records import RunRecord
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting.")]
-Name = Annotated[str | None, typer.Option(help="The folder of the results under runs/.")]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue what was started.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check and print the plan; train nothing.")]
 
 Rewards = Annotated[
     list[str] | None,
@@ -114,11 +109,9 @@ Parts = Iterable[tuple[type[Any], Iterable[str]]]
 
 
 def command_of(
-    function: Callable[..., None],
-    options: Callable[[list[Parameter]], Sequence[Parameter]] | None = None,
-    kind: type[TyperCommand] = TyperCommand,
+    function: Callable[..., None], options: Callable[[list[Parameter]], Sequence[Parameter]] | None = None
 ) -> Any:
-    """Return the command of ``function``, of a ``kind``.
+    """Return the command of ``function``.
 
     ``options`` takes the parameters of ``function`` without ``**settings``, and returns all. Required ones come first.
     """
@@ -133,7 +126,7 @@ def command_of(
         keyword = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in options(named)]
         keyword.sort(key=lambda each: each.default is not Parameter.empty)
         run.__signature__ = own.replace(parameters=keyword)  # type: ignore[attr-defined]
-    app.command(cls=kind, help=function.__doc__)(run if options else function)
+    app.command(help=function.__doc__)(run if options else function)
     return get_command(app)
 
 

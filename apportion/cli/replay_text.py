@@ -52,44 +52,40 @@ def replay_json(found: Replay) -> str:
     """Return a replay as one JSON object. An unknown or infinite number is null."""
     content = {
         "run": found.name,
-        "observe": found.observe,
-        "outcome": found.outcome,
-        "window": found.window,
-        "seeds": found.seeds,
+        **{name: getattr(found, name) for name in ("observe", "outcome", "window", "seeds", "dropped", "doubts")},
         "recorded": _allocator_json(found.run),
         "allocators": [_allocator_json(each) for each in found.allocators],
         "selectors": [_selector_json(each) for each in found.selectors],
         "notes": notes(found),
-        "dropped": found.dropped,
-        "doubts": found.doubts,
     }
     return json_text(content)
 
 
 def _allocator_json(each: AllocatorReplay) -> dict[str, Any]:
+    own, even = (
+        {name: each.cells.total(name, even=level) for name in MEASURES} | {"coverage": each.cells.coverage(level)}
+        for level in (False, True)
+    )
     return {
         "name": each.name,
         "outcomes": each.source,
         "closed_form": each.closed,
         "of_budget": each.of_budget,
-        **{name: each.cells.total(name) for name in MEASURES},
-        "coverage": each.cells.coverage(),
-        "even": {name: each.cells.total(name, even=True) for name in MEASURES}
-        | {"coverage": each.cells.coverage(True)},
+        **own,
+        "even": even,
         "ratios": each.ratios,
         "missing": None if each.missing is None else vars(each.missing),
     }
 
 
 def _selector_json(each: SelectorReplay) -> dict[str, Any]:
+    seeds = len(each.choices)
     return {
         "name": each.name,
         "mixed": float(np.nanmean(each.mixed)),
         "above_shuffled": each.above_shuffled,
         "hits": float(each.hits.mean()),
-        "rollouts": float(each.rollouts.sum() / len(each.choices)),
-        "tokens": float(each.tokens.sum() / len(each.choices)),
-        "dead": float(each.dead.sum() / len(each.choices)),
+        **{name: float(getattr(each, name).sum() / seeds) for name in ("rollouts", "tokens", "dead")},
         "coverage": each.coverage,
         "never_chosen": max(own.never for own in each.choices),
         "longest_wait": max(own.longest_wait for own in each.choices),

@@ -1,4 +1,4 @@
-"""``apportion report``: runs and votes on one page, or as tables."""
+"""``apportion report``: runs and votes on one page, or as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from apportion.cli.options import Columns, Rewards, command_of, pairs_of, severa
 from apportion.cli.replay import rules_of
 from apportion.records import RunRecord, open_run
 from apportion.replay import Replay, replay
-from apportion.report import json_of, page_of, read_sources, report_of, text_of
+from apportion.report import json_of, page_of, read_sources, report_of
 from apportion.report.page_file import check_place, write_page
 from apportion.runs.waiting import waiting
 from apportion.selection import SELECTORS
@@ -32,7 +32,6 @@ def report(
     reward: Rewards = None,
     column: Columns = None,
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
-    as_text: Annotated[bool, typer.Option("--text", help="Print tables and write no page.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and write no page.")] = False,
     advice: Annotated[
         bool, typer.Option("--advice", help="Add what would have helped, which takes seconds for a long run.")
@@ -51,20 +50,18 @@ def report(
     """
 
     with usage_errors(ValueError, OSError):
-        if as_text and as_json:
-            raise ValueError("the output is a page, --text or --json, got both of these; leave one out")
         names = several(rules)
         if rules:  # as in apportion replay, further rules may follow without an option
             further = [run for run in runs if str(run) in (ALLOCATORS | SELECTORS) and not run.exists()]
             runs, names = [run for run in runs if run not in further], [*names, *map(str, further)]
         replayed = partial(_replayed, names) if rules else None
         opened = partial(open_run, rewards=reward or [], columns=pairs_of(column, "--column"))
-        if not (as_text or as_json):
+        if not as_json:
             check_place(out, runs)
         with waiting("reading the runs"):
             shown = report_of(read_sources(runs, advice, replayed, opened), price_per_hour)
-        if as_text or as_json:
-            typer.echo(json_of(shown) if as_json else text_of(shown))
+        if as_json:
+            typer.echo(json_of(shown))
             return
         write_page(out, page_of(shown))
     for name, summary in zip(shown.names, shown.summaries, strict=True):

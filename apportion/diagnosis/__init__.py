@@ -6,7 +6,6 @@ turns it into what JSON can hold.
 
 from apportion.diagnosis.advice import Advice, AdviceList, advice_of
 from apportion.diagnosis.beliefs import Foresight, foresight_of
-from apportion.diagnosis.bias import RuleBias, bias_of
 from apportion.diagnosis.coverage import RunCoverage, coverage_of
 from apportion.diagnosis.diagnose import Diagnosis, diagnose
 from apportion.diagnosis.drift import RateDrift, drift_of
@@ -22,13 +21,11 @@ __all__ = [
     "Foresight",
     "Phantoms",
     "RateDrift",
-    "RuleBias",
     "RunCoverage",
     "RunHealth",
     "Sign",
     "Waste",
     "advice_of",
-    "bias_of",
     "coverage_of",
     "diagnose",
     "drift_of",

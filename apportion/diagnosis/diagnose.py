@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from apportion.diagnosis.advice import AdviceList, advice_of
 from apportion.diagnosis.beliefs import Foresight, foresight_of
-from apportion.diagnosis.bias import RuleBias, bias_of
 from apportion.diagnosis.coverage import RunCoverage, coverage_of
 from apportion.diagnosis.drift import RateDrift, drift_of
 from apportion.diagnosis.health import RunHealth, health_of
@@ -35,7 +34,6 @@ class Diagnosis:
         phantoms: groups of equal outcomes and different rewards; None if outcomes and rewards are not told apart.
         drift: how fast success rates move.
         foresight: how well each predictor would have known.
-        bias: what is known of the rule that ran, for each of its settings; empty if no rule was named.
         advice: what would have helped.
     """
 
@@ -50,7 +48,6 @@ class Diagnosis:
     phantoms: Phantoms | None
     drift: RateDrift
     foresight: Foresight
-    bias: tuple[RuleBias, ...]
     advice: AdviceList
 
     def _repr_html_(self) -> str:
@@ -63,7 +60,6 @@ class Diagnosis:
 def diagnose(
     record: RunRecord,
     *,
-    rule: str | None = None,
     embedder: Embedder | None = None,
     rates: Mapping[str, float] | None = None,
     scalars: Scalars | None = None,
@@ -72,12 +68,11 @@ def diagnose(
 
     Args:
         record: the run.
-        rule: the allocation rule that ran, whose bias is looked up.
         embedder: embeds the prompts, for predictors that read them.
         rates: known success rates by prompt id, such as those of another model.
         scalars: what the framework logged of each step, for more signs.
 
-    Raises ValueError if the run has no group, or the bias of ``rule`` was not measured.
+    Raises ValueError if the run has no group.
 
     >>> from apportion.records.reading import record_of_visits
     >>> found = diagnose(record_of_visits([[0, 0], [4, 8]], 8, ["a", "b"]))
@@ -86,7 +81,6 @@ def diagnose(
     """
     if not len(record.step):
         raise ValueError(f"a run must have at least one group, got none in {record.name}; check what was recorded")
-    bias = () if rule is None else bias_of(record, rule)
     health = health_of(record, scalars)
     return Diagnosis(
         name=record.name,
@@ -100,6 +94,5 @@ def diagnose(
         phantoms=phantoms_of(record),
         drift=drift_of(record),
         foresight=foresight_of(record, embedder, rates),
-        bias=bias,
         advice=advice_of(record, embedder, rates, health),
     )

@@ -27,7 +27,7 @@ from apportion.records.importing.prime_rl import inside
 from apportion.records.rollout_log import RecordError
 from apportion.rows import Rows, reading
 from apportion.types import Counts, Floats
-from apportion.untrusted import TABLE_BYTES, check_file, parse_json, parse_number
+from apportion.untrusted import TABLE_BYTES, check_file, parse_number
 
 SERIES = {
     name: tuple(names.split())
@@ -85,15 +85,12 @@ PATTERNS = (
     "trainer_state.json",
     "checkpoint-*/trainer_state.json",
     "**/events.out.tfevents.*",
-    "**/*.wandb",
     "metrics.jsonl",
 )
 """Files with series in a folder, those that say most first."""
 LARGEST_VALUE = 1e300
 HEADER, EVENT_LIMIT = 12, 2**26
 """Bytes before the content of an event, and the most bytes of one."""
-BLOCK = 2**15
-"""Bytes of a block of a W&B file."""
 
 
 def plain_name(name: str) -> str:
@@ -181,7 +178,7 @@ def scalars_at(path: str | Path) -> Scalars | None:
     """Return the series at ``path``; None if it holds none that are known.
 
     It is a file or folder of TRL's trainer state, of TensorBoard, of verl's or tinker-cookbook's metrics as JSON lines,
-    or of W&B: an export of its history, or a local run. Raises RecordError for a damaged one.
+    or an export of W&B. Raises RecordError for a damaged one.
     """
     path = Path(path)
     files, others = _files_of(path)
@@ -251,8 +248,6 @@ def _rows_of(path: Path) -> tuple[str, Iterable[tuple[float, Mapping[str, Any]]]
     name = path.name.lower()
     if "tfevents" in name:
         return "TensorBoard events", _events(path)
-    if name.endswith(".wandb"):
-        return "W&B run", _wandb(path)
     if name.endswith((".jsonl", ".ndjson")):
         return "metrics as JSON lines", _with_steps(rows_of(path))
     if name.endswith(".csv"):
@@ -314,32 +309,6 @@ def _events(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
                         values[tag.decode(errors="replace")] = value
             if values:
                 yield step, values
-
-
-def _wandb(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the history in a local file of W&B: records of protocol buffers in the blocks of a LevelDB log."""
-    check_file(path, TABLE_BYTES)
-    content, place, parts = path.read_bytes(), 7, []
-    while place + 7 <= len(content):
-        left = BLOCK - place % BLOCK
-        if left < 7:
-            place += left
-            continue
-        length, kind = struct.unpack("<HB", content[place + 4 : place + 7])
-        parts.append(content[place + 7 : place + 7 + length])
-        place += 7 + length
-        if kind not in (1, 4):  # first or middle part of a record
-            continue
-        record, parts = b"".join(parts), []
-        for history in _messages(_fields(record, path), path, 2):
-            row: dict[str, Any] = {}
-            for item in map(dict, _messages(history, path)):
-                name, value = item.get(1) or item.get(2), item.get(16)
-                if isinstance(name, bytes) and isinstance(value, bytes):
-                    with suppress(ValueError):  # not JSON
-                        row[name.decode(errors="replace")] = parse_json(value, float)
-            if type(row.get("_step")) is int:
-                yield row["_step"], row
 
 
 Fields = list[tuple[int, int | float | bytes]]

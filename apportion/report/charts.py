@@ -1,4 +1,4 @@
-"""Charts and tables as values: what is drawn as SVG, printed as text, and written as JSON."""
+"""Charts and tables as values: what is drawn as SVG, and written as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report: runs and votes with their summaries, tables and charts. It is shown as a page, as text or as JSON."""
+"""A report: runs and votes with their summaries, tables and charts. It is shown as a page or as JSON."""
 
 from __future__ import annotations
 

@@ -92,8 +92,8 @@ def test_very_many_steps_are_joined():
 
 
 def test_the_text_says_what_would_help_and_what_is_missing():
-    text = words_of(run_of(MIXED, visits=6), rule="hora")
-    said = "Advice|Dead groups|Tokens of dead groups: unknown|Drift|Foresight|Bias of the rule"
+    text = words_of(run_of(MIXED, visits=6))
+    said = "Advice|Dead groups|Tokens of dead groups: unknown|Drift|Foresight"
     assert all(words in text for words in said.split("|"))
     assert "Nothing here would help this run." in words_of(run_of(np.full(100, 0.5)))
     assert "No advice: advice needs 30 prompts" in words_of(record_of([[1, 0]]))

@@ -1,13 +1,10 @@
-"""Dead groups, drift, coverage and bias on small runs whose answers are known."""
+"""Dead groups, drift and coverage on small runs whose answers are known."""
 
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from apportion.diagnosis.bias import COSINES, FIXED, RATES, RATIOS, UNBIASED, bias_of
 from apportion.diagnosis.coverage import coverage_of
 from apportion.diagnosis.drift import drift_of
 from apportion.diagnosis.phantoms import phantoms_of
@@ -15,8 +12,6 @@ from apportion.diagnosis.statements import as_read, waste_statements
 from apportion.diagnosis.walks import vip_variances
 from apportion.diagnosis.waste import KINDS, kinds_of, waste_of
 from tests.diagnosis.builders import record_of, run_of
-
-BIAS = Path(__file__).parents[2] / "benchmarks" / "results" / "bias.md"
 
 
 def test_every_kind_of_group_is_told_apart():
@@ -125,30 +120,6 @@ def test_coverage_counts_visits_waits_and_failures():
     assert (found.visited, found.once, found.visits) == (3, 2, (1, 1, 2)) and found.waits == (3, 3, 3)
     assert (found.asked, found.arrived, found.rewarded, found.kept) == (9, 8, 7, 6)
     assert (found.never_right, found.always_right) == (1, 1)
-
-
-def test_the_bias_is_that_of_the_benchmark():
-    lines = BIAS.read_text().splitlines()
-    table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:] if line.startswith("|")]
-    assert [float(cell.removeprefix("p = ")) for cell in table[0][1:-1]] == list(RATES)
-    rows = {row[0]: row[1:] for row in reversed(table[2 : 3 + len(FIXED) + len(RATIOS)])}
-    assert rows.keys() == {*FIXED, *RATIOS, "vip, learning"}
-    for rule, cells in rows.items():
-        found, near = [float(re.split(" ", cell)[0]) for cell in cells[:-1]], 0.0 if rule in RATIOS else 0.05
-        assert found == pytest.approx(RATIOS.get(rule, UNBIASED), abs=near), rule
-        assert float(cells[-1]) == COSINES.get(rule, 1.0)
-
-
-def test_the_bias_of_a_rule_comes_with_the_prompts_that_it_concerns():
-    record = run_of(np.r_[np.zeros(30), np.full(10, 0.5)], visits=20)
-    found = bias_of(record, "reinforce_ada")
-    assert [each.rule.split(", ")[1] for each in found] == ["positive", "balanced", "all in the loss"]
-    assert found[0].rates[0].share == 0.75 and sum(cell.share for cell in found[0].rates) == pytest.approx(1)
-    assert bias_of(record, "vip")[0].fixed
-    graded = bias_of(replace(record, reward=2 * record.reward - 1), "vip")
-    assert all(np.isnan(cell.share) for cell in graded[0].rates)
-    with pytest.raises(ValueError, match="rule must be one whose bias was measured"):
-        bias_of(record, "grpo")
 
 
 def test_one_prompt_has_no_interval():

@@ -47,7 +47,7 @@ COMMANDS = """
     diagnose counts.jsonl
     diagnose counts.jsonl --json
     diagnose graded.jsonl
-    diagnose plain.csv --rule vip
+    diagnose plain.csv
     diagnose log
     diagnose nothing.jsonl
     diagnose broken.jsonl
@@ -70,8 +70,8 @@ COMMANDS = """
     import verl --out imported_verl
     import trl --out imported_trl
     import unknown.jsonl --out imported_unknown
-    report imported --text
-    report old/answers.jsonl --text
+    report imported --json
+    report old/answers.jsonl --json
     report imported counts.jsonl --json --rules vip --advice
     watch imported --until-step 2 --timeout 5
     watch imported --until-step 2 --timeout 5 --json

@@ -3,8 +3,6 @@
 import json
 import os
 import struct
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -67,24 +65,6 @@ def test_events_of_a_resumed_run_are_joined_and_those_of_another_run_are_not(tmp
     for path in (tmp_path / "b").iterdir():
         os.utime(path, (0, 0))
     check(scalars_at(tmp_path), "TensorBoard events of a, the newest of 2 folders")
-
-
-WANDB = """
-import wandb
-run = wandb.init(dir={folder!r}, project="p", mode="offline", settings=wandb.Settings(silent=True))
-for step in range(1, {steps} + 1):
-    values = {{"train/reward": 0.01 * step, "train/frac_reward_zero_std": 0.5, "kl": 0.001}}
-    run.log({{**values, "text": "x" * 4000}}, step=step)
-run.finish()
-"""
-
-
-@pytest.mark.slow
-def test_a_local_run_of_wandb_is_read_as_it_writes_it(tmp_path):
-    pytest.importorskip("wandb")
-    code = WANDB.format(folder=str(tmp_path), steps=STEPS)
-    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"WANDB_MODE": "offline"}, timeout=120)
-    check(scalars_at(tmp_path), "W&B run")
 
 
 def test_an_exported_history_and_metrics_as_json_lines_are_read(tmp_path):

@@ -57,7 +57,6 @@ def test_json_is_one_object_and_nothing_else(tmp_path, log, monkeypatch):
 def test_options_that_do_not_go_together_are_refused(log, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     wrong = """
-        --text --json     => leave one out
         --out missing/folder/report.html => the folder of the page must exist
     """
     refuse_all(wrong, "report", log)
@@ -108,13 +107,13 @@ def table(tmp_path):
 
 
 def test_a_run_without_two_rewards_in_a_group_is_not_said_to_waste_nothing(table):
-    found = printed("report", table("0,a,1\n0,b,0\n1,a,1\n"), "--text")
+    found = printed("report", table("0,a,1\n0,b,0\n1,a,1\n"), "--json")
     assert "no group has two rewards" in found and "0 of 100" not in found and "0% of groups" not in found
 
 
 def test_negative_rewards_are_never_shown_as_shares(table):
     rows = "".join(f"{step},a,{reward}\n" for step in range(8) for reward in (1, 0.5, -1))
-    found = printed("report", table(rows), "--text")
+    found = printed("report", table(rows), "--json")
     assert "0.167" in found and "17%" not in found and "16.7%" not in found
 
 
@@ -122,12 +121,12 @@ def test_rollouts_outside_the_loss_are_mentioned(tmp_path):
     record = make_record(steps=4, prompts=4)
     kept = np.arange(len(record.reward)) > 4
     write_record(replace(record, kept=kept), tmp_path / "log")
-    assert f"5 of {len(kept)} rollouts were not in the loss." in printed("report", tmp_path / "log", "--text")
+    assert f"5 of {len(kept)} rollouts were not in the loss." in printed("report", tmp_path / "log", "--json")
 
 
 def test_graded_rewards_are_no_success_and_have_no_empty_charts(table):
     rows = "".join(f"{step},a{q},{0.1 * (step + q + k)}\n" for step in range(8) for q in range(3) for k in range(4))
-    found = printed("report", table(rows), "--text")
+    found = printed("report", table(rows), "--json")
     assert "Mean reward of the rollouts" in found and "success" not in found.lower().replace("predicted success", "")
     assert "all right" not in found and "all wrong" not in found
 
@@ -143,13 +142,14 @@ def test_prompts_with_rewards_above_1_have_a_mean_and_no_share(table):
 def test_the_page_begins_with_the_health_of_the_run_and_what_it_cost(tmp_path):
     record = make_record(steps=8, prompts=4)
     write_record(replace(record, written=3600.0 * record.step), tmp_path / "log")
-    found = printed("report", tmp_path / "log", "--text", "--price-per-hour", 30).splitlines()
-    assert found[1].startswith("Cost: 240.00 for 8.0 hours; ") and "dead groups, by their" in found[1]
-    assert found[2].startswith("Health: no sign of sickness in")
+    [run] = parsed("report", tmp_path / "log", "--price-per-hour", 30)["runs"]
+    cost, health = run["decisions"]
+    assert cost.startswith("Cost: 240.00 for 8.0 hours; ") and "dead groups, by their" in cost
+    assert health.startswith("Health: no sign of sickness in")
     page = tmp_path / "page.html"
     printed("report", tmp_path / "log", "--out", page, "--price-per-hour", 30)
     assert "Cost: 240.00 for 8.0 hours; " in page.read_text()
     write_record(replace(record, written=np.full(len(record.step), np.nan)), tmp_path / "other")
-    given = ["report", tmp_path / "other", "--text", "--price-per-hour"]
+    given = ["report", tmp_path / "other", "--json", "--price-per-hour"]
     assert "Cost: unknown" in printed(*given, 30)
     assert "price_per_hour must be at least 0, got -1.0" in refused(*given, -1)

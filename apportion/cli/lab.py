@@ -1,32 +1,23 @@
-"""The commands that train: ``apportion lab`` and ``apportion verl``."""
+"""``apportion lab``: allocators compared on a small policy."""
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from apportion.cli.errors import missing_extra, usage_errors
-from apportion.cli.options import DryRun, Name, Overrides, Resume, command_of
+from apportion.cli.options import command_of
 from apportion.toml import ConfigError
-
-
-class UnreadArguments(TyperCommand):
-    """A command that leaves all its arguments to the function, also ``--help`` and ``--``."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Keep the arguments in the context."""
-        ctx.args = args
-        return args
 
 
 def lab(
     config: Annotated[Path | None, typer.Argument(help="The study's TOML file; by default apportion's own.")] = None,
-    overrides: Overrides = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting.")
+    ] = None,
     allocator: Annotated[
         list[str] | None, typer.Option(help="Train only this one and the baseline: an arm, or a registered name.")
     ] = None,
@@ -37,9 +28,9 @@ def lab(
         Path | None,
         typer.Option(help="Without labels: the lab's own toy problems, as 7 a+3 b*7 =, in .jsonl, .csv or .parquet."),
     ] = None,
-    name: Name = None,
-    resume: Resume = False,
-    dry_run: DryRun = False,
+    name: Annotated[str | None, typer.Option(help="The folder of the results under runs/.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue what was started.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and print the plan; train nothing.")] = False,
 ) -> None:
     """Compare allocators on a small policy, on the CPU.
 
@@ -47,27 +38,17 @@ def lab(
     knows the lab's toy problems only, so a file of prompts must hold such problems. Right answers in it are used for
     the report only. For a language model and your own questions, use python -m apportion.trl or apportion vote.
     """
-    design = _import("lab", "apportion.lab.study.design")  # before torch, so that a refusal comes at once
+    design = _import("apportion.lab.study.design")  # before torch, so that a refusal comes at once
     with usage_errors(ConfigError):
         study = design.read_study(config, overrides or [], name, resume, allocator or [], labels, prompts)
         pools = design.read_pools(study)
-        raise typer.Exit(_import("lab", "apportion.lab.command").run_study(study, pools, dry_run))
+        raise typer.Exit(_import("apportion.lab.command").run_study(study, pools, dry_run))
 
 
-def verl(context: typer.Context) -> None:
-    """Train with verl: python -m apportion.verl.
-
-    All arguments are verl's overrides, see apportion verl --help.
-    """
-    sys.argv[1:] = context.args
-    import_module("apportion.verl.__main__").main()
-
-
-def _import(command: str, module: str) -> Any:
+def _import(module: str) -> Any:
     """Return the module; end the command with one line if an extra is missing."""
-    with missing_extra(f"apportion {command}", command):
+    with missing_extra("apportion lab", "lab"):
         return import_module(module)
 
 
 lab_command = command_of(lab)
-verl_command = command_of(verl, kind=UnreadArguments)
