@@ -117,8 +117,9 @@ def test_the_text_ends_with_the_code_of_each_recommended_change():
     assert found.advice.recommended and last.startswith("What to change")
     for number, each in enumerate(found.advice.recommended, 1):
         assert f"{number}. {each.change}\n" in last
-        assert f"         AllocatedGRPOTrainer(..., {each.code.trl})\n" in last
-        assert f"   verl: python -m apportion.verl {each.code.verl} ..." in last
+        code = " ".join(last.replace("\\\n", "").split())
+        assert f" AllocatedGRPOTrainer(..., {each.code.trl}) " in code
+        assert f" verl: python -m apportion.verl {each.code.verl} ..." in code
     written = plain(found)["advice"]["recommended"][0]["code"]
     assert written["trl"] == 'preset="fixed_baseline"'
     assert written["imports"] == ["from apportion.trl import AllocatedGRPOTrainer"]
@@ -129,7 +130,6 @@ def test_wrong_input_ends_with_one_line(tmp_path):
     small = tmp_path / "run.jsonl"
     small.write_text('{"id": "a", "prompt": "1 + 1 =", "correct_of_4": [1, 2]}\n')
     wrong = """
-        --rule nobody            => rule must be one whose bias was measured
         --embeddings missing.npy => missing.npy
         --rates missing.json     => missing.json
     """
