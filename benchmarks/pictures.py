@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from benchmarks.common import RESULTS, ROOT, cells_of
 
 PICTURES = ROOT / "docs" / "pictures"
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 NAMES = {
     "uniform_4": "groups of 4 (stock)",
     "uniform_8": "groups of 8 (stock)",
@@ -39,6 +39,11 @@ NAMES = {
     "single_batch_optimal": "single rollouts, optimal baseline of the batch",
     "single_optimal_spo_weights": "single rollouts, optimal baseline, SPO's prompts",
     "all_three": "SPO's prompts, counts and optimal baseline",
+    "eight_mopps": "groups of 8, prompts by MoPPS",
+    "single_mopps": "single rollouts, optimal baseline, prompts by MoPPS",
+    "oracle_8": "groups of 8, prompts by exact rates (oracle)",
+    "shuffled_8": "groups of 8, prompts by exact rates of others (control)",
+    "uniform_8_again": "groups of 8 again (A/A)",
     "ttrl_16": "16 votes for each prompt",
     "shared_24": "24 votes a prompt, shared",
     "optpo": "OptPO",
@@ -65,9 +70,18 @@ DECISIONS: Mapping[str, Sequence[tuple[str, str, str, str, str]]] = {
         ("SmolLM2, sums", "model_factorial", "", "sums, single_global", "area - groups of 8, RLOO"),
         ("SmolLM2, between", "model_factorial", "", "between, single_global", "area - groups of 8, RLOO"),
     ),
-    "prompts by P(mixed), groups of 4": (
-        ("lab, hard", "methods_decisions", "", "mixed", "area - baseline"),
-        ("lab, forks", "methods_decisions_forks", "", "mixed", "area - baseline"),
+    "optimal baseline, groups of 4": (
+        ("lab, five bases", "stable", "", "optimal baseline, groups of 4", "area"),
+        ("lab, hard", "methods_factorial", "The baseline alone", "prompt", "fours"),
+        ("lab, forks", "methods_factorial_forks", "The baseline alone", "prompt", "fours"),
+    ),
+    "prompts by MoPPS, groups of 8": (
+        ("lab, five bases", "stable", "", "eight_mopps", "area - uniform_8"),
+        ("lab, five bases, slow", "stable_recorded", "", "eight_mopps", "area - uniform_8"),
+    ),
+    "prompts by MoPPS, single rollouts": (
+        ("lab, five bases", "stable", "", "MoPPS, single rollouts", "area"),
+        ("lab, five bases, slow", "stable_recorded", "", "MoPPS, single rollouts", "area"),
     ),
 }
 """Each choice with the cells of its tasks: task, table, what stands before the part of the table, row, column."""
@@ -136,13 +150,15 @@ def main():
     ]
     draw(
         "decisions",
-        "A baseline from earlier steps gains or is level in groups; chosen prompts lose",
+        "A baseline from earlier steps gains or is level in groups; chosen prompts do not gain",
         MEAN_SUCCESS,
         rows,
     )
+    xlabel = "mean success over a run, less that of groups of 8 (95% intervals)"
+    title = "Baselines and small groups gain; moving rollouts between prompts does not (lab, five bases)"
+    draw("methods", title, xlabel, [(label, {"": own}) for label, own in first_part("stable", "area - uniform_8")])
     xlabel = "mean success over a run, less that of groups of 4 (95% intervals)"
     for name, title in (
-        ("methods", "Baselines gain; moving rollouts between prompts does not (lab, hard base)"),
         ("methods_forks", "The same on a task with several right answers (lab, forks)"),
         ("methods_decisions", "Of three decisions the baseline gains (lab, hard base)"),
         ("methods_decisions_forks", "Of three decisions the baseline gains (lab, forks)"),
