@@ -139,7 +139,7 @@ def draw(name, title, xlabel, rows, zero=True):
     axes.grid(axis="x", alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     if len(series) > 1:
-        figure.legend(loc="outside lower center", ncols=len(series), frameon=False)
+        figure.legend(loc="outside lower center", ncols=min(3, len(series)), frameon=False)
     figure.suptitle(title, fontsize=12)
     figure.savefig(PICTURES / f"{name}.png", dpi=110)
 
@@ -150,7 +150,7 @@ def main():
     ]
     draw(
         "decisions",
-        "A baseline from earlier steps gains or is level in groups; chosen prompts do not gain",
+        "A baseline from earlier steps gains or is level in groups; chosen prompts gain little at best",
         MEAN_SUCCESS,
         rows,
     )

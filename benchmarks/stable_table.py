@@ -275,7 +275,11 @@ def _write_setting(name, runs, found):
         choices_table(runs),
     ]
     if name == "quick":
-        notes += [_sweep_table(found), _level_note(runs)]
+        notes += [
+            "Areas of the sweep's units: * marks the chosen rate, and brackets a collapse.",
+            _sweep_table(found),
+            _level_note(runs),
+        ]
     where = "stable" if name == "quick" else f"stable_{name}"
     write(
         where,
@@ -289,14 +293,18 @@ def _write_setting(name, runs, found):
 
 
 def _sweep_table(found):
+    """Return the areas of the sweep's units at each rate."""
+    rates = sorted({rate for own in found["sweep"].values() for rate in own}, key=float)
     rows = []
-    for arm, rates in found["sweep"].items():
-        for rate, units in rates.items():
-            runs = [as_run(row) for row in units.values()]
-            areas = " ".join(f"{run.area:.3f}" for run in runs)
-            chosen = "chosen" if found["rates"][arm] == float(rate) else ""
-            rows.append([arm, rate, areas, str(sum(map(collapsed, runs))), chosen])
-    return table(["arm", "rate", "areas in the sweep's units", "collapses", ""], rows)
+    for arm, own in found["sweep"].items():
+        row = [arm]
+        for rate in rates:
+            runs = [as_run(each) for each in own.get(rate, {}).values()]
+            areas = " ".join(f"{run.area:.3f}" for run in runs) or "-"
+            areas = f"({areas})" if any(map(collapsed, runs)) else areas
+            row.append(areas + "*" * (found["rates"][arm] == float(rate)))
+        rows.append(row)
+    return table(["arm", *(f"sweep, {rate}" for rate in rates)], rows)
 
 
 def _level_note(runs):

@@ -1,10 +1,14 @@
 """The stable protocol: its rates, its draw by exact rates, and intervals that count bases."""
 
+import json
+from xml.etree import ElementTree
+
 import numpy as np
 import pytest
 
 from apportion.lab.training.metrics import METRICS
-from benchmarks import stable, stable_table
+from benchmarks import stable, stable_picture, stable_table
+from benchmarks.common import RESULTS, table
 from benchmarks.stable import SWEEP, ExactChoice, kept_rates, pool_of, stable_rate
 from benchmarks.stable_table import Estimate, Runs, level
 from tests.builders import write_jsonl
@@ -88,3 +92,23 @@ def test_arms_are_paired_by_the_units_that_both_have():
     assert runs.ratio("uniform_8", "uniform_8").startswith("1.00 (1.00 to 1.00")
     assert Runs({"uniform_8": {"0 1": row(0.2)}}, level=0.3).ratio("uniform_8", "uniform_8") == "-"
     assert stable_table.holm([0.01, 0.04, 0.02]).tolist() == [0.03, 0.04, 0.04]
+
+
+@pytest.mark.parametrize("name", stable.SETTINGS)
+def test_the_pages_have_the_committed_runs(name):
+    found = json.loads(stable_table.DATA.read_text())
+    if name not in found:
+        pytest.skip("no unit of this setting is complete")
+    setting = stable.SETTINGS[name]
+    runs = Runs(found[name], setting.level)
+    rates = dict.fromkeys(runs.runs, setting.rate) if setting.rate else found["rates"]
+    page = RESULTS / f"{'stable' if name == 'quick' else f'stable_{name}'}.md"
+    parts = page.read_text().split("\n\n")
+    assert {table(*stable_table.arms_table(runs, rates)), stable_table.contrasts_table(runs)} <= set(parts)
+
+
+def test_the_picture_has_the_committed_curves():
+    drawn = stable_picture.learning()
+    assert (stable_picture.PICTURES / "learning.svg").read_text() == drawn
+    names = [each.text for each in ElementTree.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
+    assert set(stable_picture.SERIES.values()) < set(names)
