@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from apportion.cli.lines import code_lines, doubt_lines, wrapped
-from apportion.diagnosis.statements import span
+from apportion.diagnosis.statements import as_read, span
 from apportion.forecast import Forecast, Probe
 from apportion.forecast.statements import (
     BEST,
@@ -17,6 +17,7 @@ from apportion.forecast.statements import (
     more_statement,
     split_statement,
 )
+from apportion.records.doubts import SPOILT
 from apportion.untrusted import one_line
 
 MOST_DOUBT_LINES = 4
@@ -27,9 +28,10 @@ def forecast_text(probe: Probe, found: Forecast) -> str:
     each = f"{found.least}" if found.least == found.most else f"{found.least} to {found.most}"
     rates = probe.rollouts == probe.prompts and found.least > 1
     sampled = "pass rates" if rates else counted(probe.rollouts, "rollout")
+    read = as_read([doubt for doubt in probe.doubts if SPOILT in doubt or "would be dead" in doubt])
     head = (
         f"{probe.name}: {sampled} of {counted(probe.prompts, 'prompt')}; {span(found.success)} right. "
-        f"Intervals are 90%, over prompts and over what {each} of each cannot tell."
+        f"{f'Figures{read}. ' * bool(read)}Intervals are 90%, over prompts and over what {each} of each cannot tell."
     )
     best = ", ".join(f"{name} {n}" for name, n in found.best.items())
     lines = [*wrapped(one_line(head)), *doubt_lines(probe.doubts, MOST_DOUBT_LINES, "--json")]

@@ -71,6 +71,7 @@ def test_wrong_input_is_refused_before_anything_is_paid_for(tmp_path):
         => a forecast needs a sample, or --base-url
         {sample} {server} => a forecast needs a sample, or --base-url
         --base-url http://127.0.0.1:9/v1 => a forecast needs a sample
+        {sample} --epoch 0 => --epoch must be an integer of at least 1, got 0
         {sample} => got graded rewards in sample
         nothing.jsonl => the sample must exist
         {sample} --price-per-hour 2 => --price-per-hour needs --tokens-per-second
@@ -150,3 +151,8 @@ def test_the_answers_of_a_vote_are_a_sample(tmp_path):
     report_of(lambda _: answering(), out, make_questions(12), rule="fixed", max_samples=4, curtail=False)
     found = json.loads(printed("forecast", out, "--json"))
     assert (found["probed"], found["rollouts"]) == (12, 48) and found["dead"][2]["value"] > 0
+
+
+def test_figures_beside_a_doubt_that_changes_them_say_so(tmp_path):
+    some = [row | {"group_rewards": [0, 1] * 4} for row in rows(20, 2, lambda q, i: float((q + i) % 2))]
+    assert "Figures, but not of the run (see ?)." in printed("forecast", write_jsonl(tmp_path / "run.jsonl", some))
