@@ -115,7 +115,8 @@ def check_recorded(name: str, rule: Allocator | Selector, record: RunRecord) -> 
         )
     if not needs.labels and (record.answer < 0).all():
         raise ValueError(
-            f"answers must be recorded to replay {name}, which votes on them, got none; log answers, or leave it out"
+            f"answers must be recorded to replay {name}, which votes on them, got none; name them by --column "
+            "answer=COLUMN, or leave it out"
         )
     columns = {"score_norms": record.score_norm, "tokens": record.tokens}
     for need, column in columns.items():

@@ -81,6 +81,8 @@ def _remedy(role: str, cell: Any, row: dict[str, Any]) -> str:
     """Return what to do about a wrong number."""
     if str(cell).strip().lower() in MISSING and role not in OPTIONAL:
         return "correct it, or leave it empty for a missing one"
+    if role == "share":
+        return "correct it, and divide percentages by 100"
     if role in OPTIONAL:
         return f"correct it, or leave the column out by --column {role}="
     if role == "correct" and (right := number_in(cell)) > 1:
