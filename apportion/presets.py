@@ -62,7 +62,7 @@ def singles() -> Preset:
     """Return single rollouts, and in place of a group's mean the baseline of least variance from each prompt's history.
 
     A batch has as many prompts as rows: in TRL whatever ``num_generations`` says, in verl with ``rollout.n=1`` and a
-    ``train_batch_size`` that counts rollouts. In the lab 0.37 (0.28 to 0.50) of the rollouts of groups of 4 reached 80%
+    ``train_batch_size`` that counts rollouts. In the lab 0.32 (0.29 to 0.37) of the rollouts of groups of 8 reached 80%
     success (docs/results.md). Without any baseline they were level there, and in a training four times as long their
     pass@32 fell.
 

@@ -98,6 +98,20 @@ def level(bases, seeds, share, clusters=True):
     return float((np.abs(ratio) > student.ppf(0.975, number - 1)).mean())
 
 
+def of_bases(values, bases):
+    """Return the share of the variance of ``values`` that is their base's, by the analysis of variance; 0 if below.
+
+    All bases must have as many values.
+
+    >>> of_bases([1.0, 1.0, 3.0, 3.0], [0, 0, 1, 1])
+    1.0
+    """
+    groups = np.array([np.asarray(values)[np.asarray(bases) == base] for base in np.unique(bases)])
+    number = groups.shape[1]
+    within, between = groups.var(axis=1, ddof=1).mean(), number * groups.mean(axis=1).var(ddof=1)
+    return float(max(0.0, (between - within) / (between + (number - 1) * within)))
+
+
 def read_runs():
     """Return what the tables need of each complete unit: by setting, arm and "base seed"."""
     found = {"facts": facts(), "rates": {arm: stable_rate(arm) for arm in ARMS}}
@@ -136,11 +150,14 @@ def _of_run(run: Run):
 
 
 def _moves(run):
-    """Return visits of a prompt, and the mean and the root mean square of what its exact rate moves between two."""
+    """Return visits of a prompt, and the mean and the root mean square of what its exact rate moves between two.
+
+    Nothing if no prompt came twice.
+    """
     order = np.argsort(run.steps["prompts"], kind="stable")
     change = np.diff(run.steps["p"][order])[np.diff(run.steps["prompts"][order]) == 0]
     visits, moves = run.revisits
-    return {"visits": visits, "moves": [float(change.mean()), moves]}
+    return {"visits": visits, "moves": [float(change.mean()), moves]} if len(change) else {}
 
 
 def recorded_row():
@@ -175,6 +192,12 @@ class Runs:
     def less(self, arm, other):
         """Return the difference of areas."""
         return self.paired(arm, other, lambda run: run.area)
+
+    def of_bases(self, arm, other):
+        """Return the share of the bases in the variance of the difference of areas."""
+        units = list(self.runs[arm])
+        less = [self.runs[arm][unit].area - self.runs[other][unit].area for unit in units]
+        return of_bases(less, [unit.split()[0] for unit in units])
 
     def ratio(self, arm, other):
         """Return the rollouts to the level over those of ``other``, as text; "-" if a run never got there."""
@@ -313,11 +336,17 @@ def _level_note(runs):
     ours, naive = (
         " and ".join(f"{level(*shape, share, clusters):.3f}" for share in (0.0, 0.5)) for clusters in (True, False)
     )
-    return (
+    note = (
         f"Level: with {shape[0]} bases of {shape[1]} units and no difference, the interval leaves 0 out in {ours} of "
         f"{SIMULATED:,} simulated studies, where none and half of the variance is the base's. Student's t over all "
         f"units does in {naive}. The A/A pair differs by {runs.less(AGAIN, CONTROL).signed}."
     )
+    if min(map(bases.count, bases)) < 2:
+        return note
+    shares = ", ".join(
+        f"{runs.of_bases(arm, CONTROL):.2f} ({arm})" for arm in ("single_optimal", "four_optimal", AGAIN)
+    )
+    return f"{note} Share of the base in the variance of the difference: {shares}."
 
 
 if __name__ == "__main__":

@@ -83,6 +83,14 @@ def test_the_interval_holds_its_level_with_a_part_of_the_base_and_a_naive_one_do
     assert level(5, 2, 0.5, clusters=False) > 0.1
 
 
+def test_the_share_of_the_bases_in_the_variance_is_found():
+    random = np.random.default_rng(0)
+    bases = np.repeat(np.arange(4000), 2)
+    values = random.normal(0, 2, 4000)[bases] + random.normal(0, 1, 8000)
+    assert stable_table.of_bases(values, bases) == pytest.approx(0.8, abs=0.02)
+    assert stable_table.of_bases([0.0, 1.0, 1.0, 0.0], [0, 0, 1, 1]) == 0
+
+
 def test_arms_are_paired_by_the_units_that_both_have():
     def row(last):
         return {"rollouts": [0, 100], "success": [0.0, last]}
