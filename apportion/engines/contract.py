@@ -101,8 +101,7 @@ class EngineGroups:
         self._flying: dict[str, tuple[Ticket, ...]] = {}
         self._values: dict[str, float] = {}  # of the baseline, by key, before the rollouts; the latest ``lost_after``
         self._kept, self.counts = lost_after, Counter[str]()
-        if decisions.baseline is not None:
-            decisions.baseline.prepare(prompts)
+        own.prepare(prompts)
 
     def rollout(
         self, reward: object, tokens: int | None = None, logprobs: ArrayLike | None = None, verdict: object = None

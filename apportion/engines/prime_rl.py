@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from apportion.engines.contract import EngineGroups, Opened, differ
+from apportion.engines.contract import EngineGroups, differ
 from apportion.predictors.saved import SavedValues
 from apportion.scheduler.decisions import TrainerAllocation
 from apportion.scheduler.outcomes import read_reward
@@ -27,7 +27,7 @@ class ChosenTasks:
     Args:
         tasks: of a finite taskset, with a key each; more than are sampled at once.
         group_size: the rollouts of a task, as ``group_size`` of its environment.
-        decisions: the selection, with the rule ``uniform``.
+        decisions: the selection, and the rule; groups of a size of their own need ``allocate_counts``.
         seed: of the selection.
         lost_after: see ``EngineGroups``. prime-rl drops stale groups without a word to its sampler.
 
@@ -49,19 +49,28 @@ class ChosenTasks:
                 f"got {tasks!r:.80}; use prime-rl's own sampler for an endless taskset"
             )
         self._tasks = {task.key: task for task in tasks}
-        prompts = [Prompt(task.key, id=task.key) for task in tasks]
-        self.groups = self._groups(decisions, prompts, group_size, seed=seed, lost_after=lost_after)
-
-    @staticmethod
-    def _groups(decisions: TrainerAllocation, prompts: Sequence[Prompt], group_size: int, **named: int) -> EngineGroups:
-        return EngineGroups(decisions, prompts, group_size=group_size, **named)
+        rule, prompts = decisions.allocator.with_budget(group_size), [Prompt(task.key, id=task.key) for task in tasks]
+        equal = rule.one_round and rule.separable and rule.size(1).asked == group_size
+        own, self._refused = replace(decisions, allocator=rule), not equal
+        size = group_size if equal else None
+        self.groups = EngineGroups(own, prompts, group_size=size, seed=seed, lost_after=lost_after)
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        """Return the next task. Raises ValueError if all are in flight."""
-        return self._tasks[self.groups.next().prompt.id]
+        """Return the next task. Raises ValueError if all are in flight, or if nothing follows counts that differ."""
+        if self._refused:
+            raise ValueError(
+                "the dispatcher must follow the counts of the allocator, got one of prime-rl's own; call "
+                "allocate_counts(self.dispatcher, self.train_sink) after both are made"
+            )
+        self.latest = self.groups.next()
+        return self._tasks[self.latest.prompt.id]
+
+    def follow(self) -> None:
+        """Learn from the dispatcher, which samples the ``count`` of the ``latest`` group, and not by ``observe``."""
+        self._refused, self.observe = False, _ignore  # type: ignore[method-assign]
 
     def observe(self, group: Sequence[Any]) -> None:
         """Learn from the episodes of a finished group."""
@@ -78,34 +87,6 @@ class ChosenTasks:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore ``state_dict``. Tasks that were in flight come first."""
         self.groups.load_state_dict(state_dict)
-
-
-class CountedTasks(ChosenTasks):
-    """A ``ChosenTasks`` whose groups may differ in size, by the allocator. ``latest`` is the group of the latest task.
-
-    It learns from the dispatcher, which may then have to sample more of a task.
-    """
-
-    latest: Opened
-    followed = False
-
-    @staticmethod
-    def _groups(decisions: TrainerAllocation, prompts: Sequence[Prompt], group_size: int, **named: int) -> EngineGroups:
-        rule = decisions.allocator.with_budget(group_size)
-        return EngineGroups(replace(decisions, allocator=rule), prompts, **named)
-
-    def __next__(self) -> Any:
-        """Return the next task. Raises ValueError if all are in flight."""
-        if not self.followed:
-            raise ValueError(
-                "the dispatcher must follow the counts of the allocator, got one of prime-rl's own; call "
-                "allocate_counts(self.dispatcher, self.train_sink) after both are made"
-            )
-        self.latest = self.groups.next()
-        return self._tasks[self.latest.prompt.id]
-
-    def observe(self, group: Sequence[Any]) -> None:
-        """Do nothing: the dispatcher has said it."""
 
 
 class DeadGroups:
@@ -162,12 +143,11 @@ def allocate(
             f"rules must be given by name for several environments, because each learns its own, got {rules[0]!r:.80}; "
             "give names"
         )
-    kind = CountedTasks if decisions else ChosenTasks
     for env in source.envs:
         curriculum = source.curricula[env.name]
         tasks: Any = getattr(curriculum.sampler, "tasks", None)  # None if the taskset has no end
         own = TrainerAllocation(**given)
-        sampler = kind(tasks, env.config.group_size, own, seed=seed, lost_after=lost_after)
+        sampler = ChosenTasks(tasks, env.config.group_size, own, seed=seed, lost_after=lost_after)
         curriculum.sampler = sampler
         if gate:
             curriculum.gates[GATE] = DeadGroups(sampler.groups.teaches)
@@ -227,7 +207,7 @@ def allocate_counts(dispatcher: Any, sink: Any) -> None:
     sink._group_complete, sink.process_group = group_complete, process_group
     for env in dispatcher.train_source.envs:
         sampler = dispatcher.train_source.curricula[env.name].sampler
-        sampler.followed = True
+        sampler.follow()
         if sampler.groups.decisions.estimator is not None:
             env.algorithm.finalize_group = partial(_score, env.algorithm.finalize_group, states)
 
@@ -244,6 +224,10 @@ async def _score(finalize: Any, states: Mapping[str, Any], group: Sequence[Any])
     for episode, value in zip(group, found, strict=True):
         for _, trace in iter_trainable_traces([episode]):
             assign_advantages(trace, value)
+
+
+def _ignore(group: Sequence[Any]) -> None:
+    """Do nothing with a group that the dispatcher has told."""
 
 
 def _rollouts(groups: EngineGroups, group: Sequence[Any]) -> list[Rollout | None]:

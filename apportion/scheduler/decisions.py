@@ -146,6 +146,9 @@ class RunDecisions:
                 check_rollout(part, prompt, rollout)
         gated(Group(prompt, (rollout,)), self.outcome_gate)
 
+    def weighted(self, groups: Sequence[Group], baseline: ArrayLike | None = None) -> Floats | None:
+        """Return None: the engine computes the advantages."""
+
     def observe(self, batch: Batch) -> None:
         """Let the allocator, the baseline and the selection learn from a finished batch."""
         for learn in self.lessons(batch):

@@ -42,7 +42,7 @@ from apportion.allocators.spending.price import Price
 from apportion.checks import check_integer
 from apportion.loop import next_round
 from apportion.predictors.saved import SavedValues
-from apportion.scheduler.decisions import RunDecisions, TrainerAllocation
+from apportion.scheduler.decisions import RunDecisions
 from apportion.scheduler.plain import encode, restored
 from apportion.scheduler.saved_settings import check_same_settings
 from apportion.scheduler.sources import Offered, Selected
@@ -50,7 +50,7 @@ from apportion.scheduler.unit import Unit, restored_unit, saved_unit
 from apportion.scheduler.updates import Prompts, Rows
 from apportion.scheduler.values import SlotDecision, Ticket, Update
 from apportion.selection import ShuffledEpochs
-from apportion.types import Batch, Floats, Group, Plan, Prompt, Rollout, prompt_list
+from apportion.types import Batch, Plan, Prompt, Rollout, prompt_list
 
 FAILED_IN_A_ROW = 256
 """So many rollouts given up one after the other end the run, because their prompts would be opened for ever."""
@@ -561,18 +561,12 @@ class Scheduler:
         batch, baselines = Batch.concatenate([unit.batch for unit in units]), None
         if self.decisions.baseline is not None:
             baselines = self.decisions.baseline.predict([group.prompt for group in groups])
-        update = Update(self.version + 1, groups, ages, batch, baselines, self._advantages(groups, baselines))
+        update = Update(self.version + 1, groups, ages, batch, baselines, self.decisions.weighted(groups, baselines))
         self.due.took(len(taken))  # last, so that an update whose baseline raised is returned by a later call
         self._training = training
         for number in taken:
             del self._finished[number]
         return update
-
-    def _advantages(self, groups: Sequence[Group], baselines: Floats | None) -> Floats | None:
-        """Return the weighted advantages of all rollouts, None if the engine computes them."""
-        if not isinstance(self.decisions, TrainerAllocation):
-            return None
-        return self.decisions.weighted(groups, baselines)
 
 
 def plans_prompts_alone(rule: Allocator) -> bool:
