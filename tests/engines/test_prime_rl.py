@@ -180,7 +180,7 @@ def test_prime_rl_samples_trains_and_saves_groups_of_the_allocator_s_sizes(prime
     resumed = make_source(prime, envs, allocator=allocator(), estimator="rloo")
     checkpoints.load(prime.Progress(), resumed, 3)
     again, *_ = asyncio.run(drive(prime, resumed, envs, 20, []))
-    assert lost and [tasks[i].key for i in again[: len(lost)]] == lost
+    assert lost and sorted(tasks[i].key for i in again[: len(lost)]) == sorted(lost)  # second rounds by length
 
 
 def test_counts_that_no_dispatcher_follows_are_refused(prime):
