@@ -121,8 +121,9 @@ class Allocator(Learner, ABC):
         """Return which prompts [P] are final once their part of ``plan`` has arrived, whatever the outcomes.
 
         No later plan gives rollouts to a final prompt, and its group is that of a batch of this prompt alone. If any
-        prompt is final, no fresh prompts are drawn any more. A driver may train on final prompts while others still
-        run. The default is none; a rule that promises more must keep it, for ``plan`` as it returned it for ``batch``.
+        prompt is final, no fresh prompts are drawn any more. If all are, no driver asks for another plan, and it may
+        train on each prompt while others still run. The default is none; a rule that promises more must keep it, for
+        ``plan`` as it returned it for ``batch``.
         """
         return np.zeros(len(batch.prompts), bool)
 

@@ -4,15 +4,16 @@ Prompts that share a budget wait for each other. Each is committed as soon as no
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
+from apportion.loop import next_round
 from apportion.predictors.saved import SavedValues
-from apportion.types import Batch, Counts, Group, Mask, Plan, Prompt, Rollout
+from apportion.types import Batch, Group, Plan, Prompt, Rollout
 from apportion.verl.coordinator.commits import FinishedPrompts, History, single_rollout_group
 from apportion.verl.coordinator.messages import RowAddress, TaskResult, address_of, uids_of
 from apportion.verl.coordinator.planner import Learned, OpenRequest, Planner
@@ -20,8 +21,6 @@ from apportion.verl.coordinator.selection import PromptSelection
 
 SESSIONS_PER_PROMPT = 1_000_000
 """Session numbers reserved for a prompt. The extra prompts under a uid begin at multiples of it."""
-
-NO_PLAN = Plan(np.zeros(0, np.int64))
 
 
 class ExtraPrompts(Protocol):
@@ -56,43 +55,29 @@ class Round:
 class RoundUnit:
     """Prompts of a round that are planned together: a single one if the rule is separable, else all.
 
-    ``given`` is the only plan of prompts that a resumed run requests again, None for those that the rule plans.
-    ``members`` are the places of each uid's prompts, ``early`` the uids that finished before the unit, and ``groups``
-    are set once it is finished.
-
-    ``plan`` is the wave in progress, and ``running`` the places that are not done. ``arrived`` holds its rollouts by
-    place. It is the last wave of ``final`` places. ``ended`` is when others ended, which wait for the wave.
+    ``plan`` is the wave in progress, and ``arrived`` holds its rollouts by place. ``running`` are the places that are
+    not done, and ``ended`` is when others were. In the ``last`` wave none waits for the others, so each prompt is
+    finished as soon as it is done. ``groups`` are set once all are.
     """
 
     round: Round
     batch: Batch
-    given: Plan | None = None
-    early: set[str] = field(default_factory=set)
+    last: bool = False
     groups: list[Group] = field(default_factory=list)
-    members: dict[str, list[int]] = field(init=False)
     plan: Plan = field(init=False)
-    running: set[int] = field(init=False)
     arrived: dict[int, list[Rollout]] = field(init=False)
-    final: Mask = field(init=False)
+    running: set[int] = field(init=False)
     ended: list[float] = field(init=False)
 
-    def begin(self, plan: Plan, final: Mask) -> None:
+    def begin(self, plan: Plan) -> None:
         """Begin the wave of ``plan``."""
-        self.plan, self.final, self.ended = plan, final, []
+        self.plan, self.ended = plan, []
         self.arrived = {q: [] for q in plan.counts.nonzero()[0].tolist()}
         self.running = set(self.arrived)
-        self.members = {}
-        for q, prompt in enumerate(self.batch.prompts):
-            self.members.setdefault(address_of(prompt).uid, []).append(q)
 
-    def ends_early(self, uid: str) -> bool:
-        """Return whether nothing can change the prompts under ``uid`` any more, and they have not finished yet."""
-        return uid not in self.early and all(self.final[q] and q not in self.running for q in self.members[uid])
-
-    def so_far(self, uid: str) -> Batch:
-        """Return the prompts under ``uid``, with what has arrived of the wave."""
-        own = self.members[uid]
-        return self.batch.part(own).add(Plan(self.plan.counts[own]), [self.arrived.get(q, ()) for q in own])
+    def prompt(self, q: int) -> Batch:
+        """Return prompt ``q``, with what has arrived of the wave."""
+        return self.batch.part([q]).add(Plan(self.plan.counts[[q]]), [self.arrived.get(q, ())])
 
     def end(self) -> None:
         """Add the wave to the batch."""
@@ -113,9 +98,8 @@ class RoundPlanner(Planner):
 
     def start(self, opened: OpenRequest) -> None:
         """Plan a round and request its first rollouts."""
-        prompts = opened.request.prompts
-        round, uids = Round(opened, self.history(prompts)), uids_of(prompts)
-        whole = self.allocation.allocator.start(prompts)
+        prompts, rule = opened.request.prompts, self.allocation.allocator
+        round, uids, whole = Round(opened, self.history(prompts)), uids_of(prompts), rule.start(prompts)
         if self._resumed:  # verl requests again all that was in flight
             self.learned_uids.intersection_update(uids)
             self.given = {uid: self.given[uid] for uid in uids if uid in self.given}
@@ -123,14 +107,14 @@ class RoundPlanner(Planner):
         self._rounds.update(dict.fromkeys(uids, round))
         again = [q for q, uid in enumerate(uids) if uid in self.given]
         new = [q for q, uid in enumerate(uids) if uid not in self.given]
-        if again:
-            counts = Plan(np.array([self.given[uids[q]] for q in again]))
-            round.units.append(RoundUnit(round, whole.part(again), counts))
-        parts = [[q] for q in new] if self.allocation.allocator.separable else [new]
-        round.units += [RoundUnit(round, whole.part(own)) for own in parts if own]
+        parts = [[q] for q in new] if rule.separable else [new]
+        round.units = [RoundUnit(round, whole.part(own), own is again) for own in (again, *parts) if own]
         round.unfinished = len(round.units)
         for unit in round.units:
-            self._advance(unit)
+            if unit.last:
+                self._begin(unit, Plan(np.array([self.given[uid] for uid in uids_of(unit.batch.prompts)])))
+            else:
+                self._advance(unit)
 
     def committed(self, uid: str) -> None:
         """As in ``Planner``."""
@@ -173,50 +157,42 @@ class RoundPlanner(Planner):
         return batch if len(own) == len(batch.prompts) else batch.part(own)
 
     def _advance(self, unit: RoundUnit) -> None:
-        """Request the next wave of ``unit``, or finish it if nothing more is planned."""
-        allocator = self.allocation.allocator
-        while (plan := self._plan(unit)).fresh:
-            drawn = self._draw(unit.batch, plan.fresh)
-            unit.round.history |= self.history(drawn)
-            unit.batch = unit.batch.join(allocator.start(drawn))
-        if not plan:
-            self._finish(unit)
-            return
-        final = allocator.final(unit.batch, plan) if unit.given is None else np.ones(len(unit.batch.prompts), bool)
-        self._keep_counts(unit.batch, unit.batch.asked + plan.counts, np.flatnonzero(final))
-        unit.begin(plan, final)
+        """Plan and begin the next wave of ``unit``, an empty one if nothing more is planned."""
+        rule = self.allocation.allocator
+        unit.batch, plan = next_round(rule, unit.batch, partial(self._draw, unit))
+        alone = len(unit.batch.prompts) == unit.batch.started  # each under a uid of its own
+        unit.last = bool(plan) and alone and bool(rule.final(unit.batch, plan).all())
+        self._begin(unit, plan)
+
+    def _begin(self, unit: RoundUnit, plan: Plan) -> None:
+        """Request the rollouts of ``plan``. Finish prompts without any in the last wave, and a unit without a plan."""
+        unit.begin(plan)
+        if unit.last or not plan:
+            self._keep_counts(unit.batch, plan)
         for q in unit.arrived:
             self._request(unit, q, int(plan.counts[q]))
-        self._finish_early(unit, unit.members)
+        if unit.last:
+            for q in np.flatnonzero(plan.counts == 0).tolist():
+                self._finish_prompt(unit, q)
+        if not plan:
+            self._finish(unit)
 
-    def _plan(self, unit: RoundUnit) -> Plan:
-        """Return the next plan. Raise RuntimeError if it changes prompts that are final."""
-        if unit.given is not None:
-            return NO_PLAN if unit.batch.round else unit.given
-        name, plan = self.allocation.allocator.name, self.allocation.allocator.plan(unit.batch)
-        given = [uid for uid in unit.early if plan.counts[unit.members[uid]].any()]
-        if given or (unit.early and plan.fresh):
-            raise RuntimeError(
-                f"{name} must not change a batch that has final prompts, got {plan.fresh} fresh prompts, and more "
-                f"rollouts for {len(given)} final ones; correct its method final"
-            )
-        return plan
+    def _keep_counts(self, batch: Batch, plan: Plan) -> None:
+        """Keep the counts after ``plan``, the last one, under a budget that no fresh prompts can share."""
+        rule = self.allocation.allocator
+        if not rule.separable and not rule.size(batch.started).fresh:
+            self.given.update(zip(uids_of(batch.prompts), (batch.asked + plan.counts).tolist(), strict=True))
 
-    def _keep_counts(self, batch: Batch, counts: Counts, final: Iterable[int]) -> None:
-        """Keep the ``counts`` of ``final`` prompts under a budget that no fresh prompts can share."""
-        allocator = self.allocation.allocator
-        if not allocator.separable and not allocator.size(batch.started).fresh:
-            self.given.update({address_of(batch.prompts[q]).uid: int(counts[q]) for q in final})
-
-    def _draw(self, batch: Batch, count: int) -> list[Prompt]:
-        """Draw ``count`` extra prompts, and spread them evenly over the uids of ``batch``."""
+    def _draw(self, unit: RoundUnit, count: int) -> list[Prompt]:
+        """Draw ``count`` extra prompts, and spread them evenly over the uids of ``unit``."""
         if self.extra_prompts is None:
             raise ValueError(f"{self.allocation.allocator.name} draws fresh prompts, and there is no data set of them")
-        found, uids = list[Prompt](), uids_of(batch.prompts)
+        batch, uids, found = unit.batch, uids_of(unit.batch.prompts), list[Prompt]()
         for prompt in self.extra_prompts.draw(count, {prompt.id for prompt in batch.prompts}):
             turn, place = divmod(len(batch.prompts) - batch.started + len(found), len(uids))
             n, uid = turn + 1, uids[place]
             found.append(replace(prompt, data=RowAddress(f"{uid}.{n}", uid, n * SESSIONS_PER_PROMPT, prompt.data)))
+        unit.round.history |= self.history(found)
         return found
 
     def _request(self, unit: RoundUnit, q: int, count: int, attempt: int = 0) -> None:
@@ -232,39 +208,37 @@ class RoundPlanner(Planner):
             self._request(unit, q, missing, attempt + 1)
             return
         unit.running.discard(q)
-        now = time.monotonic()
-        if not unit.final[q]:
-            unit.ended.append(now)
-        if unit.running:
-            self._finish_early(unit, [address_of(unit.batch.prompts[q]).uid])
+        if unit.last:
+            self._finish_prompt(unit, q)
         else:
-            self.counts["waited"] += sum(now - ended for ended in unit.ended)
-            unit.end()
-            self.check_readable(unit.batch)
-            self._advance(unit)
+            unit.ended.append(time.monotonic())
+        if unit.running:
+            return
+        unit.end()
+        if unit.last:
+            self._finish(unit)
+            return
+        self.counts["waited"] += sum(unit.ended[-1] - ended for ended in unit.ended)
+        self.check_readable(unit.batch)
+        self._advance(unit)
 
-    def _finish_early(self, unit: RoundUnit, uids: Iterable[str]) -> None:
-        """Commit those of ``uids`` that nothing can change any more."""
-        for uid in filter(unit.ends_early, uids):
-            batch = unit.so_far(uid)
-            self.check_readable(batch)
-            unit.early.add(uid)
-            self._withhold(unit.round, batch, self.allocation.allocator.groups(batch))
+    def _finish_prompt(self, unit: RoundUnit, q: int) -> None:
+        """Commit prompt ``q`` of the last wave."""
+        batch = unit.prompt(q)
+        self.check_readable(batch)
+        self._withhold(unit.round, batch, self.allocation.allocator.groups(batch))
         self._commit(unit.round)
 
     def _finish(self, unit: RoundUnit) -> None:
-        """Commit what is left of ``unit``. After the last one, learn from the round."""
-        allocator, batch, round = self.allocation.allocator, unit.batch, unit.round
-        unit.groups = list(allocator.groups(batch))
-        late = [q for q, prompt in enumerate(batch.prompts) if address_of(prompt).uid not in unit.early]
-        self._keep_counts(batch, batch.asked, late)
-        groups = [group for group in unit.groups if address_of(group.prompt).uid not in unit.early]
-        if late:
-            self._withhold(round, batch.part(late) if unit.early else batch, groups)
+        """Commit ``unit``, unless its prompts are committed already. After the last unit, learn from the round."""
+        rule, batch, round = self.allocation.allocator, unit.batch, unit.round
+        unit.groups = list(rule.groups(batch))
+        if not unit.last:
+            self._withhold(round, batch, unit.groups)
         round.unfinished -= 1
         if not round.unfinished:  # learn before the trainer has the last uid, so before any round that depends on it
             batch = Batch.concatenate([each.batch for each in round.units])
-            metrics = allocator.metrics(batch)
+            metrics = rule.metrics(batch)
             if (new := self._new(batch)).prompts:
                 self.allocation.observe(new)
             self.learned_uids.difference_update(uids_of(batch.prompts))

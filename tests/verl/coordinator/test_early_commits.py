@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apportion import DAPO, HORA, Uniform
+from apportion import DAPO, HORA
 from apportion.baselines import Optimal, Predicted
 from apportion.predictors import DiscountedCounts
 from apportion.verl.coordinator.messages import RolloutTask
@@ -33,8 +33,6 @@ JOINT = {name: make for name, make in ALLOCATORS.items() if not make().separable
     "dapo of a few": lambda: DAPO(rollouts_per_prompt=3, target=2, max_draws=1),
 }
 """Makers of the rules that plan prompts together."""
-
-HALF = Table(success=(0.5,))
 
 
 def at_the_end(batch, plan):
@@ -80,26 +78,6 @@ def test_prompts_that_get_nothing_of_the_last_wave_are_committed_when_it_begins(
     (running,) = [task for _, task in pool.sent.values() if isinstance(task, RolloutTask)]
     work(coordinator, only=lambda task: not isinstance(task, RolloutTask))
     assert len(pool.committed) == 5 and running.uid not in by_uid(pool.committed)
-
-
-class Breaks(Uniform):
-    """Calls prompts final, and then gives them more."""
-
-    separable = False
-
-    def plan(self, batch):
-        plan = super().plan(batch)
-        return plan if plan or batch.round > 1 else type(plan)(np.ones(len(batch.prompts), np.int64))
-
-    def final(self, batch, plan):
-        return np.ones(len(batch.prompts), bool)
-
-
-def test_a_broken_promise_is_an_error_that_names_the_method():
-    coordinator, _, _ = began(Breaks(2), 0, 1, 2, table=HALF)
-    work(coordinator)
-    with pytest.raises(RuntimeError, match=r"uniform must not change .* more rollouts for 2 final ones; .* final"):
-        coordinator.metrics()
 
 
 def test_rewards_are_checked_before_an_early_commit():
