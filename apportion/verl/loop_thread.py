@@ -48,19 +48,9 @@ class LoopThread:
             logger.warning("The trainer has waited %.0f s for the coordinator to %s", waited, what)
         return future.result()
 
-    def close(self) -> None:
-        """Stop the loop. What runs in it is cancelled."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(REPORT_SECONDS)
-
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
-        rest = asyncio.all_tasks(self._loop)
-        for task in rest:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*rest, return_exceptions=True))
-        self._loop.close()
 
     def _handle(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception") or RuntimeError(context["message"])

@@ -1,6 +1,5 @@
 """verl's agent-loop manager with a coordinator beside its workers: set it as ``agent_loop_manager_class``."""
 
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, TypeVar
@@ -59,8 +58,6 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
     async def _init_agent_loop_workers(self) -> None:
         await super()._init_agent_loop_workers()
         self._handles = {f"agent_loop_worker_{i}": worker for i, worker in enumerate(self.agent_loop_workers)}
-        if AllocatedAgentLoopManager.latest is not None:
-            AllocatedAgentLoopManager.latest.close()
         AllocatedAgentLoopManager.latest = self
         self._coordinator, self._phase = coordinator_of(self.config, self.allocation), PhaseWatch()
         self._thread = LoopThread(lambda error: self._coordinator.fail(f"the coordinator failed: {error!r}"))
@@ -93,11 +90,6 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
         """Raise RuntimeError if the run cannot continue."""
         self._coordinator.check()
 
-    def close(self) -> None:
-        """End the coordinator. The trainer does it by ending its process."""
-        self._call("stop", self._workers.close)
-        self._thread.close()
-
     async def _start(self) -> WorkerGroup:
         """Return the workers once each has said where it runs."""
         others = queue_actors() + engine_actors(self.llm_client, self.reward_loop_worker_handles)
@@ -129,6 +121,4 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
         return self._call("give the next update", self._coordinator.next_update, done, queue)
 
     def _metrics(self) -> dict[str, float]:
-        began = time.perf_counter()
-        found = self._call("give its metrics", self._coordinator.metrics)
-        return found | {"metrics_seconds": time.perf_counter() - began}
+        return self._call("give its metrics", self._coordinator.metrics)

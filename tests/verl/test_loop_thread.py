@@ -18,9 +18,7 @@ def failures():
 
 @pytest.fixture
 def thread(failures):
-    thread = LoopThread(failures.append)
-    yield thread
-    thread.close()
+    return LoopThread(failures.append)
 
 
 def test_results_and_errors_come_back(thread):

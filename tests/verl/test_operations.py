@@ -45,8 +45,7 @@ def test_every_metric_of_a_rule_a_selection_and_the_engine_is_on_the_page():
         selector.prepare(PROMPTS, 0)
         selector.choose(2)
         assert {"never_chosen"} <= selector.metrics().keys() <= NAMED, name
-    own = {"requests", "metrics_seconds", "errors_of_one", "barrier_seconds"}
-    assert {*service.COUNTED, *tracking.COUNTED, *own} <= NAMED
+    assert {*service.COUNTED, *tracking.COUNTED, "requests"} <= NAMED
 
 
 def logged_lines():

@@ -77,30 +77,22 @@ class Planner(ABC):
         """Note that the trainer can find the rows of ``uid``."""
 
     @abstractmethod
-    def trained(self) -> None:
-        """Note that the trainer logs or saves, so it has trained on what it took."""
-
-    @abstractmethod
     def metrics(self) -> dict[str, float]:
-        """Return what the log says beside what was learned from."""
+        """Return what the log says beside what was learned from. The trainer has trained on what it took."""
 
     def next_update(self, done: bool, queue: Collection[str] | None) -> TrainerUpdate:
         """Return what the trainer takes of a stream; see ``Coordinator.next_update``."""
         raise NotImplementedError("only a stream makes updates")
 
     def state(self) -> dict[str, Any]:
-        """Return what a resumed run needs beside what the allocator has learned."""
-        return {"unfinished": [], "learned_uids": [], "given": dict(self.given)}
+        """Return what a resumed run needs beside what was learned. The trainer has trained on what it took."""
+        return {"given": dict(self.given)}
 
     def load(self, saved: SavedValues) -> None:
-        """Restore ``state``. Learn from prompts that were committed, but not learned from."""
-        unfinished, given = saved.values["unfinished"], saved.values["given"]
-        if not fits(unfinished, list[Batch]):
-            raise saved.refusal("unfinished", "a list of batches")
+        """Restore ``state``."""
+        given = saved.values["given"]
         if not fits(given, dict[str, int]) or min(given.values(), default=0) < 0:
             raise saved.refusal("given", "a number of rollouts by uid")
-        for batch in unfinished:
-            self.allocation.observe(batch)
         self.given = dict(given)
 
     def request(self, opened: OpenRequest, address: RowAddress, count: int, then: Then) -> None:

@@ -3,7 +3,6 @@
 Prompts that share a budget wait for each other. Each is committed as soon as nothing can change it any more.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,6 +12,7 @@ import numpy as np
 
 from apportion.loop import next_round
 from apportion.predictors.saved import SavedValues
+from apportion.runs.declared_types import fits
 from apportion.types import Batch, Group, Plan, Prompt, Rollout
 from apportion.verl.coordinator.commits import FinishedPrompts, History, single_rollout_group
 from apportion.verl.coordinator.messages import RowAddress, TaskResult, address_of, uids_of
@@ -55,9 +55,9 @@ class Round:
 class RoundUnit:
     """Prompts of a round that are planned together: a single one if the rule is separable, else all.
 
-    ``plan`` is the wave in progress, and ``arrived`` holds its rollouts by place. ``running`` are the places that are
-    not done, and ``ended`` is when others were. In the ``last`` wave none waits for the others, so each prompt is
-    finished as soon as it is done. ``groups`` are set once all are.
+    ``plan`` is the wave in progress, ``arrived`` holds its rollouts by place, and ``running`` are the places that are
+    not done. In the ``last`` wave none waits for the others, so each prompt is finished as soon as it is done.
+    ``groups`` are set once all are.
     """
 
     round: Round
@@ -67,11 +67,10 @@ class RoundUnit:
     plan: Plan = field(init=False)
     arrived: dict[int, list[Rollout]] = field(init=False)
     running: set[int] = field(init=False)
-    ended: list[float] = field(init=False)
 
     def begin(self, plan: Plan) -> None:
         """Begin the wave of ``plan``."""
-        self.plan, self.ended = plan, []
+        self.plan = plan
         self.arrived = {q: [] for q in plan.counts.nonzero()[0].tolist()}
         self.running = set(self.arrived)
 
@@ -121,9 +120,6 @@ class RoundPlanner(Planner):
         del self._rounds[uid]
         self._committed.add(uid)
 
-    def trained(self) -> None:
-        """Do nothing: a round was learned from when it ended."""
-
     def metrics(self) -> dict[str, float]:
         """Forget what was committed before this log: verl has saved its queue since then."""
         for uid in self._committed:
@@ -146,8 +142,13 @@ class RoundPlanner(Planner):
         }
 
     def load(self, saved: SavedValues) -> None:
-        """As in ``Planner``."""
+        """Restore ``state``. Learn from prompts that were committed, but not learned from."""
         super().load(saved)
+        unfinished = saved.values["unfinished"]
+        if not fits(unfinished, list[Batch]):
+            raise saved.refusal("unfinished", "a list of batches")
+        for batch in unfinished:
+            self.allocation.observe(batch)
         self.learned_uids.update(saved.texts("learned_uids"))
         self._resumed = True
 
@@ -210,15 +211,12 @@ class RoundPlanner(Planner):
         unit.running.discard(q)
         if unit.last:
             self._finish_prompt(unit, q)
-        else:
-            unit.ended.append(time.monotonic())
         if unit.running:
             return
         unit.end()
         if unit.last:
             self._finish(unit)
             return
-        self.counts["waited"] += sum(unit.ended[-1] - ended for ended in unit.ended)
         self.check_readable(unit.batch)
         self._advance(unit)
 

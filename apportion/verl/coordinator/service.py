@@ -47,6 +47,8 @@ COUNTED = ("retried", "errors", "expired", "reassigned", "empty_rounds")
 
 SAVED = ("name", "allocator", "baseline", "selection", "drawn", "unfinished", "learned_uids", "given", "stream")
 """Keys of the state, in a checkpoint."""
+ADDED: Mapping[str, Any] = {"unfinished": [], "learned_uids": [], "given": {}, "stream": None}
+"""Those that states without rounds, without a stream or of 0.3.0 lack."""
 
 
 class WorkerPool(Protocol):
@@ -216,7 +218,6 @@ class Coordinator:
         Raises RuntimeError if the run cannot continue.
         """
         self.check()
-        self._planner.trained()
         found, learned = self._planner.metrics(), self._learned.copy()
         self._learned.clear()
         if not learned:
@@ -229,8 +230,6 @@ class Coordinator:
             values = [each.metrics[name] for each in learned if name in each.metrics]
             found[name] = sum(values) / len(values)
         found |= {"requests": float(len(learned))} | {name: self._counts[name] for name in COUNTED}
-        found["errors_of_one"] = float(max(self._errors.values(), default=0))
-        found["barrier_seconds"] = self._counts["waited"] / len(batch.prompts)
         if self._errors:
             by_worker = ", ".join(f"{count} on {name or 'no worker'}" for name, count in self._errors.most_common())
             latest = self._latest_failure
@@ -247,17 +246,17 @@ class Coordinator:
         others are given the same number of rollouts again, so that the total holds. The update before has ended,
         because the trainer saves between two of them.
         """
-        self._planner.trained()
+        planned = self._planner.state()
         return {
             "name": self.allocation.allocator.name,
             **{name: None if part is None else part.state_dict() for name, part in self._parts.items()},
             "drawn": 0 if self.extra_prompts is None else self.extra_prompts.drawn,
-            **self._planner.state(),
+            **planned,
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore the ``state`` of a run with the same allocator, baseline and selection, or raise ValueError."""
-        saved = SavedValues({"given": {}, "stream": None, **state}, "the coordinator", SAVED)
+        saved = SavedValues({**ADDED, **state}, "the coordinator", SAVED)
         for name, part in self._parts.items():
             if part is not None:
                 part.load_state_dict(saved.state(name))

@@ -4,10 +4,9 @@ The trainer hands over prompts as before. They wait here until the stream opens 
 is finished. An update is what the stream takes, and the allocator learns from it when the trainer asks for the next.
 """
 
-import time
 from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,28 +16,6 @@ from apportion.scheduler import OfferedScheduler, Ticket, Update
 from apportion.verl.coordinator.commits import FinishedPrompts
 from apportion.verl.coordinator.messages import RowAddress, TaskResult, TrainerUpdate, address_of
 from apportion.verl.coordinator.planner import Learned, OpenRequest, Planner, naming_the_verdict
-
-
-@dataclass
-class IdleSlots:
-    """Measures the share of ``slots`` that are idle."""
-
-    slots: int | None
-    idle: float = 0.0
-    passed: float = 0.0
-    at: float = field(default_factory=time.monotonic)
-
-    def measure(self, busy: int) -> None:
-        """Add up the slots that were idle since the last look, in which so many were ``busy``."""
-        now = time.monotonic()
-        self.idle += ((self.slots or 0) - busy) * (now - self.at)
-        self.passed, self.at = self.passed + now - self.at, now
-
-    def share(self) -> dict[str, float]:
-        """Return the share since the last call; {} without a bound."""
-        found = {"slots_idle": self.idle / (self.slots * self.passed)} if self.slots and self.passed else {}
-        self.idle = self.passed = 0.0
-        return found
 
 
 @dataclass
@@ -53,7 +30,7 @@ class StreamedPlanner(Planner):
     def __post_init__(self) -> None:
         self._requests: dict[str, OpenRequest] = {}  # by the uids that are not committed
         self._uids: dict[int, str] = {}  # by unit
-        self._finished: dict[int, FinishedPrompts] = {}  # by unit
+        self._finished = set[int]()  # units
         self._waiting: dict[str, deque[str]] = {}  # uids by prompt id, in the order of their coming
         self._restored: dict[str, int] = {}  # units by the uids that were finished at a checkpoint
         self._running = 0
@@ -61,7 +38,6 @@ class StreamedPlanner(Planner):
         self._taken: Update | None = None
         self._adopted: tuple[str, ...] = ()
         self._ages: list[int] = []
-        self._idle = IdleSlots(self.allocation.slots)
 
     def start(self, opened: OpenRequest) -> None:
         """Take the prompts of a request. Request rollouts if slots are free."""
@@ -78,27 +54,12 @@ class StreamedPlanner(Planner):
         """As in ``Planner``."""
         del self._requests[uid]
 
-    def trained(self) -> None:
-        """Learn from the update that the trainer has taken, if there is one."""
-        if (update := self._taken) is None:
-            return
-        units = self.stream.training
-        groups = [group for unit in units for group in self._finished.pop(unit).groups]
-        for unit in units:
-            del self._uids[unit]
-        metrics = self.allocation.allocator.metrics(update.batch)
-        self.stream.trained(self.stream.version + 1)  # adopted ones count too
-        self._ages += update.ages
-        self._taken = None
-        self.end(Learned(update.batch, groups, metrics))
-        self._fill()
-
     def next_update(self, done: bool, queue: Collection[str] | None) -> TrainerUpdate:
         """As in ``Planner``. An update is empty as long as it is not ready."""
         if queue is not None:
             self._reconcile(queue)
         if done:
-            self.trained()
+            self._learn()
         if self._adopted:
             adopted, self._adopted = self._adopted, ()
             self.stream.due.took(len(adopted))
@@ -106,15 +67,30 @@ class StreamedPlanner(Planner):
             return TrainerUpdate(adopted, wanted=self.stream.wanted())
         if self._ready is None:
             self._fill()
-        units = self.stream.training
-        if self._ready is None or any(self._uids[unit] in self._requests for unit in units):  # not committed yet
-            return TrainerUpdate(wanted=self.stream.wanted() if self._ready is None else 0)
-        rows = {self._uids[unit]: self._finished[unit].trainable for unit in units}
-        with_rows, without = (tuple(uid for uid in rows if rows[uid] == there) for there in (True, False))
-        self._taken, self._ready, wanted = self._ready, None, self.stream.wanted()
-        if not with_rows:  # the data set has no other prompt, so there is nothing to train on
-            self.trained()
-        return TrainerUpdate(with_rows, without, wanted)
+        update, units = self._ready, self.stream.training
+        if update is None or any(self._uids[unit] in self._requests for unit in units):  # not committed yet
+            return TrainerUpdate(wanted=self.stream.wanted() if update is None else 0)
+        own = {group.prompt.id for group in update.groups if group.keep.any()}
+        ids = {self._uids[unit]: self.stream.batch(unit).prompts[0].id for unit in units}
+        uids, dropped = (tuple(uid for uid, id in ids.items() if (id in own) == there) for there in (True, False))
+        self._taken, self._ready, wanted = update, None, self.stream.wanted()
+        if not uids:  # the data set has no other prompt, so there is nothing to train on
+            self._learn()
+        return TrainerUpdate(uids, dropped, wanted)
+
+    def _learn(self) -> None:
+        """Learn from the update that the trainer has taken, if there is one."""
+        if (update := self._taken) is None:
+            return
+        metrics = self.allocation.allocator.metrics(update.batch)
+        for unit in self.stream.training:
+            del self._uids[unit]
+            self._finished.remove(unit)
+        self.stream.trained(self.stream.version + 1)  # adopted ones count too
+        self._ages += update.ages
+        self._taken = None
+        self.end(Learned(update.batch, update.groups, metrics))
+        self._fill()
 
     def _reconcile(self, finished: Collection[str]) -> None:
         """Compare with what the trainer's queue has ``finished``, after a run was resumed.
@@ -128,11 +104,11 @@ class StreamedPlanner(Planner):
         self._adopted = tuple(uid for uid in finished if uid not in known)
 
     def metrics(self) -> dict[str, float]:
-        """Return the sizes of the stream, the ages of what was trained on, and the share of slots that were idle."""
-        self._idle.measure(self._running)
-        stream, found = self.stream, self._idle.share()
-        found |= {"stream_offered": len(stream.source.waiting), "stream_open": len(stream.unfinished())}
-        found |= {"stream_ready": stream.ready, "stream_carry": stream.carry}
+        """Return the sizes of the stream, and the ages of what was trained on."""
+        self._learn()
+        stream = self.stream
+        found = {"stream_offered": float(len(stream.source.waiting)), "stream_open": float(len(stream.unfinished()))}
+        found |= {"stream_ready": float(stream.ready), "stream_carry": stream.carry}
         if self._ages:
             found |= {"stream_age": sum(self._ages) / len(self._ages), "stream_oldest": float(max(self._ages))}
         self._ages = []
@@ -140,6 +116,7 @@ class StreamedPlanner(Planner):
 
     def state(self) -> dict[str, Any]:
         """Return the stream too, without its rule and baseline, which the coordinator saves."""
+        self._learn()
         stream = self.stream.state_dict()
         del stream["rule"], stream["baseline"]
         return super().state() | {"stream": {"stream": stream, "uids": dict(self._uids)}}
@@ -161,14 +138,13 @@ class StreamedPlanner(Planner):
         self.stream.source.waiting.clear()
         self._uids = dict(uids)
         self._withdraw(self.stream.unfinished())
-        self._finished = {unit: self._finish(unit) for unit in self._uids}
+        self._finished = set(self._uids)
         self._restored = {uid: unit for unit, uid in self._uids.items()}
 
     def _fill(self) -> None:
         """Request rollouts for free slots, commit what is finished, and keep an update that is ready."""
-        self._idle.measure(self._running)
         slots = self.allocation.slots
-        decision = self.stream.decide((1 << 62) if slots is None else slots - self._running, time.monotonic())
+        decision = self.stream.decide((1 << 62) if slots is None else slots - self._running, 0.0)
         self._ready = decision.update or self._ready
         self._running += len(decision.requests)
         for ticket in decision.requests:
@@ -176,10 +152,8 @@ class StreamedPlanner(Planner):
             self.request(self._requests[uid], RowAddress(uid, uid), 1, partial(self._receive, ticket))
         for unit in self.stream.ended:
             if unit not in self._finished:
-                uid = self._uid(unit, self.stream.batch(unit).prompts[0].id)
-                finished = self._finished[unit] = self._finish(unit)
-                self.check_readable(finished.batch)
-                self.commit(self._requests[uid], finished)
+                self._finished.add(unit)
+                self._commit(unit)
 
     def _receive(self, ticket: Ticket, result: TaskResult) -> None:
         """Take the rollout of ``result``. Raise RuntimeError for a fault of the set-up."""
@@ -193,11 +167,14 @@ class StreamedPlanner(Planner):
             self.counts["retried"] += self.stream.counts["again"] - again
         self._fill()
 
-    def _finish(self, unit: int) -> FinishedPrompts:
-        """Return the finished prompt of ``unit`` with the address of its rows."""
-        batch, address = self.stream.batch(unit), RowAddress(self._uids[unit], self._uids[unit])
-        batch = replace(batch, prompts=(replace(batch.prompts[0], data=address),))
-        return FinishedPrompts(batch, list(self.allocation.allocator.groups(batch)), self.history(batch.prompts))
+    def _commit(self, unit: int) -> None:
+        """Commit the finished prompt of ``unit``."""
+        batch = self.stream.batch(unit)
+        uid = self._uid(unit, batch.prompts[0].id)
+        batch = replace(batch, prompts=(replace(batch.prompts[0], data=RowAddress(uid, uid)),))
+        self.check_readable(batch)
+        groups = self.allocation.allocator.groups(batch)
+        self.commit(self._requests[uid], FinishedPrompts(batch, groups, self.history(batch.prompts)))
 
     def _uid(self, unit: int, id: str) -> str:
         """Return the uid of ``unit``. Prompts of one ``id`` are opened in the order of their coming."""
@@ -211,6 +188,6 @@ class StreamedPlanner(Planner):
         granted = self.stream.withdraw(units)
         for unit in units:
             uid = self._uids.pop(unit)
-            self._finished.pop(unit, None)
+            self._finished.discard(unit)
             if unit in granted:
                 self.given[uid] = granted[unit]

@@ -135,7 +135,6 @@ def test_each_prompt_is_trained_on_once_within_its_age_whatever_fails(name, slot
     assert found["stream_oldest"] <= BOUND and found["errors"] > 0 and found["expired"] > 0 and found["reassigned"] > 0
     left = set(trainer.brought) - {uid for uid, _ in trainer.trained} - set(trainer.dropped)
     assert 2 * EACH <= len(left) <= 4 * EACH  # failed prompts were replaced, so the window neither shrinks nor grows
-    assert ("slots_idle" in found) == (slots is not None) and 0 <= found.get("slots_idle", 0) <= 1
     if name != "uniform":
         assert abs(found["stream_carry"]) <= 32 * 6
 
