@@ -44,12 +44,11 @@ class SavedAllocation(CheckpointCallback):  # type: ignore[misc]
 
     def __init__(self, config: Any = None) -> None:
         super().__init__(config=config)
-        self._saved: Path | None = None
         call_before(trainer_base.PPOTrainer, "_save_checkpoint", write_before_weights)
 
     def on_save(self, trainer: Any, global_step: int, checkpoint_dir: str, async_save: bool = False, **_: Any) -> None:
-        """Write the coordinator's state to ``checkpoint_dir``, unless it is there and cannot have changed."""
-        if self._saved != Path(checkpoint_dir) or trainer.trainer_mode != "sync":
+        """Write the coordinator's state to ``checkpoint_dir`` again, if it can have changed meanwhile."""
+        if trainer.trainer_mode != "sync":
             self.write(trainer, Path(checkpoint_dir))
 
     def write(self, trainer: Any, folder: Path) -> None:
@@ -58,7 +57,6 @@ class SavedAllocation(CheckpointCallback):  # type: ignore[misc]
         state = manager.coordinator_state()
         folder.mkdir(parents=True, exist_ok=True)
         save_state(folder / FILE, KIND, {"settings": manager.allocation.settings, "coordinator": state})
-        self._saved = folder
 
 
 def write_before_weights(trainer: Any) -> None:

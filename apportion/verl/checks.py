@@ -129,7 +129,12 @@ def _check_estimator(config: DictConfig, allocation: VerlAllocation) -> None:
             f"algorithm.adv_estimator must not be {name}, which samples, rewards or groups in its own way; use one of "
             f"{', '.join(NAMES)}"
         )
-    trained, own = trained_estimator(config), by_row(config)
+    trained, own, loss = trained_estimator(config), by_row(config), config.actor_rollout_ref.actor.loss_agg_mode
+    if loss not in LOSSES:
+        raise ValueError(
+            f"actor_rollout_ref.actor.loss_agg_mode must be one of {', '.join(LOSSES)}, got {loss!r}; "
+            "estimators and score norms must know how the loss treats the tokens of a row"
+        )
     if own:
         _check_own_estimator(config, name)
     else:
@@ -150,11 +155,6 @@ def _check_own_estimator(config: DictConfig, name: str) -> None:
     loss, mode = actor.loss_agg_mode, actor.policy_loss.get("loss_mode", "vanilla")
     if name not in NAMES:
         raise ValueError(f"algorithm.adv_estimator must be known, got {name}; {choices(name, NAMES)}")
-    if loss not in LOSSES:
-        raise ValueError(
-            f"actor_rollout_ref.actor.loss_agg_mode must be one of {', '.join(LOSSES)}, got {loss!r}; "
-            "the estimators must know how the loss treats masked rows"
-        )
     if mode not in AGGREGATED and mode not in OWN_AGGREGATION:
         raise ValueError(
             f"actor_rollout_ref.actor.policy_loss.loss_mode must be one of {', '.join([*AGGREGATED, *OWN_AGGREGATION])}"

@@ -65,54 +65,43 @@ class GroupEstimator:
         real = [i for i, key in enumerate(keys) if not key.startswith(PADDING)]
         weighted = np.zeros(len(keys))
         if real:
-            rows = _GroupRows(self.columns([keys[i] for i in real]))
             penalized = token_level_rewards[real].sum(-1).double().cpu().numpy() if self.kl_in_reward else None
             tokens = response_mask[real].sum(-1).double().cpu().numpy()
-            weighted[real] = rows.advantages(self.name, penalized) * rows.weights(self.weighting, self.loss, tokens)
-            weighted *= len(keys) / rows.rollouts if LOSSES[self.loss][1] else 1.0
+            weighted[real], rollouts = self._weighted(self.columns([keys[i] for i in real]), tokens, penalized)
+            weighted *= len(keys) / rollouts if LOSSES[self.loss][1] else 1.0
         advantages = torch.as_tensor(weighted, dtype=token_level_rewards.dtype, device=token_level_rewards.device)
         spread = advantages.unsqueeze(-1) * response_mask
         return spread, spread
 
+    def _weighted(
+        self, rows: Sequence[Mapping[str, Any]], tokens: Floats, penalized: Floats | None
+    ) -> tuple[Floats, int]:
+        """Return the weighted advantages [R] of ``rows`` [R], and the number of their rollouts.
 
-class _GroupRows:
-    """Rows [R] of ``rollouts``. ``columns`` [R] holds the group of each row, and its position there.
-
-    A rollout has one row for each output of its agent loop, nearly always one. However many rows it has, it counts once
-    in its group and once in the mean over rollouts.
-    """
-
-    def __init__(self, columns: Sequence[Mapping[str, Any]]) -> None:
-        self._groups = list({own["group"]: own for own in columns}.values())
-        sizes = [len(own["rewards"]) for own in self._groups]
-        starts = dict(zip((own["group"] for own in self._groups), np.cumsum(sizes) - sizes, strict=True))
-        self._ids = np.repeat(np.arange(len(sizes)), sizes)
-        self._at = np.array([starts[own["group"]] + own["position"] for own in columns])
-        self._trained, self._rollout = np.unique(self._at, return_inverse=True)
-        self.rollouts = len(self._trained)
-        self._of_prompt = np.array([own.get("weight", 1.0) for own in columns])
-
-    def advantages(self, estimator: str, penalized: Floats | None) -> Floats:
-        """Return the rows' advantages [R] among all rollouts of their groups; ``penalized`` [R] replaces rewards."""
-        rewards = self._column("rewards")
-        if penalized is not None:
-            np.add.at(rewards, self._at, penalized - rewards[self._at])
-        further = {name: self._column(name) for name in needs(estimator)}
-        return ESTIMATORS[estimator](rewards, self._ids, **further)[self._at]
-
-    def weights(self, weighting: Weighting, loss: str, tokens: Floats) -> Floats:
-        """Return the rows' weights [R]; ``tokens`` [R] are those in the loss.
-
-        With one row a rollout their sum is R, before each is multiplied by the weight of its prompt.
+        ``rows`` hold the columns of the group of each, and its position there. ``tokens`` [R] are those in the loss,
+        and ``penalized`` [R] replaces their rewards. A rollout has one row for each output of its agent loop, nearly
+        always one. However many rows it has, it counts once in its group and once in the mean over rollouts. With one
+        row a rollout the weights have sum R, before each is multiplied by the weight of its prompt.
         """
-        reduction = LOSSES[loss][0]
-        own = np.maximum(np.bincount(self._rollout, tokens), 1.0)  # verl may mask all tokens of a row
-        weights = rollout_weights(self._ids[self._trained], weighting, own, reduction=reduction)[self._rollout]
-        weights = weights * self._of_prompt
-        return weights * tokens / own[self._rollout] if reduction == "mean" else weights
-
-    def _column(self, name: str) -> Floats:
-        return np.concatenate([np.asarray(own[name], np.float64) for own in self._groups])
+        groups = {row["group"]: row for row in rows}
+        sizes = [len(group["rewards"]) for group in groups.values()]
+        starts = dict(zip(groups, np.cumsum(sizes) - sizes, strict=True))
+        ids = np.repeat(np.arange(len(sizes)), sizes)
+        at = np.array([starts[row["group"]] + row["position"] for row in rows])
+        trained, rollout = np.unique(at, return_inverse=True)
+        rewards, *further = (
+            np.concatenate([np.asarray(group[name], np.float64) for group in groups.values()])
+            for name in ("rewards", *needs(self.name))
+        )
+        if penalized is not None:
+            np.add.at(rewards, at, penalized - rewards[at])
+        advantages = ESTIMATORS[self.name](rewards, ids, **dict(zip(needs(self.name), further, strict=True)))[at]
+        reduction = LOSSES[self.loss][0]
+        own = np.maximum(np.bincount(rollout, tokens), 1.0)  # verl may mask all tokens of a row
+        weights = rollout_weights(ids[trained], self.weighting, own, reduction=reduction)[rollout]
+        weights = weights * np.array([row["weight"] for row in rows])
+        weights = weights * tokens / own[rollout] if reduction == "mean" else weights
+        return advantages * weights, len(trained)
 
 
 def register(weighting: Weighting | None, loss: str, *, kl_in_reward: bool = False) -> None:

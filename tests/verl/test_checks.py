@@ -91,6 +91,7 @@ REFUSED = r"""
     vip; algorithm.adv_estimator=apportion_rlo => got apportion_rlo; did you mean 'apportion_rloo'
     vip; algorithm.adv_estimator=gpro => got gpro; did you mean 'grpo'
     vip; actor_rollout_ref.actor.loss_agg_mode=mean => loss_agg_mode must be one of token-mean
+    neyman; algorithm.adv_estimator=grpo; actor_rollout_ref.actor.loss_agg_mode=mean => mode must be one of token-mean
     vip; actor_rollout_ref.actor.policy_loss.loss_mode=geo_mean => with apportion_rloo, got geo_mean
     vip; actor_rollout_ref.actor.policy_loss.loss_mode=sapo => must be seq-mean-token-mean with .*sapo, got token
     vip; (streamed); trainer.v1.trainer_mode=sync => must be separate_async or colocate_async.*got sync

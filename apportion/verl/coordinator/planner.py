@@ -6,13 +6,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from apportion.advantages import gated
 from apportion.allocators import check_rewards
 from apportion.predictors.saved import SavedValues
 from apportion.runs.declared_types import fits
-from apportion.types import Batch, Group, Prompt
+from apportion.types import Batch, Group, Needs, Prompt
 from apportion.verl.coordinator.commits import FinishedPrompts, History, commit_tasks
 from apportion.verl.coordinator.messages import (
     RolloutTask,
@@ -119,12 +120,18 @@ class Planner(ABC):
 
     def check_readable(self, batch: Batch) -> None:
         """Raise ValueError unless all that learns from ``batch`` can read its rewards."""
-        with naming_the_verdict():
-            for reader in self.allocation.parts.values():
-                if reader is not None:
-                    check_rewards(reader, batch)
+        for reader in self._readers:
+            with naming_the_verdict():
+                check_rewards(reader, batch)
+        if gate := self.allocation.outcome_gate:
             for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):
-                gated(Group(prompt, rollouts), self.allocation.outcome_gate)
+                with naming_the_verdict():
+                    gated(Group(prompt, rollouts), gate)
+
+    @cached_property
+    def _readers(self) -> list[Any]:
+        """What learns and needs to know more of a rollout than its reward."""
+        return [part for part in self.allocation.parts.values() if part is not None and part.needs != Needs()]
 
 
 @contextmanager
