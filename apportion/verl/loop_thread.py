@@ -27,8 +27,7 @@ class LoopThread:
         self._failed = failed
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(self._handle)
-        self._thread = threading.Thread(target=self._run, name="coordinator", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._loop.run_forever, name="coordinator", daemon=True).start()
 
     def call(self, work: Coroutine[Any, Any, T], what: str, seconds: float) -> T:
         """Return the result of ``work``, which is described by ``what``, or raise its exception.
@@ -47,10 +46,6 @@ class LoopThread:
                 )
             logger.warning("The trainer has waited %.0f s for the coordinator to %s", waited, what)
         return future.result()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
 
     def _handle(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception") or RuntimeError(context["message"])

@@ -67,7 +67,7 @@ WRONG = r"""
     {allocator: vip, wait_seconds: .inf} => ^allocation\.wait_seconds must be .*above the longest update
     {allocator: vip, retries: -1} => ^allocation\.retries must be .*0 never tries
     {allocator: ttrl, verdict: acc} => verdict must be left out without labels, .* got 'acc' with ttrl
-    {allocator: ttrl, baseline: optimal} => baseline must be left out without labels, .* got optimal with ttrl
+    {allocator: ttrl, baseline: optimal} => baseline must be left out without labels, .* got 'optimal' with ttrl
     {allocator: {name: vip, low: "${lwo}"}} => ^allocation\.allocator\.low must have a value, got \"Interp
     {allocator: {name: vip, low: "???"}} => ^allocation\.allocator\.low must have a value, got 'Missing
 """

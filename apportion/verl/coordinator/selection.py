@@ -20,8 +20,6 @@ class PromptSelection:
     """Chooses the rows of the training data with ``selector``, which is prepared with ``prompts`` [Q], one for a row.
 
     ``prompt_at`` returns the prompt of a row, whose ``data`` is the row for the worker.
-
-    Raises ValueError if the prompts are too few for batches of ``batch_size``.
     """
 
     selector: Selector
@@ -33,11 +31,6 @@ class PromptSelection:
 
     def __post_init__(self) -> None:
         self._ids = {prompt.id for prompt in self.prompts}
-        if len(self._ids) < self.batch_size:
-            raise ValueError(
-                f"data.train_batch_size must be at most the number of distinct prompts with a selection, "
-                f"{len(self._ids)}, got {self.batch_size}; lower it, or use a larger data set"
-            )
         self.selector.prepare(self.prompts, self.seed, self.predictor)
 
     def check_prompts(self, prompts: Sequence[Prompt]) -> None:

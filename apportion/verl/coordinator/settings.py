@@ -1,10 +1,10 @@
 """The settings that a user gives under ``allocation`` in verl's configuration."""
 
-import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from apportion.answers import EQUIVALENCES, EXTRACTORS
+from apportion.checks import check_choice, check_least
 from apportion.scheduler.decisions import RunDecisions
 
 Resume = Literal["fallback", "strict"]
@@ -98,41 +98,26 @@ class VerlAllocation(RunDecisions):
     resume: Resume = "fallback"
 
     def __post_init__(self) -> None:
-        known: dict[str, Any] = {"extract": EXTRACTORS, "equivalence": EQUIVALENCES, "resume": get_args(Resume)}
-        for name, values in known.items():
-            if getattr(self, name) not in values:
-                raise ValueError(
-                    f"{name} must be one of {', '.join(values)}, got {getattr(self, name)!r}; check the spelling"
-                )
+        check_choice("extract", self.extract, EXTRACTORS)
+        check_choice("equivalence", self.equivalence, EQUIVALENCES)
+        check_choice("resume", self.resume, get_args(Resume))
         super().__post_init__()
-        if self.slots is not None and (self.slots < 1 or not self.stream):
+        if self.slots is not None and not self.stream:
             raise ValueError(
-                f"slots must be at least 1, and only with stream, got {self.slots} and stream={self.stream}; set "
-                "stream=True, or leave slots out"
+                f"slots must be left out without stream, got {self.slots}; set stream=True too"
             )
         if not self.deadline_seconds > 0:
             raise ValueError(f"deadline_seconds must be above 0, got {self.deadline_seconds}; .inf waits forever")
-        if not self.silent_seconds >= 5:
-            raise ValueError(
-                f"silent_seconds must be at least 5, got {self.silent_seconds}; a busy worker may be silent for seconds"
-            )
-        if not 30 <= self.wait_seconds < math.inf:
-            raise ValueError(
-                f"wait_seconds must be finite and at least 30, got {self.wait_seconds}; set it above the longest "
-                "update, checkpoint and transfer of weights"
-            )
-        if self.retries < 0:
-            raise ValueError(f"retries must be at least 0, got {self.retries}; 0 never tries a rollout again")
-        if self.label_free and self.verdict is not None:
-            raise ValueError(
-                f"verdict must be left out without labels, because votes give the rewards, got {self.verdict!r} with "
-                f"{self.allocator.name}"
-            )
-        if self.label_free and self.baseline is not None:
-            raise ValueError(
-                f"baseline must be left out without labels, because it learns from rewards, got {self.baseline.name} "
-                f"with {self.allocator.name}"
-            )
+        check_least(self, "None bounds nothing", slots=1)
+        check_least(self, "a busy worker may be silent for seconds", silent_seconds=5)
+        check_least(self, "set it above the longest update, checkpoint and transfer of weights", wait_seconds=30)
+        check_least(self, "0 never tries a rollout again", retries=0)
+        for name, why in (("verdict", "votes give the rewards"), ("baseline", "it learns from rewards")):
+            if self.label_free and (given := getattr(self, name)) is not None:
+                raise ValueError(
+                    f"{name} must be left out without labels, because {why}, got {getattr(given, 'name', given)!r} "
+                    f"with {self.allocator.name}"
+                )
 
     @property
     def limits(self) -> TimeLimits:

@@ -79,8 +79,8 @@ def test_a_trainer_with_other_data_or_too_few_prompts_or_no_selection_is_refused
         coordinator.choose(ROWS - 1)
     with pytest.raises(ValueError, match="rows are only chosen with a selection"):
         make_coordinator(allocation(Uniform()), WorkerPool()).choose(ROWS)
-    with pytest.raises(ValueError, match=r"train_batch_size must be at most .* distinct prompts .*, 2, got 4"):
-        selection_of(ShuffledEpochs(), [PROMPTS[0], PROMPTS[1], PROMPTS[0], PROMPTS[1]])
+    with pytest.raises(ValueError, match=r"a batch needs 4 distinct prompts, the data set holds 2; lower"):
+        selection_of(ShuffledEpochs(), [PROMPTS[0], PROMPTS[1], PROMPTS[0], PROMPTS[1]]).choose(4)
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["own predictor", "allocators predictor"])
