@@ -103,9 +103,7 @@ class VerlAllocation(RunDecisions):
         check_choice("resume", self.resume, get_args(Resume))
         super().__post_init__()
         if self.slots is not None and not self.stream:
-            raise ValueError(
-                f"slots must be left out without stream, got {self.slots}; set stream=True too"
-            )
+            raise ValueError(f"slots must be left out without stream, got {self.slots}; set stream=True too")
         if not self.deadline_seconds > 0:
             raise ValueError(f"deadline_seconds must be above 0, got {self.deadline_seconds}; .inf waits forever")
         check_least(self, "None bounds nothing", slots=1)
