@@ -17,7 +17,7 @@ WEIGHTS := .venv/weights
 FAST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow and not soak" \
 	$(foreach room,lab trl verl tinker,--ignore=apportion/$(room) --ignore=tests/$(room)) --ignore=tests/test_docs.py
 
-.PHONY: quickstart test fast golden soak engines check versions fast-in docs benchmarks gpu reproduce weights clean
+.PHONY: quickstart test fast golden soak engines vllm check versions fast-in docs benchmarks gpu reproduce weights clean
 
 RECORDED := examples/data/grpo_run.jsonl.gz
 
@@ -45,6 +45,9 @@ soak: .venv/dev $(OLDEST_TRL)  ## what the suite leaves out: full sweeps, the ol
 
 engines:  ## every engine of tests/engines/engines.toml in an environment of its own: its test, and its row in docs/engines.md
 	$(PYTHON) -m tests.engines.run
+
+vllm:  ## the asynchronous tests against vLLM on the CPU, in an environment of its own; their result in docs/reliability.md
+	$(PYTHON) -m tests.trl.vllm
 
 check: .venv/dev  ## what every commit passes, and what CI runs: format, lint, types, tests, doctests
 	$(BIN)/ruff format --check .

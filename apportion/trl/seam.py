@@ -48,8 +48,24 @@ _save_checkpoint model trial
 _load_optimizer_and_scheduler checkpoint
 """)
 """Methods of ``trl.experimental.async_grpo.AsyncGRPOTrainer`` of TRL 1.16 that are overridden. Beside them its classes
-``RolloutQueueDataset``, ``FixedCountBatcher``, ``DataCollatorForRollout`` and ``RolloutSample`` are used."""
+``RolloutQueueDataset``, ``FixedCountBatcher``, ``DataCollatorForRollout``, ``RolloutGroup`` and ``RolloutSample`` are
+used."""
 ASYNC_ATTRIBUTES = _names("""
-_metrics _rollout_dataset _trained_groups _groups_before_resume _is_vlm eos_token_ids model_version
+_metrics _rollout_dataset _trained_groups _groups_before_resume _is_vlm _lora_sync _lora_name model_version
 """)
 """Its attributes after construction. ``model_version`` is 1 at the first step, and one more after each."""
+ASYNC_WORKER_METHODS = _methods("""
+start
+stop
+check_health stale_after_s
+update_model_version model_version
+""")
+"""Methods of its ``AsyncRolloutWorker``. ``_loop_cls`` is what its process calls with ``_loop_kwargs``."""
+ASYNC_LOOP_METHODS = _methods("""
+_run_loops stop_event
+_generate_loop stop_event
+_repeat_iterator
+_generate_one prompt tool_dict tools group_id
+_score_group group
+""")
+"""Methods of its ``_AsyncRolloutLoop``. ``_groups_to_score`` is the queue between its two loops."""

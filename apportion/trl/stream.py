@@ -5,33 +5,35 @@
 
     trainer = AllocatedAsyncGRPOTrainer(model, reward_funcs, args, train_dataset, allocator=VIP())
 
-A step of the trainer is an update of the stream. A ``StreamWorker`` takes the places of TRL's rollout worker and of its
-weight transfer. It decides in a thread of the trainer, where a checkpoint finds its state. It samples and scores in a
-process of its own (``stream_sampler``), so a slow reward function takes no time from the trainer. No server is needed.
+A step of the trainer is an update of the stream. A ``StreamWorker`` takes the place of TRL's rollout worker. It decides
+in a thread of the trainer, where a checkpoint finds its state. It samples and scores in TRL's own process, by TRL's
+loop (``stream_loop``) and the vLLM server, to which TRL transfers the weights.
 
 A loader of TRL fetches a micro-batch before the one before it is trained on. The next update may need what this one
 teaches, so the trainer would wait for itself. Here nothing is fetched before it is needed.
 """
 
 import itertools
-import pickle
+import secrets
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
+from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
+from trl.trainer.utils import get_callable_name
 
 from apportion.scheduler import Rows, Scheduler, Selected
 from apportion.trl.checkpoints import FILE, WholeCheckpoints
 from apportion.trl.overrides import BillLine
 from apportion.trl.ranks import Ranks
 from apportion.trl.settings import TRLAllocation
-from apportion.trl.stream_sampler import SamplerJob
 from apportion.trl.stream_worker import POLL_SECONDS, StreamWorker
+from apportion.types import Floats, Group
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it says that the trainer is experimental, which docs/stream.md says
@@ -43,22 +45,33 @@ with warnings.catch_warnings():
     )
 
 PATIENCE = 1e9
-"""Seconds for a request of the stream. The trainer's ``heartbeat_stale_after_s`` bounds the silence of the process."""
+"""Seconds for a request of the stream. TRL's ``request_timeout`` bounds one of the server."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncAllocation(TRLAllocation):
+    """An allocation whose own formula, without an ``estimator``, is that of TRL's asynchronous trainer."""
+
+    def advantages(self, groups: Sequence[Group], baseline: ArrayLike | None = None) -> Floats:
+        """Return the advantages [N] of all rollouts of ``groups``."""
+        if self.estimator is not None:
+            return super().advantages(groups, baseline)
+        rewards = [group.rewards for group in groups]
+        return np.concatenate([np.zeros(0), *((own - own.mean()) / (own.std() + 1e-8) for own in rewards)])
 
 
 class AllocatedAsyncGRPOTrainer(WholeCheckpoints, AsyncGRPOTrainer):  # type: ignore[misc]
     """``trl.experimental.async_grpo.AsyncGRPOTrainer`` with an allocator that decides who gets the next free slot.
 
-    The first eight arguments are those of TRL. ``per_device_train_batch_size * gradient_accumulation_steps`` times the
-    processes are the rows of an update, ``max_staleness`` is the age bound of the stream, ``num_generations`` the
-    rollouts of a prompt on average, and ``max_inflight_tasks`` the completions that are sampled at a time. These are
-    those of an update by default.
+    The first ten arguments, and ``weight_transfer``, are those of TRL. ``per_device_train_batch_size *
+    gradient_accumulation_steps`` times the processes are the rollouts of an update, ``max_staleness`` is the age bound
+    of the stream, ``num_generations`` the rollouts of a prompt on average, and ``max_inflight_tasks`` the completions
+    that are sampled at a time.
 
     Args:
         batch: how many prompts are planned together, for rules that compare prompts and have no price.
-        sampler_device: where completions are sampled. The default is the trainer's first device.
         settings: the decisions, as in ``TRLAllocation``: ``allocator`` or ``preset``, ``weighting``, ``estimator``, by
-            default "grpo", ``baseline``, ``selection``, ``verdict``, ``id_column``, ``rate_column`` and
+            default TRL's formula, ``baseline``, ``selection``, ``verdict``, ``id_column``, ``rate_column`` and
             ``failed_rewards``.
 
     Raises ValueError if settings cannot work, before anything is sampled.
@@ -74,19 +87,27 @@ class AllocatedAsyncGRPOTrainer(WholeCheckpoints, AsyncGRPOTrainer):  # type: ig
         callbacks: Any = None,
         optimizers: Any = (None, None),
         peft_config: Any = None,
+        tools: Any = None,
+        environment_factory: Any = None,
         *,
+        weight_transfer: Any = None,
         batch: int | None = None,
-        sampler_device: str | None = None,
         **settings: Any,
     ) -> None:
         args = args or AsyncGRPOConfig(f"{model.split('/')[-1]}-AsyncGRPO")
-        allocation = TRLAllocation(**settings)
+        if reward_funcs is None:
+            reward_funcs = []
         functions = list(reward_funcs) if isinstance(reward_funcs, (list, tuple)) else [reward_funcs]
-        names = [getattr(function, "__name__", type(function).__name__) for function in functions]
-        allocation = replace(allocation, estimator=allocation.estimator or "grpo").with_defaults(args)
-        check_functions(functions)
-        allocation.check_stream(args, names, train_dataset)
-        self.allocation = allocation
+        names = [get_callable_name(function) for function in functions] + rewarding(environment_factory)
+        given = AsyncAllocation(**settings)
+        trained = replace(given, estimator=given.estimator or "grpo").with_defaults(args)
+        trained.check_stream(args, names, train_dataset)
+        if isinstance(prompt := train_dataset[0].get("prompt"), str):
+            raise ValueError(
+                f"prompts must be messages, to which TRL applies the chat template, got the text {prompt!r:.60}; write "
+                '[{"role": "user", "content": text}]'
+            )
+        self.allocation = allocation = replace(trained, estimator=given.estimator)
         found = allocation.read(train_dataset)
         allocation.prepare(found.distinct)
         places = {prompt.id: place for place, prompt in reversed(list(enumerate(found.every)))}
@@ -100,8 +121,6 @@ class AllocatedAsyncGRPOTrainer(WholeCheckpoints, AsyncGRPOTrainer):  # type: ig
             attempts=1,
             patience=PATIENCE,
         )
-        slots = args.max_inflight_tasks if args.max_inflight_tasks > 0 else rows
-        worker = StreamWorker(stream, allocation, lambda name: train_dataset[places[name]], names, slots)
         super().__init__(
             model,
             functions,
@@ -111,33 +130,20 @@ class AllocatedAsyncGRPOTrainer(WholeCheckpoints, AsyncGRPOTrainer):  # type: ig
             callbacks,
             optimizers,
             peft_config,
-            rollout_worker=worker,
-            weight_transfer=worker,
+            tools,
+            environment_factory,
+            weight_transfer=weight_transfer,
         )
         if self._is_vlm:
             raise ValueError(f"model must be a language model, got {model}, which reads images too; use TRL's trainer")
-        worker.size = sum(weight.numel() * weight.element_size() for weight in self.model.parameters())
-        worker.job = SamplerJob(
-            model=model,
-            loading={"dtype": args.dtype, "trust_remote_code": args.trust_remote_code} | (args.model_init_kwargs or {}),
-            device=sampler_device or str(self.args.device),
-            tokenizer=self.processing_class,
-            generation={
-                "max_new_tokens": args.max_completion_length,
-                "temperature": args.temperature,
-                "top_p": args.top_p,
-                "top_k": args.top_k,
-                "min_p": args.min_p,
-                "repetition_penalty": args.repetition_penalty,
-                "eos_token_id": self.eos_token_ids,
-                "pad_token_id": self.processing_class.pad_token_id,
-            },
-            chat=args.chat_template_kwargs or {},
-            functions=functions,
-            reader=worker.rewards.reader,
-            seed=args.seed,
-        )
-        self._worker = worker
+        if self.accelerator.is_main_process:
+            stock: Any = self.rollout_worker
+            asked = dict(stock._loop_kwargs)
+            if self._lora_sync:  # the server may still hold adapters of the run that is resumed
+                self._lora_name = asked["lora_name"] = f"trl-policy-{secrets.token_hex(4)}"
+            self.rollout_worker: Any = StreamWorker(
+                stream, allocation, places.__getitem__, names, self._logged, **asked
+            )
         self.add_callback(
             BillLine(
                 f"{allocation.allocator.name}: an update has {rows} or more rollouts, in whole groups, and none was "
@@ -146,19 +152,23 @@ class AllocatedAsyncGRPOTrainer(WholeCheckpoints, AsyncGRPOTrainer):  # type: ig
             )
         )
 
+    def _logged(self, found: Mapping[str, float]) -> None:
+        for name, value in found.items():
+            self._metrics["train"][name].append(value)
+
     def get_train_dataloader(self) -> Any:
         """Return a loader of one micro-batch after the other, which fetches none before it is needed."""
         return DataLoader(_MicroBatches(self), batch_size=None)
 
     def _save_allocation(self, folder: Path) -> None:
         if self.accelerator.is_main_process:
-            self._worker.save(folder / FILE)
+            self.rollout_worker.save(folder / FILE)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
-            Ranks(self.accelerator).run_on_main(lambda: self._worker.load(Path(checkpoint) / FILE))
-            self.model_version, self._groups_before_resume = self._worker.stream.version, self._worker.groups
+            resumed = Ranks(self.accelerator).run_on_main(lambda: self.rollout_worker.load(Path(checkpoint) / FILE))
+            self.model_version, self._groups_before_resume = resumed
 
 
 class _MicroBatches(IterableDataset[Any]):
@@ -175,10 +185,10 @@ class _MicroBatches(IterableDataset[Any]):
             yield {name: values[rank : rank + 1] for name, values in batch.items()}
 
     def _of_all_ranks(self) -> Iterator[dict[str, Tensor]]:
-        trainer, worker = self.trainer, self.trainer._worker
+        trainer, worker = self.trainer, self.trainer.rollout_worker
         metrics, args = trainer._metrics["train"], trainer.args
         trainer._rollout_dataset = RolloutQueueDataset(
-            rollout_queue=worker.rollout_buffer,
+            rollout_queue=worker.rows,
             model_version_fn=lambda: trainer.model_version,
             check_health_fn=worker.check_health,
             stale_after_s=args.heartbeat_stale_after_s,
@@ -218,15 +228,8 @@ def micro_batches(update: Sequence[dict[str, Any]], count: int, ranks: int) -> I
         yield from FixedCountBatcher(scaled, ranks, len(scaled))
 
 
-def check_functions(functions: Sequence[Any]) -> None:
-    """Raise ValueError unless all reward ``functions`` can be called in another process."""
-    for function in functions:
-        if not callable(function) or isinstance(function, torch.nn.Module):
-            raise ValueError(f"reward_funcs must be functions, got {function!r:.80}; write one that calls it")
-        try:
-            pickle.dumps(function)
-        except Exception as error:
-            raise ValueError(
-                f"reward_funcs must be functions of a module, which another process can import, got {function!r:.80} "
-                f"({error}); write def at the top of a file"
-            ) from error
+def rewarding(factory: Callable[[], Any] | Mapping[str, Callable[[], Any]] | None) -> list[str]:
+    """Return the names of the environments that give rewards, each once, as TRL's process finds them."""
+    factories = factory.values() if isinstance(factory, Mapping) else [] if factory is None else [factory]
+    kinds = dict.fromkeys(type(own()) for own in factories)
+    return [kind.__name__ for kind in kinds if hasattr(kind, "get_reward")]

@@ -1,0 +1,178 @@
+"""A server of completions with adapters, as TRL's asynchronous trainer asks of vLLM: a small one, or vLLM itself.
+
+``started`` serves a policy by plain PyTorch in a thread; where vLLM is installed it starts that instead.
+"""
+
+import contextlib
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+HAS_VLLM = importlib.util.find_spec("vllm") is not None
+START_SECONDS = 300
+CALL = '<tool_call>\n{"name": "double", "arguments": {"number": 4}}\n</tool_call>'
+"""What the small server says, without a choice, to a prompt with the word "tool" and no response of a tool."""
+
+
+@contextlib.contextmanager
+def started(folder, log, port=0):
+    """Run a server of the policy in ``folder``. Give its ``url``, its ``port``, and how to ``kill`` it.
+
+    What vLLM says goes to the file ``log``.
+    """
+    server = _vllm(folder, log, port or _free_port()) if HAS_VLLM else _small(folder, port)
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def _small(folder, port):
+    handler = type("Bound", (Handler,), {"served": Served(folder)})
+    server = Server(("127.0.0.1", port), handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+
+    def kill():
+        if thread.is_alive():
+            server.shutdown()
+            server.server_close()
+            thread.join(30)
+
+    port = server.server_port
+    return SimpleNamespace(url=f"http://127.0.0.1:{port}", port=port, kill=kill)
+
+
+def _vllm(folder, log, port):
+    command = [
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", folder, "--host", "127.0.0.1",
+        "--port", str(port), "--enforce-eager", "--dtype", "float32", "--max-model-len", "256", "--enable-lora",
+        "--max-lora-rank", "8", "--max-loras", "6",
+    ]  # fmt: skip
+    own = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_SERVER_DEV_MODE": "1"}
+    own |= {"TORCHDYNAMO_DISABLE": "1"}  # or the first request waits for a compiler
+    with log.open("w") as output:
+        server = subprocess.Popen(
+            command, env=os.environ | own, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+
+    def kill():
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, 9)
+        server.wait(30)
+
+    url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + START_SECONDS
+    while True:
+        if server.poll() is not None or time.monotonic() > deadline:
+            kill()
+            raise AssertionError(log.read_text())
+        with contextlib.suppress(OSError):
+            urllib.request.urlopen(f"{url}/health", timeout=5)
+            return SimpleNamespace(url=url, port=port, kill=kill)
+        time.sleep(0.2)
+
+
+def _free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def asked(url):
+    """Return how often the small server was asked to complete each prompt; of vLLM it is not known."""
+    return {} if HAS_VLLM else json.loads(urllib.request.urlopen(f"{url}/asked", timeout=5).read())
+
+
+class Served:
+    """A policy with the adapters that were loaded."""
+
+    def __init__(self, folder):
+        self.folder, self.tokenizer = folder, AutoTokenizer.from_pretrained(folder)
+        self.model, self.adapters = AutoModelForCausalLM.from_pretrained(folder).eval(), set()
+        self.asked, self.lock = Counter(), threading.Lock()
+
+    def load(self, name, path):
+        with self.lock:
+            if self.adapters:
+                self.model.load_adapter(path, name)
+            else:
+                self.model = PeftModel.from_pretrained(self.model, path, name).eval()
+            self.adapters.add(name)
+
+    def complete(self, model, prompt, max_tokens, temperature, **rest):
+        """Return a choice. The same prompt gets the same completions in the same order, by the same weights."""
+        text = self.tokenizer.decode(prompt)
+        with self.lock, torch.inference_mode():
+            if model in self.adapters:
+                self.model.set_adapter(model)
+            elif model != self.folder:
+                return None
+            self.asked[text] += 1
+            if "tool" in text and "tool_response" not in text:
+                ids = self.tokenizer(CALL)["input_ids"] + [self.tokenizer.eos_token_id]
+                chances = self._chances(prompt + ids, temperature)[len(prompt) - 1 : -1]
+                return _choice(ids, chances[range(len(ids)), ids].tolist())
+            generator = torch.Generator().manual_seed(self.asked[text])
+            ids, logprobs = [], []
+            while len(ids) < max_tokens and self.tokenizer.eos_token_id not in ids:
+                chances = self._chances(prompt + ids, temperature)[-1]
+                ids.append(int(torch.multinomial(chances.exp(), 1, generator=generator)))
+                logprobs.append(float(chances[ids[-1]]))
+        return _choice(ids, logprobs)
+
+    def _chances(self, ids, temperature):
+        return torch.log_softmax(self.model(torch.tensor([ids])).logits[0].float() / temperature, -1)
+
+
+def _choice(ids, logprobs):
+    return {"token_ids": ids, "logprobs": {"token_logprobs": logprobs}}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """What TRL asks of the policy that is ``served``."""
+
+    def do_GET(self):
+        lora = {"max_lora_rank": 8, "max_loras": 6}
+        config = {"lora_config": lora, "parallel_config": {"data_parallel_size": 1}}
+        known = {"health": {}, "server_info": {"vllm_config": config}, "asked": self.served.asked}
+        self.say(known.get(self.path.strip("/").partition("?")[0]))
+
+    def do_POST(self):
+        given = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or "{}")
+        path = self.path.partition("?")[0]
+        if path == "/v1/load_lora_adapter":
+            self.served.load(given["lora_name"], given["lora_path"])
+        if path != "/v1/completions":
+            return self.say({})
+        choice = self.served.complete(**given)
+        return self.say(choice and {"choices": [choice]})
+
+    def say(self, answer):
+        body = json.dumps(answer).encode()
+        self.send_response(404 if answer is None else 200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        """Log nothing."""
+
+
+class Server(ThreadingHTTPServer):
+    """With room for as many connections as TRL opens at once."""
+
+    request_queue_size, daemon_threads = 256, True
