@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 from trl.trainer.utils import get_callable_name
 
+from apportion.advantages import gated
 from apportion.scheduler import Rows, Scheduler, Selected
 from apportion.trl.checkpoints import FILE, WholeCheckpoints
 from apportion.trl.overrides import BillLine
@@ -56,7 +57,7 @@ class AsyncAllocation(TRLAllocation):
         """Return the advantages [N] of all rollouts of ``groups``."""
         if self.estimator is not None:
             return super().advantages(groups, baseline)
-        rewards = [group.rewards for group in groups]
+        rewards = [gated(group, self.outcome_gate).rewards for group in groups]
         return np.concatenate([np.zeros(0), *((own - own.mean()) / (own.std() + 1e-8) for own in rewards)])
 
 

@@ -49,6 +49,8 @@ class StreamWorker(AsyncRolloutWorker):  # type: ignore[misc]
     number of rows of each update that is in ``rows``, which never has parts of one. ``settings`` are those of TRL's.
     """
 
+    _process: Any
+
     def __init__(
         self,
         stream: Scheduler,
@@ -125,6 +127,8 @@ class StreamWorker(AsyncRolloutWorker):  # type: ignore[misc]
     def update_model_version(self, model_version: int) -> None:
         """Take note that the trainer has made an update, and let all rules learn from it. Called by TRL."""
         super().update_model_version(model_version)
+        if self._thread is None:
+            return  # TRL sets the version at which a resumed run begins
         with self._lock:
             if self.stream.trained(model_version - 1) and self._update is not None:
                 self._log(self._update)

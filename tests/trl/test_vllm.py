@@ -32,6 +32,7 @@ from tests.trl.tiny import (
     made,
     whole_groups,
 )
+from tests.trl.vllm import PAGE, with_result
 from tests.trl.vllm_server import Reply, Script, serve
 
 FIXED = HORA(pre_rollouts=3, rollouts_per_prompt=8)
@@ -130,3 +131,11 @@ def test_log_probabilities_of_the_sampler_and_ratios_to_it_stay_with_their_token
         assert torch.allclose(before, own, atol=1e-5)
         assert torch.allclose(ratio, torch.exp(own - sampled).clamp(max=CAP), rtol=1e-4)
     assert min(float(ratio.min()) for *_, ratio in rows) < CAP
+
+
+def test_make_vllm_writes_its_result_into_its_line():
+    line = "Latest run of `make vllm`: "
+    assert with_result(f"before\n{line}not run yet\nafter\n", "20 passed") == f"before\n{line}20 passed\nafter\n"
+    assert f"\n{line}" in PAGE.read_text()
+    with pytest.raises(ValueError, match="must have one line"):
+        with_result("before\n", "20 passed")

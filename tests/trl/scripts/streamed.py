@@ -80,10 +80,10 @@ def without_gpu(put=setattr):
     put(async_rollout_worker, "is_vllm_available", lambda: True)
 
 
-def preloaded(put):
+def preloaded(put, method="forkserver"):
     """Start TRL's processes from one that has imported what they need, which takes seconds."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["apportion.trl.stream_loop", "tests.trl.scripts.streamed"])
+    context = multiprocessing.get_context(method)
+    multiprocessing.set_forkserver_preload(["apportion.trl.stream_loop", "tests.trl.scripts.streamed"])
     put(async_rollout_worker, "mp", SimpleNamespace(get_context=lambda kind: context))
 
 
@@ -151,6 +151,7 @@ RESUMED = {"estimator": "reinforce", "baseline": "spo", "max_steps": 9, "save_st
 def main():
     policy, url, folder, step = sys.argv[1:]
     without_gpu()
+    preloaded(setattr, "fork")
     trainer = make(policy, url, folder, **RESUMED)
     trainer.add_callback(Killed(trainer, Path(folder) / "prompts.json", int(step)))
     trainer.train()
