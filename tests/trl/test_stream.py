@@ -431,7 +431,8 @@ def test_the_script_of_the_page_trains(chat, server, tmp_path, monkeypatch, caps
     settings = "max_steps=2, use_cpu=True, bf16=False, report_to=[], max_completion_length=4, save_strategy='no'"
     settings += f", gradient_checkpointing=False, vllm_server_base_url={server.url!r}"
     block = tiny.page_script("stream.md", "AsyncGRPO", chat, settings)
-    (tmp_path / "streamed_script.py").write_text(block)
+    adapter = "peft_config=__import__('peft').LoraConfig(r=4, target_modules=['q_proj'])"  # full weights need NCCL
+    (tmp_path / "streamed_script.py").write_text(block.replace("allocator=VIP(),", f"allocator=VIP(), {adapter},"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
