@@ -176,3 +176,8 @@ class Server(ThreadingHTTPServer):
     """With room for as many connections as TRL opens at once."""
 
     request_queue_size, daemon_threads = 256, True
+
+    def handle_error(self, request, client_address):
+        """Say nothing of a client that was killed while it waited."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
