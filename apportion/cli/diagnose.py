@@ -8,7 +8,7 @@ import typer
 from apportion.cli.diagnosis_screen import scalars_text, screen
 from apportion.cli.diagnosis_text import diagnosis_text
 from apportion.cli.errors import usage_errors
-from apportion.cli.options import AsJson, Columns, Rewards, command_of, read_run
+from apportion.cli.options import AsJson, Columns, Outcome, Rewards, command_of, read_run
 from apportion.diagnosis import diagnose, health_of
 from apportion.diagnosis.given import embedder_of, rates_of
 from apportion.records import ScalarsOnlyError, scalars_at
@@ -20,6 +20,7 @@ def diagnosis(
     log: Annotated[Path, typer.Argument(help="A rollout log, or another recorded run.")],
     reward: Rewards = None,
     column: Columns = None,
+    outcome: Outcome = None,
     embeddings: Annotated[
         str | None,
         typer.Option(
@@ -41,7 +42,7 @@ def diagnosis(
 
     with usage_errors(ValueError, OSError, ImportError), waiting(f"diagnosing {log}"):
         try:
-            record = read_run(log, reward, column)
+            record = read_run(log, reward, column, outcome)
         except ScalarsOnlyError as error:
             scalars = error.scalars
             health = health_of(None, scalars)

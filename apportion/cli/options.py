@@ -30,6 +30,10 @@ Columns = Annotated[
     typer.Option("--column", metavar="NAME=COLUMN", help="A column of another name, as in reward=score."),
 ]
 """What says which columns of another tool's tables are read. A rollout log needs neither."""
+Outcome = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN", help="The reward column that says whether a rollout is right, beside the others."),
+]
 
 Target = Annotated[
     str | None, typer.Option(help="What to keep of the full vote: agreement or accuracy. It names a rule.")
@@ -54,11 +58,11 @@ def several(*given: Iterable[str] | None) -> list[str]:
     return [value for texts in given for text in texts or () for value in text.split(",") if value]
 
 
-def read_run(path: Path, reward: list[str] | None, column: list[str] | None) -> RunRecord:
-    """Return the recorded run at ``path``, with its columns as ``Rewards`` and ``Columns`` say."""
+def read_run(path: Path, reward: list[str] | None, column: list[str] | None, outcome: str | None = None) -> RunRecord:
+    """Return the recorded run at ``path``, with its columns as ``Rewards``, ``Columns`` and ``Outcome`` say."""
     from apportion.records import open_run  # noqa: PLC0415 - slow to import
 
-    return open_run(path, reward or [], pairs_of(column, "--column"))
+    return open_run(path, reward or [], pairs_of(column, "--column"), outcome)
 
 
 def pairs_of(texts: Iterable[str] | None, name: str) -> dict[str, str]:

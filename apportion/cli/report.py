@@ -10,7 +10,7 @@ import typer
 
 from apportion.allocators import ALLOCATORS
 from apportion.cli.errors import usage_errors
-from apportion.cli.options import Columns, Rewards, command_of, pairs_of, several
+from apportion.cli.options import Columns, Outcome, Rewards, command_of, pairs_of, several
 from apportion.cli.replay import rules_of
 from apportion.records import RunRecord, open_run
 from apportion.replay import Replay, replay
@@ -31,6 +31,7 @@ def report(
     ],
     reward: Rewards = None,
     column: Columns = None,
+    outcome: Outcome = None,
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and write no page.")] = False,
     advice: Annotated[
@@ -55,7 +56,7 @@ def report(
             further = [run for run in runs if str(run) in (ALLOCATORS | SELECTORS) and not run.exists()]
             runs, names = [run for run in runs if run not in further], [*names, *map(str, further)]
         replayed = partial(_replayed, names) if rules else None
-        opened = partial(open_run, rewards=reward or [], columns=pairs_of(column, "--column"))
+        opened = partial(open_run, rewards=reward or [], columns=pairs_of(column, "--column"), outcome=outcome)
         if not as_json:
             check_place(out, runs)
         with waiting("reading the runs"):

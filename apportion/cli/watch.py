@@ -15,8 +15,10 @@ import typer
 from apportion.cli.errors import FAILED, fail, usage_errors
 from apportion.cli.lines import doubt_lines
 from apportion.cli.options import command_of
+from apportion.diagnosis.phantoms import shaping_steps
 from apportion.records import RecordError, follow
 from apportion.records.step_summary import StepSummary, summaries
+from apportion.scheduler.shaping import REMEDY, ShapingAlarm
 
 COLUMNS = {
     **{"step": 5, "success": 7, "rollouts": 8, "tokens": 9, "right": 5, "wrong": 5},
@@ -50,16 +52,20 @@ def watch(
     started, came, told = time.monotonic(), time.time(), set[str]()
     shown, wait_said, slowest = 0, False, 0.0
     last: StepSummary | None = None
+    alarm = ShapingAlarm()
     with usage_errors(RecordError):
         for news in follow(log, timeout_seconds=timeout, until_step=until_step):
             if news.removed_from is not None:
-                last = None
+                last, alarm = None, ShapingAlarm()
                 line = f"Steps from {news.removed_from} on were removed, because the run resumed from an earlier one."
                 typer.echo(line, err=as_json)
             for doubt in dict.fromkeys(doubt for record in news.records for doubt in record.doubts):
                 if (words := re.sub(r"\d", "", doubt)) not in told:  # whatever its figures
                     typer.echo("\n".join(doubt_lines([doubt])), err=as_json)
                     told.add(words)
+            for at, found in (each for record in news.records for each in shaping_steps(record)):
+                if said := alarm.add(found, at):
+                    typer.echo(f"SICK (shaping): {said}. {REMEDY}", err=as_json)
             for step in (step for record in news.records for step in summaries(record)):
                 if not as_json and shown % ROWS == 0:
                     typer.echo(_line(COLUMNS))

@@ -14,10 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from apportion.diagnosis.phantoms import SHAPING, shaping_steps
 from apportion.diagnosis.series import BLOCKS, LASTING, NAMES, RunSeries, Series
 from apportion.records.run_record import RunRecord
 from apportion.records.scalars import Scalars
 from apportion.replay.intervals import per_unit
+from apportion.scheduler.shaping import REMEDY, ShapingAlarm
 from apportion.types import Counts, Floats, Mask
 
 WRONG, RIGHT, DEAD = 0.005, 0.985, 0.98
@@ -45,11 +47,6 @@ REPEATED = 0.2
 LEAST_PROMPTS = 10
 """Prompts seen before and after a fall that tell a sick policy from harder data."""
 
-SHAPING = re.compile(
-    r"(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))(?:(?i:len|tag|cost|short|long|brief|soft|xml|token)(?:s|er)?(?![a-z])"
-    r"|(?i:length|over(?:long|length)|format|xmlcount|penal|punish|brev|concis|verbos|styl|repet|languag))"
-)
-"""Parts of a reward that may fall when answers get better: they are no verdicts. A word begins so, or is it."""
 REGROUPED = re.compile(r"\b(?:group|run)=|runs in one|copies")
 """What a doubt says if groups that repeat a prompt may be of several runs, or one group."""
 
@@ -288,6 +285,15 @@ def _rises(each: Series) -> bool:
     return bool(begins_low and ends_best and each.end - each.start >= each.error)
 
 
+def _shaping(run: RunSeries) -> Found | None:
+    """Return a sign if phantom groups train the rest of the reward while the outcome does not rise."""
+    alarm = ShapingAlarm()
+    for step, found in () if run.record is None else shaping_steps(run.record):
+        if said := alarm.add(found, step):
+            return Found(step, said)
+    return None
+
+
 def _kl(run: RunSeries) -> Found | None:
     kl = run.usable("kl")
     if kl is None or kl.lasting.max() < KL:
@@ -360,6 +366,7 @@ SIGNS: dict[str, tuple[Callable[[RunSeries], Found | None], str]] = {
         _hacking,
         "{back}; read completions, and train on what fell, or make it a condition of what rose.",
     ),
+    "shaping": (_shaping, f"{{back}}. {REMEDY}"),
     "kl": (_kl, "{back}; lower the learning rate, or raise the KL coefficient."),
     "entropy": (_entropy, "{back}; lower the learning rate, or the temperature that you train with."),
     "frozen": (

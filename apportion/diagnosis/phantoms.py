@@ -7,17 +7,23 @@ for the outcome. A group-relative estimator divides their small spread by itself
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from apportion.diagnosis.health import SHAPING
 from apportion.diagnosis.waste import time_bins
 from apportion.records.run_record import RunRecord
 from apportion.replay.intervals import Spanned, per_unit, ratio_over_prompts
 from apportion.scheduler.outcomes import are_verdicts
+from apportion.scheduler.shaping import StepShaping, shaping_of
 from apportion.types import Floats, Mask
 
+SHAPING = re.compile(
+    r"(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))(?:(?i:len|tag|cost|short|long|brief|soft|xml|token)(?:s|er)?(?![a-z])"
+    r"|(?i:length|over(?:long|length)|format|xmlcount|penal|punish|brev|concis|verbos|styl|repet|languag))"
+)
+"""Parts of a reward that may fall when answers get better: they are no verdicts. A word begins so, or is it."""
 OUTCOME = re.compile(r"correct|\bacc|accura|verdict|solved|success|pass|match|outcome", re.IGNORECASE)
 """How a column is called that says whether a rollout is right."""
 
@@ -31,12 +37,16 @@ class PhantomPart:
         groups: the share of phantom groups among groups with two rewards or more.
         normalised: their share of the squared advantages if each group is divided by its deviation, as in GRPO.
         centred: the same without that division, as in RLOO and Dr. GRPO.
+        accuracy: the mean outcome.
+        rest: the mean of what the reward has beside it.
     """
 
     label: str
     groups: Spanned
     normalised: Spanned
     centred: Spanned
+    accuracy: float
+    rest: float
 
 
 @dataclass(frozen=True)
@@ -68,15 +78,31 @@ def phantoms_of(record: RunRecord) -> Phantoms | None:
     def part(label: str, some: Mask) -> PhantomPart:
         own = np.concatenate([columns * (some & phantom)[:, None], columns * some[:, None]], axis=1)
         by_prompt = per_unit(record.prompt, own, len(record.ids))
-        return PhantomPart(label, *(ratio_over_prompts(by_prompt[:, i], by_prompt[:, 3 + i]) for i in range(3)))
+        groups, by_grpo, by_rloo = (ratio_over_prompts(by_prompt[:, i], by_prompt[:, 3 + i]) for i in range(3))
+        right, whole = (float(each.totals[some].sum() / max(1, each.trials[some].sum())) for each in (judged, trained))
+        return PhantomPart(label, groups, by_grpo, by_rloo, right, whole - right)
 
     everything = part("all", np.ones(len(record.step), bool))
     return Phantoms(name, everything, tuple(part(label, some) for label, some in time_bins(record)))
 
 
+def shaping_steps(record: RunRecord) -> Iterator[tuple[int, StepShaping | None]]:
+    """Yield each step of a run with its shaping; none if outcomes and rewards are not told apart."""
+    if (found := _apart(record)) is None:
+        return
+    _, outcome, reward = found
+    group = record.group
+    outcome = np.where((record.sums(record.kept) > 0)[group], outcome, np.nan)
+    steps, begins = np.unique(record.step, return_index=True)
+    for step, rows in zip(steps.tolist(), np.split(np.arange(len(reward)), record.first[begins[1:]]), strict=True):
+        yield step, shaping_of(outcome[rows], reward[rows], group[rows])
+
+
 def _apart(record: RunRecord) -> tuple[str, Floats, Floats] | None:
     """Return the name and the values [R] of the outcome, and the trained reward [R]; None if they are not apart."""
     trained = record.components.get("reward")
+    if record.outcome is not None:
+        return record.outcome, record.components[record.outcome], record.reward if trained is None else trained
     if record.binary:
         return None if trained is None or are_verdicts(np.unique(trained)) else ("correct", record.reward, trained)
     binary = {name: each for name, each in record.components.items() if _is_outcome(name, each)}

@@ -19,7 +19,7 @@ MOST_REMEDIES = 3
 """Signs that are told with what to do."""
 HARMLESS = ("read as:", "columns not read:", "replayed on a random")
 """How doubts begin that change no figure by more than chance."""
-GATE = "gate them by the outcome (docs/diagnose.md)"
+GATE = "gate them by the outcome (docs/shaped_rewards.md)"
 COURSE = 0.2
 """The change of the share of dead groups from which on it is told as a course and not as a mean."""
 
@@ -55,14 +55,22 @@ def as_read(doubts: Sequence[str], where: str = "?") -> str:
 
 def waste_statements(found: Waste, phantoms: Phantoms | None, doubts: Sequence[str] = ()) -> list[str]:
     """Return what was wasted: the share of dead groups, and that of phantom groups if there are any."""
-    if phantoms is None or not phantoms.whole.groups.value > 0:
-        return [_dead_statement(found, doubts)]
-    whole = phantoms.whole
+    return [_dead_statement(found, doubts), *phantom_statements(phantoms, as_read(doubts))]
+
+
+def phantom_statements(found: Phantoms | None, read: str = "") -> list[str]:
+    """Return the share of phantom groups, and how outcome and shaping moved; nothing if there are none.
+
+    ``read`` is what ``as_read`` says.
+    """
+    if found is None or not found.whole.groups.value > 0:
+        return []
+    whole, first, last = found.whole, found.over_time[0], found.over_time[-1]
     return [
-        _dead_statement(found, doubts),
-        f"Phantom groups{as_read(doubts)}: {span(whole.groups)} of the groups have equal outcomes ({phantoms.outcome}) "
-        f"and different rewards, so the shaping alone trains there. They have {share(whole.normalised.value)} of the "
-        f"squared advantages by GRPO, {share(whole.centred.value)} by RLOO: {GATE}.",
+        f"Phantom groups{read}: {span(whole.groups)} of the groups have equal outcomes ({found.outcome}) and different "
+        f"rewards, so the shaping alone trains there. They have {share(whole.normalised.value)} of the squared "
+        f"advantages by GRPO, {share(whole.centred.value)} by RLOO. The outcome went from {first.accuracy:.3g} to "
+        f"{last.accuracy:.3g}, the rest of the reward from {first.rest:.3g} to {last.rest:.3g}: {GATE}."
     ]
 
 

@@ -93,7 +93,12 @@ class EngineGroups:
                     f"estimator must not compare rounds, which engines do not tell apart, got {estimator} with "
                     f"{rule.name}; use reinforce with a baseline, or a rule of one round"
                 )
-        own = RunDecisions(allocator=rule, baseline=decisions.baseline, selection=decisions.selection)
+        own = RunDecisions(
+            allocator=rule,
+            baseline=decisions.baseline,
+            selection=decisions.selection,
+            outcome_gate=decisions.outcome_gate,
+        )
         due, source = Rows(1, NEVER_DUE), Selected(seed=seed)
         self._stream = Scheduler(own, prompts, due, source, attempts=1, patience=lost_after)
         self._settings = decisions.settings | {"group_size": group_size}

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from apportion.advantages import ACROSS_GROUPS
+from apportion.scheduler.shaping import shaping_of_batch
 from apportion.selection import Selector
 from apportion.types import Batch, Group
 
@@ -25,7 +26,8 @@ def allocation_metrics(batch: Batch, groups: Sequence[Group], estimator: str | N
     ``reward_per_prompt`` is the mean over prompts of their mean reward. Unlike that over rollouts it does not depend
     on the allocation. ``predicted_success`` was predicted before the first rollout, ``observed_success`` is the success
     rate of prompts with a verdict, and ``prediction_error`` their mean absolute difference. ``tokens_*`` are shares of
-    the tokens by difficulty.
+    the tokens by difficulty. ``phantom`` and ``phantom_gradient`` are ``groups`` and ``gradient`` of ``shaping_of``,
+    before any gate.
     """
     asked = batch.asked
     received = [[r.reward for r in rollouts if r.reward is not None] for rollouts in batch.rollouts]
@@ -55,6 +57,8 @@ def allocation_metrics(batch: Batch, groups: Sequence[Group], estimator: str | N
             "prediction_error": float(np.abs(predicted - observed).mean()),
         }
         found |= _tokens_by_difficulty(batch)
+    if (shaping := shaping_of_batch(batch)) is not None:
+        found |= {"phantom": shaping.groups, "phantom_gradient": shaping.gradient}
     return found
 
 

@@ -53,6 +53,7 @@ class RunRecord:
         kept: whether a rollout entered the loss, [R].
         ordered: whether the rollouts of a group are in the order in which they were drawn.
         visits: whether ``step`` counts the visits of each prompt, so that the batches of training are unknown.
+        outcome: which of ``components`` says whether a rollout is right; None if their names tell.
         components: further rewards of each rollout, [R] each by their names: parts of the reward, or other verdicts.
         doubts: what may be read otherwise, a line each, with the figure under the other reading and how to choose it.
 
@@ -77,6 +78,7 @@ class RunRecord:
     kept: Mask = NOT_GIVEN
     ordered: bool = True
     visits: bool = False
+    outcome: str | None = None
     components: Mapping[str, Floats] = field(default_factory=dict)
     doubts: tuple[str, ...] = ()
 

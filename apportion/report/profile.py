@@ -9,6 +9,7 @@ import numpy as np
 
 from apportion.diagnosis.advice import AdviceList, advice_of
 from apportion.diagnosis.health import RunHealth, health_of
+from apportion.diagnosis.phantoms import Phantoms, phantoms_of
 from apportion.diagnosis.statements import as_read
 from apportion.diagnosis.waste import KINDS, kinds_of, waste_of
 from apportion.forecast.forecast import SIZES, dead_groups
@@ -89,6 +90,7 @@ class RunProfile:
         wasted: prompts with the most rollouts in dead groups.
         binary: whether rewards are 0 and 1, so that their mean is a success rate.
         health: signs that the run is sick; None if it was not looked at.
+        phantoms: groups of equal outcomes and different rewards; None if these are not told apart.
         read: what is said of its figures if a doubt may change them, as ``as_read`` says it.
         notes: what is unknown, in sentences.
         style: its place on the page, which decides how it is drawn.
@@ -111,6 +113,7 @@ class RunProfile:
     wasted: tuple[WastedPrompt, ...] = ()
     binary: bool = True
     health: RunHealth | None = None
+    phantoms: Phantoms | None = None
     read: str = ""
     notes: tuple[str, ...] = ()
     style: int = 0
@@ -156,6 +159,7 @@ def profile_of(record: RunRecord, name: str, advice: bool = False, replayed: Rep
         wasted=wasted_prompts(record),
         binary=record.binary,
         health=health,
+        phantoms=phantoms_of(record),
         notes=tuple(_notes(record, ends)),
     )
 

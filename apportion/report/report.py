@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from apportion.diagnosis.statements import advice_statements, health_statements
+from apportion.diagnosis.statements import advice_statements, health_statements, phantom_statements
 from apportion.report.charts import Chart, ReportTable, hours
 from apportion.report.profile import RunProfile, RunTotals
 from apportion.report.training_charts import run_tables, runs_table, summary_of, training_charts
@@ -69,6 +69,7 @@ def _decisions(profile: RunProfile | VoteProfile, price: float | None) -> Iterat
         yield _cost(profile.totals, price)
     if profile.health is not None:
         yield from health_statements(profile.health)
+    yield from phantom_statements(profile.phantoms, profile.read)
     if profile.advice is not None:
         yield from advice_statements(profile.advice)
 

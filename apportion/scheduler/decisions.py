@@ -29,6 +29,7 @@ from apportion.checks import make_named
 from apportion.predictors.score_norms import score_norm
 from apportion.presets import PRESETS, Preset, preset_of
 from apportion.scheduler.saved_settings import check_same_settings, settings_of
+from apportion.scheduler.shaping import REMEDY, ShapingAlarm, shaping_of_batch
 from apportion.selection import SELECTORS, Selector, check_selector
 from apportion.types import Batch, Counts, Floats, Group, Needs, Prompt, Rollout
 from apportion.untrusted import shown
@@ -69,6 +70,7 @@ class RunDecisions:
 
     _equal: ClassVar[tuple[int, int] | None] = (0, 0)
     """Prompts so far that all got equal numbers of rollouts, and that number; None once one differed or it was said."""
+    _alarm: ClassVar[ShapingAlarm | None] = None
 
     def __post_init__(self) -> None:
         take_preset(self)
@@ -157,12 +159,25 @@ class RunDecisions:
     def lessons(self, batch: Batch) -> list[Callable[[], None]]:
         """Return the steps of ``observe``, one for each part that learns."""
         steps: list[Callable[[], None]] = [partial(self.allocator.observe, batch), partial(self._compare, batch)]
+        if not self.outcome_gate and len(batch.prompts) > 1:
+            steps.append(partial(self._look, batch))
         if self.baseline is not None:
-            own = batch.sampled
-            steps.append(partial(self.baseline.update, own.judged if self.outcome_gate else own))
+            steps.append(partial(self.baseline.update, self.for_baseline(batch)))
         if self.selection is not None:
             steps.append(partial(self.selection.observe, batch.sampled))
         return steps
+
+    def for_baseline(self, batch: Batch) -> Batch:
+        """Return what the baseline learns of ``batch``: under a gate outcomes, the mean of what trains."""
+        return batch.sampled.judged if self.outcome_gate else batch.sampled
+
+    def _look(self, batch: Batch) -> None:
+        """Log a warning once the shaping of the rewards makes the run sick."""
+        if self._alarm is None:
+            object.__setattr__(self, "_alarm", ShapingAlarm())
+        assert self._alarm is not None
+        if said := self._alarm.add(shaping_of_batch(batch)):
+            logger.warning("SICK (shaping): %s. %s", said, REMEDY)
 
     def _compare(self, batch: Batch) -> None:
         if self.allocator.adapts and self._equal is not None and batch.prompts:

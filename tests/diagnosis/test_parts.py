@@ -11,6 +11,8 @@ from apportion.diagnosis.phantoms import phantoms_of
 from apportion.diagnosis.statements import as_read, waste_statements
 from apportion.diagnosis.walks import vip_variances
 from apportion.diagnosis.waste import KINDS, kinds_of, waste_of
+from tests.builders import write_jsonl
+from tests.commands import invoke, printed
 from tests.diagnosis.builders import record_of, run_of
 
 
@@ -54,6 +56,7 @@ def test_groups_of_equal_outcomes_and_different_rewards_are_phantoms_with_a_shar
     filtered = replace(shaped, kept=np.repeat([False, False, True, True], 2))  # by the outcome
     assert phantoms_of(filtered).whole.groups.value == 0
     assert len(waste_statements(waste_of(filtered), phantoms_of(filtered))) == 1
+    assert "The outcome went from 0.375 to 0.375, the rest of the reward from -0.075 to -0.075" in told
     assert phantoms_of(record_of(rewards)) is None
     acc = shaped.components["acc"]
     same = replace(
@@ -61,7 +64,9 @@ def test_groups_of_equal_outcomes_and_different_rewards_are_phantoms_with_a_shar
     )
     assert phantoms_of(same) == found
     assert phantoms_of(replace(shaped, components={"flag": np.ones(8)})) is None  # it need not be an outcome
-    assert phantoms_of(replace(shaped, components={"acc": acc, "correct": 1 - acc})) is None
+    two = replace(shaped, components={"acc": acc, "correct": 1 - acc})
+    assert phantoms_of(two) is None
+    assert phantoms_of(replace(two, outcome="acc")) == found
 
 
 def test_a_group_without_rollouts_is_one_without_reward():
@@ -132,3 +137,29 @@ def test_the_recorded_variance_of_vip_is_rloos_by_the_samples_own_variance():
     rewards = [[1, 0, 0, 1], [1, 1, 1, 0], [0, 0, 0, 0]]
     _planned, recorded = vip_variances(record_of(rewards), [np.arange(3)])
     np.testing.assert_allclose(recorded, [4 * np.var(each, ddof=1) / 3 for each in rewards])
+
+
+def test_the_outcome_is_named_among_several_rewards_and_a_wrong_name_is_refused(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            "step": step,
+            "prompt": f"q{q}",
+            "a": float(rng.random() < q / 9),
+            "b": step / 50 + rng.random(),
+            "ok_score": 1.0,
+        }
+        for step in range(20)
+        for q in (0, 3)
+        for _ in range(4)
+    ]
+    path, rewards = write_jsonl(tmp_path / "run.jsonl", rows), ("--reward", "a", "--reward", "b=0.5")
+    told = printed("diagnose", path, *rewards, "--outcome", "a")
+    assert "SICK from step" in told and "equal outcomes (a)" in " ".join(told.split())
+    assert "have equal outcomes (a)" in " ".join(printed("report", path, *rewards, "--outcome", "a", "--json").split())
+    assert "have equal outcomes (a)" in printed("report", path, "--reward", "b", "--outcome", "a", "--json")
+    for given in (rewards, ("--reward", "b")):
+        found = invoke("diagnose", path, *given, "--outcome", "acc")
+        assert found.exit_code == 2 and "must have the reward column acc" in found.stderr
+    found = invoke("diagnose", path, "--column", "reward=b", "--outcome", "acc")
+    assert "outcome must be one of the further rewards of the log, ok_score, got 'acc'" in found.stderr

@@ -145,3 +145,22 @@ def test_a_folder_with_the_log_of_another_tool_is_refused_at_once(tmp_path, name
     (tmp_path / name).write_text("")
     with pytest.raises(RecordError, match=r"must be a rollout log of apportion, got one with .*; pass the log's own"):
         Follower(tmp_path).look()
+
+
+def test_watch_names_a_run_that_its_shaping_makes_sick(tmp_path):
+    """Wrong answers are paid more at each step. A run without shaping has no such line."""
+    for name, paid in (("shaped", 0.02), ("plain", 0.0)):
+        start_log(tmp_path / name)
+        rng = np.random.default_rng(0)
+        for step in range(30):
+            right = rng.random((6, 4)) < np.repeat([0.0, 0.5], 3)[:, None]
+            rewards = right + paid * (step + 5 * rng.random((6, 4)))
+            rollouts = [
+                [Rollout(bool(o), reward=float(r)) for o, r in zip(*own, strict=True)]
+                for own in zip(right, rewards, strict=True)
+            ]
+            batch = finished(make_prompts(6), rollouts)
+            write_steps(tmp_path / name, [LoggedStep(step, batch, Uniform(4).groups(batch))])
+        lines = printed("watch", tmp_path / name, "--until-step", 29).splitlines()
+        sick = [place for place, line in enumerate(lines) if line.startswith("SICK (shaping): from step 0 to ")]
+        assert len(sick) == (name == "shaped")

@@ -75,3 +75,28 @@ def test_a_trainer_with_an_allocator_and_other_objects_are_refused(make):
             TypeError, match=r"trainer must be TRL's GRPOTrainer or RLOOTrainer without an allocator, got"
         ):
             Meter(wrong)
+
+
+def test_phantom_groups_of_several_functions_are_logged_and_told(make, caplog):
+    """The second function pays for more at each step, whatever is right."""
+
+    def bonus(completions, **rest):
+        calls.append(1)
+        return [0.1 * len(calls) + 0.05 * (text[:1] in "02468acegi") for text in completions]
+
+    calls, judge = [], Judge(name="accuracy")
+    config = {"max_steps": 14, "learning_rate": 1e-8}
+    built = make(GRPOTrainer, config=config, reward_funcs=[bonus, judge])
+    built.add_callback(Meter(built))
+    history = [row for row in trained(built) if "meter/mixed" in row]
+    for row, scored in zip(history, judge.rounds, strict=True):
+        outcomes = np.array([call.score for call in scored]).reshape(4, 8)
+        pays = np.array([call.text[:1] in "02468acegi" for call in scored]).reshape(4, 8)
+        phantom = (np.ptp(outcomes, axis=1) == 0) & (np.ptp(pays * 1.0, axis=1) > 0)
+        spread = np.ptp(outcomes + 0.05 * pays, axis=1) > 0
+        assert row["meter/phantom"] == phantom.mean()
+        assert row["meter/phantom_gradient"] == pytest.approx(phantom.sum() / spread.sum())
+    told = [line for line in caplog.messages if line.startswith("SICK (shaping): from step ")]
+    assert len(told) == 1
+    with pytest.raises(ValueError, match="outcome must be one of bonus, accuracy, got 'acuracy'"):
+        Meter(built, outcome="acuracy")

@@ -136,7 +136,7 @@ class Trainer:
         else:
             self.slots.stream.trained(update.version)
             if self.decisions.baseline is not None:
-                self.decisions.baseline.update(batch.sampled)
+                self.decisions.baseline.update(self.decisions.for_baseline(batch))
             learnt |= {"age": float(np.mean(update.ages or [0])), "largest_age": float(max(update.ages, default=0))}
         self.steps += 1
         self.asked += int(batch.asked.sum())

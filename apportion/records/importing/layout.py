@@ -135,6 +135,7 @@ def layout_of(source: Source, format: str, rewards: Mapping[str, float], renamed
     if rate and not (rewards or others or counts or VERDICTS & columns.keys()):
         columns["share"] = rate
     parts = [column for column in further if PART.search(column.lower()) and column not in others]
+    parts += rewards if len(rewards) > 1 else ()
     layout = Layout(
         format,
         columns,
