@@ -146,7 +146,7 @@ def test_the_outcome_is_named_among_several_rewards_and_a_wrong_name_is_refused(
             "step": step,
             "prompt": f"q{q}",
             "a": float(rng.random() < q / 9),
-            "b": step / 50 + rng.random(),
+            "b": step / 5 + rng.random(),
             "ok_score": 1.0,
         }
         for step in range(20)
