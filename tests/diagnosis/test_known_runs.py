@@ -211,6 +211,14 @@ def test_a_verdict_beside_the_reward_that_was_named_is_looked_at(tmp_path):
         assert not any("the reward is" in doubt for doubt in record.doubts)
 
 
+def test_a_verdict_in_an_object_beside_the_reward_is_looked_at(tmp_path):
+    rows = [row | {"info": {"correct": row.pop("correct"), "note": "so"}} for row in farmed()]
+    found = open_run(jsonl(tmp_path / "run.jsonl", rows))
+    assert [sign.kind for sign in health_of(found).signs] == ["farming"]
+    plain = [{"step": row["step"], "prompt": row["prompt"], "reward": row["reward"]} for row in rows]
+    assert np.array_equal(found.reward, open_run(jsonl(tmp_path / "plain.jsonl", plain)).reward)
+
+
 def test_an_imported_log_keeps_the_verdict_beside_the_reward(tmp_path):
     write_record(open_run(jsonl(tmp_path / "run.jsonl", farmed())), tmp_path / "log")
     assert [sign.kind for sign in health_of(open_run(tmp_path / "log")).signs] == ["farming"]

@@ -84,6 +84,7 @@ def is_folded(row: Row, renamed: Mapping[str, str]) -> bool:
     return (
         bool(_counts_in(_of_visits(row)))
         or any(_is_list_of_cells(cell) or isinstance(cell, dict) for cell in own)
+        or any(isinstance(cell, dict) and names & cell.keys() for cell in row.values())
         or bool(_rollouts_in(row, names))
     )
 
@@ -330,7 +331,12 @@ def _with_parts(row: Row, names: set[str], lengths: dict[str, int], at: str) -> 
                     f"values in {at}, as of tokens or turns; give one number a rollout"
                 )
             cell = dict(enumerate(cell))
-        made |= _parts(key, cell, row, names) if isinstance(cell, dict) and key in names else {key: cell}
+        if isinstance(cell, dict) and key in names:
+            made |= _parts(key, cell, row, names)
+        elif isinstance(cell, dict) and names & cell.keys():  # what else is known of the rollout
+            made |= {f"{key}.{part}": value for part, value in cell.items()}
+        else:
+            made[key] = cell
     return made
 
 
