@@ -84,8 +84,10 @@ benchmarks: .venv/dev  ## every benchmark, one after the other; each writes its 
 gpu: .venv/dev  ## an hour on one GPU: stock TRL against the first advice. Without a GPU: a small policy, two minutes
 	$(BIN)/python -m benchmarks.gpu
 
-reproduce: .venv/dev $(WEIGHTS)  ## every claim of the papers, measured: docs/evidence.md. It goes on where it was stopped
-	PYTHONPATH=$(WEIGHTS) $(BIN)/python -m benchmarks.evidence --processes 2
+# A piece is a row of the table in docs/evidence.md, which has its minutes. Without one all are measured.
+PIECE ?=
+reproduce: .venv/dev $(WEIGHTS)  ## the papers' claims, measured in pieces: docs/evidence.md. It goes on where it was stopped
+	PYTHONPATH=$(WEIGHTS) $(BIN)/python -m benchmarks.evidence --processes 2 --only "$(PIECE)"
 
 .venv/report: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -44,7 +44,7 @@ class OptPO(SeparateVotes):
         retain: which rollouts enter the loss: the "first" N, or "all".
         reward: "agreement", "vote_share", or a function of (rollouts, pseudo-label).
         ties: "leader" is the paper's: the leader at M is the label, also in a tie. "drop" leaves such a prompt out,
-            because the label of a tie is seldom right (docs/evidence.md, optpo 13).
+            because the label of a tie is seldom right.
 
     >>> from apportion import Prompt, Rollout, collect
     >>> optpo = OptPO(min_samples=4, max_samples=16)

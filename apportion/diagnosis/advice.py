@@ -73,7 +73,7 @@ LEARNED = {
         "dead groups get a gradient, too; mean success over a run in the lab "
         "+0.041 ± 0.007 at groups of 8, +0.058 ± 0.024 at 4",
     ),
-    "vip": Learning(0.0, "no effect on learning that shows: mean success over a run in the lab -0.008 ± 0.010"),
+    "vip": Learning(0.0, "no effect on learning that shows: mean success over a run in the lab -0.005 ± 0.003"),
     "unknown": Learning(None, "its effect on learning is unknown"),
     "choose": Learning(-0.107, "it LOST mean success over a run in the lab: -0.107 ± 0.098"),
 }

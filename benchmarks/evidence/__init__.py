@@ -5,6 +5,6 @@
 3. ``measures``: for each row, from the values of cells to figures with intervals. ``printed``: from printed tables.
 4. ``cells`` and ``cells_model``: every measurement of a few minutes. Other modules have the functions that measure.
 5. ``cell``: runs one in a process of its own, and keeps its values under ``runs/evidence``.
-6. ``reach`` and ``age``: what code a value depends on, and whether that has changed since it was measured.
+6. ``canaries``: whether what a value depends on still decides and computes the same.
 7. ``page``: writes ``docs/evidence.md``, the details for the site, and ``measured/``, the committed values.
 """

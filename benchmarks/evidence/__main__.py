@@ -4,7 +4,7 @@
     python -m benchmarks.evidence --list              # the cells and their minutes
     python -m benchmarks.evidence --fresh             # measure again what is measured
     python -m benchmarks.evidence --page              # only write the page, from what is measured
-    python -m benchmarks.evidence --age               # find the values that are older than the code, by git
+    python -m benchmarks.evidence --canaries          # compute the canaries again, and say which changed
 
 ``--only`` and ``--list`` know a cell by its name, which begins with that of its module.
 """
@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from benchmarks.common import facts
 from benchmarks.evidence import cell
-from benchmarks.evidence.page import find_ages, is_of_a_commit, write
+from benchmarks.evidence.page import is_of_a_commit, write
 from benchmarks.evidence.registry import all_cells, cell_named
 
 
@@ -29,7 +29,7 @@ def main():
     parser.add_argument("--cell", help="measure this cell in this process")
     parser.add_argument("--child", action="store_true", help="with --cell: end when standard input ends")
     parser.add_argument("--page", action="store_true", help="measure nothing, write the page from what is measured")
-    parser.add_argument("--age", action="store_true", help="measure nothing, find the values older than the code")
+    parser.add_argument("--canaries", action="store_true", help="measure nothing, keep the canaries of today's code")
     given = parser.parse_args()
     if given.processes < 1:
         parser.error(f"--processes must be at least 1, got {given.processes}; leave it out for 2")
@@ -41,9 +41,12 @@ def main():
             parser.error(f"--cell must name a cell, got {given.cell}; --list shows them")
         cell.measure(given.cell, found)
         return 0
-    if given.age:
-        find_ages()
-    if given.page or given.age:
+    if given.canaries:
+        from benchmarks.evidence import canaries  # noqa: PLC0415 - which imports what all cells measure
+
+        print(f"changed: {', '.join(canaries.keep()) or 'none'}. A test names the values that are older now")
+        return 0
+    if given.page:
         write()
         return 0
     chosen = {name: each for name, each in all_cells().items() if name.startswith(given.only)}

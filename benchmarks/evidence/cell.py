@@ -1,4 +1,4 @@
-"""Cells: measurements of a few minutes, each in its own process, and kept until their code changes.
+"""Cells: measurements of a few minutes, each in its own process, and kept until their canary or arguments change.
 
 A cell is a function without arguments that returns JSON values. Its process has a bound of time. A cell that fails is
 told, and the others go on.
@@ -6,6 +6,7 @@ told, and the others go on.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -14,16 +15,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from functools import cache
+from functools import partial
+from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
 from apportion.runs.whole_files import write_whole
 from benchmarks.common import ROOT, facts
-from benchmarks.evidence import reach
 
 FOLDER = ROOT / "runs" / "evidence"
 """What was measured on this machine, which git ignores: a file a cell."""
+CANARIES = Path(__file__).parent / "measured" / "canaries.json"
+"""The figures of the canaries (``canaries``), committed: a line a module."""
 COMMAND = (sys.executable, "-m", "benchmarks.evidence", "--child", "--cell")
 PATIENCE = 10
 """A cell is stopped after so many times the minutes that it should take."""
@@ -46,39 +49,41 @@ class Cell:
     minutes: float = 1.0
     seeds: Sequence[int] = (0,)
 
-    @property
-    def key(self):
-        """What the kept values belong to: a hash of all code that is reached, and of the arguments it is given."""
-        return reach.key_of(self.reached(), self.measure)
-
-    @property
-    def formulas(self):
-        """The part of ``key`` that is about the benchmarks and the rooms of the package with formulas."""
-        return reach.key_of(self.reached(rooms=("benchmarks", *reach.FORMULAS)), self.measure)
-
-    def reached(self, code=None, rooms=reach.ROOMS):
-        """Return the hash of each definition in ``rooms`` that the value depends on, by name, in ``code`` or as it is.
-
-        Empty if ``code`` does not have the function that measures.
-        """
-        return reach.of_call(code or code_now(), self.measure, rooms)
+    def key(self, canary):
+        """Return what the kept values belong to: a hash of the ``canary``'s figures, the arguments and the seeds."""
+        call = self.measure if isinstance(self.measure, partial) else partial(self.measure)
+        given = [canary, *map(_plain, (call.args, call.keywords)), list(self.seeds)]
+        return hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:16]
 
 
-@cache
-def code_now():
-    """Return the code of this checkout."""
-    return reach.Code(reach.working_tree())
+def _plain(given):
+    """Return arguments as JSON values: a function by its name, wherever it is."""
+    if isinstance(given, Mapping):
+        return {str(key): _plain(each) for key, each in given.items()}
+    if isinstance(given, list | tuple):
+        return [_plain(each) for each in given]
+    return getattr(given, "__name__", given)
+
+
+def key_of(name, cell):
+    """Return the key of a cell by the figures of its canary that are kept."""
+    return cell.key(canary_of(name.split(".")[0]))
+
+
+def canary_of(module):
+    """Return the kept figures of a module's canary; None if there are none."""
+    return json.loads(CANARIES.read_text(encoding="utf-8")).get(module) if CANARIES.exists() else None
 
 
 def kept(name, cell):
-    """Return the file of a cell, unless there is none or its code has changed: ``values``, ``facts`` and ``key``."""
+    """Return the file of a cell, unless there is none or its key has changed: ``values``, ``facts`` and ``key``."""
     try:
         found = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except ValueError:  # a damaged file: the cell is measured again
         return None
-    return found if isinstance(found, dict) and found.get("key") == cell.key else None
+    return found if isinstance(found, dict) and found.get("key") == key_of(name, cell) else None
 
 
 def measure(name, cell):
@@ -86,7 +91,7 @@ def measure(name, cell):
     started, used = time.monotonic(), time.process_time()
     values = cell.measure()
     seconds = {"seconds": round(time.monotonic() - started, 1), "cpu_seconds": round(time.process_time() - used, 1)}
-    content = {"key": cell.key, "facts": {**facts(), **seconds, "seeds": list(cell.seeds)}, "values": values}
+    content = {"key": key_of(name, cell), "facts": {**facts(), **seconds, "seeds": list(cell.seeds)}, "values": values}
     FOLDER.mkdir(parents=True, exist_ok=True)
     write_whole(FOLDER / f"{name}.json", json.dumps(content, allow_nan=False) + "\n")
 

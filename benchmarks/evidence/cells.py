@@ -20,14 +20,12 @@ from benchmarks.evidence import (
     optpo_votes_measured,
     vip_allocation_measured,
     vip_assumptions_measured,
-    vip_graded_measured,
     vip_learning_measured,
     vip_prediction_measured,
-    vip_tools_measured,
 )
 from benchmarks.evidence.cell import Cell
 from benchmarks.evidence.learning import FIVE, SEEDS, SWEEP_SEEDS, learn_seeds
-from benchmarks.evidence.optpo_learning_measured import TRAINING, TiesKept, greedy, trained
+from benchmarks.evidence.optpo_learning_measured import TRAINING, greedy, trained
 
 SWEPT = (*SEEDS, *SWEEP_SEEDS)
 FOUR = SEEDS[:4]
@@ -43,14 +41,7 @@ CONTROLS = {
 VIP_RATE = 1e-3
 """The best of three for the Gaussian process (benchmarks/results/methods.md) and for uniform in every setting."""
 OTHERS = ((8, "dr_grpo"), (16, "rloo"), (16, "dr_grpo"))
-AT_8_RLOO = ("belief", "exact", "shuffled", "ridge", "inverse_accuracy", "inverse_variance")
-VIP = {"name": "vip", "estimator": "rloo", "rollouts_per_prompt": 8}
-GRADED: Mapping[str, Mapping[str, Any]] = {
-    "uniform": {"name": "uniform", "rollouts_per_prompt": 8},
-    "graded_gp": {**VIP, "predictor": "graded_gp"},
-    "running": {**VIP, "predictor": "running_variance"},
-    "shuffled": {**VIP, "predictor": {"name": "shuffled", "predictor": "running_variance"}},
-}
+AT_8_RLOO = ("ridge", "inverse_accuracy", "inverse_variance")
 VIPS = {
     **{
         f"vip_learning.{rule}_{n}_{e}": Cell(partial(vip_learning_measured.arm, rule, n, e, VIP_RATE), 2.6, SEEDS)
@@ -59,9 +50,6 @@ VIPS = {
             *((rule, 8, "rloo") for rule in AT_8_RLOO),
         )
     },
-    "vip_learning.rates": Cell(
-        partial(vip_learning_measured.sweep, "gp", OTHERS), 2.2, (vip_learning_measured.SWEEP_SEED,)
-    ),
     **{
         f"vip_learning.signals_{rule}_{n}": Cell(partial(vip_learning_measured.seen, rule, n), 2.6, SEEDS)
         for rule in ("gp", "uniform")
@@ -81,37 +69,15 @@ VIPS = {
     "vip_allocation.dr_grpo": Cell(partial(vip_allocation_measured.rounding, "dr_grpo"), 1.5),
     "vip_allocation.relaxed": Cell(vip_allocation_measured.relaxed, 0.5),
     "vip_allocation.counts_by_p": Cell(vip_allocation_measured.counts_by_p, 0.1),
-    "vip_allocation.overhead": Cell(vip_allocation_measured.overhead, 0.3),
-    **{
-        f"vip_graded.variance_{base}": Cell(partial(vip_graded_measured.variances, base), 1.0, FIVE)
-        for base in ("hard", "medium")
-    },
-    **{
-        f"vip_graded.learn_{name}": Cell(partial(vip_graded_measured.learning, rule), 1.0, FIVE)
-        for name, rule in GRADED.items()
-    },
-    **{
-        f"vip_tools.{estimator}": Cell(
-            partial(vip_tools_measured.study, estimator),
-            5.0,
-            (*vip_tools_measured.SEEDS, vip_tools_measured.SWEEP_SEED),
-        )
-        for estimator in ("dr_grpo", "rloo")
-    },
 }
 
-UNTUNED = ("uniform", "random", "hardest", "pre_1", "pre_2", "pre_6", "empirical_bayes", "gp")
+UNTUNED = ("uniform", "gp")
 HORAS = {
     **{
         f"hora.{estimator}": Cell(partial(hora_measured.tuned, "pre_4", estimator), 3.0, SWEPT)
         for estimator in ("rloo", "grpo")
     },
     **{f"hora.{rule}": Cell(partial(hora_measured.untuned, rule), 2.6, SEEDS) for rule in UNTUNED},
-    **{
-        f"hora.forks_{rule}": Cell(partial(hora_measured.forks, rule), 1.5, hora_measured.FORKS_SEEDS)
-        for rule in ("uniform", "pre_4")
-    },
-    "hora.forks_start": Cell(partial(controls.start, "forks"), 0.2),
     **{
         f"hora_hits.{base}": Cell(partial(hora_hits_measured.hits, base), 2.5, hora_hits_measured.SEEDS)
         for base in ("easy", "medium", "hard")
@@ -133,7 +99,6 @@ AR3PO_RULES = {
     "dapo": {"name": "dapo", "rollouts_per_prompt": 8},
     "uniform_5": {"name": "uniform", "rollouts_per_prompt": 5},
 }
-SHAPE = {"name": "ar3po", "stages": 4, "rollouts_per_stage": 2}
 AR3POS = {
     "ar3po.recorded": Cell(ar3po_counts.recorded, 0.2),
     "ar3po.arithmetic": Cell(ar3po_counts.arithmetic, 0.1),
@@ -150,7 +115,6 @@ AR3POS = {
         for name, rule in AR3PO_RULES.items()
     },
     "ar3po.option_1_medium": Cell(partial(learn_seeds, AR3PO_RULES["option_1"], ar3po_reuse.MEDIUM), 1.3, SEEDS),
-    "ar3po.shape_4x2": Cell(partial(ar3po_lab.learning, SHAPE, AR3PO_RATES[:1]), 1.5, SEEDS),
 }
 
 
@@ -159,8 +123,6 @@ def ttrl(votes, retained):
     return {"name": "ttrl", "max_samples": votes, "min_samples": min(votes, retained)}
 
 
-COLD: Mapping[str, Any] = {"temperature": 0.6}
-"""The paper's sampling, with top-p .95."""
 OPTPO: Mapping[str, Any] = {"name": "optpo", "min_samples": 32}
 OPTPO_8: Mapping[str, Any] = {"name": "optpo", "min_samples": 8}
 UPDATES: Mapping[str, Mapping[str, Any]] = {
@@ -169,12 +131,10 @@ UPDATES: Mapping[str, Mapping[str, Any]] = {
     "sft": {"estimator": "sft", "kl": 0.0, "learning_rate": 6e-4},
 }
 """The updates beside GRPO, at the rates that benchmarks/results/label_free.md chose for TTRL."""
-MATCHED: Mapping[str, Mapping[str, Any]] = {"ttrl_64": ttrl(64, 32), "ttrl_32": ttrl(32, 32), "optpo": OPTPO}
+MATCHED: Mapping[str, Mapping[str, Any]] = {"ttrl_64": ttrl(64, 32), "optpo": OPTPO}
 LEARN: Mapping[str, partial[Any]] = {
-    **{f"ttrl_{votes}": partial(trained, ttrl(votes, 32)) for votes in (64, 32, 16, 8, 4)},
+    **{f"ttrl_{votes}": partial(trained, ttrl(votes, 32)) for votes in (64, 32, 16)},
     "optpo": partial(trained, OPTPO),
-    "optpo_ties": partial(trained, TiesKept, seeds=FOUR),
-    **{f"{name}_cold": partial(trained, rule, COLD, 0.95, seeds=FOUR) for name, rule in MATCHED.items()},
     **{
         f"{name}_{update}": partial(trained, rule, changes, seeds=FIVE)
         for update, changes in UPDATES.items()
@@ -191,15 +151,9 @@ COMBINED: Mapping[str, Mapping[str, Any]] = {
         "retain": "first",
     },
     "ttrl_64": ttrl(64, 8),
-    "ttrl_24": ttrl(24, 8),
 }
-RETAINING: Mapping[str, partial[Any]] = {
-    "all": partial(trained, {**OPTPO_8, "retain": "all"}, {"estimator": "rloo"}, seeds=FOUR),
-    "sequential": partial(trained, {**OPTPO_8, "retain": "all"}, {"estimator": "sequential"}, seeds=FOUR),
-    "first": partial(trained, OPTPO_8, {"estimator": "rloo"}, seeds=FOUR),
-}
-SAMPLING: Mapping[str, tuple[float, float]] = {"plain": (1.0, 1.0), "cold": (0.6, 1.0), "paper": (0.6, 0.95)}
-"""Temperature and top-p of the lab's votes, by a name. The paper's are "paper"."""
+SAMPLING: Mapping[str, float] = {"plain": 1.0, "cold": 0.6}
+"""Temperature of the lab's votes, by a name. The paper's is "cold"."""
 OPTPOS = {
     **{
         f"optpo.learn_{name}": Cell(call, 0.3 * len(seeds), seeds)
@@ -215,8 +169,8 @@ OPTPOS = {
         for name in ("game24_cot", "game24_standard")
     },
     **{
-        f"optpo_votes.lab_{name}": Cell(partial(optpo_votes_measured.lab, *how), 0.4, tuple(optpo_votes_measured.SEEDS))
-        for name, how in SAMPLING.items()
+        f"optpo_votes.lab_{name}": Cell(partial(optpo_votes_measured.lab, heat), 0.4, tuple(optpo_votes_measured.SEEDS))
+        for name, heat in SAMPLING.items()
     },
     "optpo_theory.wald": Cell(optpo_votes_measured.wald, 0.2),
     "optpo_theory.promise": Cell(optpo_votes_measured.promise, 0.2),
@@ -226,18 +180,11 @@ OPTPOS = {
         f"optpo_combined.learn_{name}": Cell(partial(trained, rule, seeds=FOUR), 1.0, FOUR)
         for name, rule in COMBINED.items()
     },
-    **{f"optpo_combined.retain_{name}": Cell(call, 1.0, FOUR) for name, call in RETAINING.items()},
 }
 
-MINUTES = {
-    **dict.fromkeys(("single_optimal", "single_optimal_retire", "single_batch", "single_batch_mixed"), 2.6),
-    **dict.fromkeys(("optimal", "vip_optimal", "weights_optimal", "weights_vip_optimal"), 1.3),
-    **dict.fromkeys(("ar3po_by_rloo", "ar3po_by_sequential"), 1.3),
-}
-"""How long the arms take that take longer than the others."""
 COMBINATIONS = {
     **{
-        f"combinations.{name}": Cell(partial(combinations_measured.arm, name), MINUTES.get(name, 1.2), FIVE)
+        f"combinations.{name}": Cell(partial(combinations_measured.arm, name), 1.4, FIVE)
         for name in combinations_measured.ARMS
     },
     "combinations.ar3po_by_rloo_rollouts": Cell(

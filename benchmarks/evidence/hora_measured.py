@@ -1,4 +1,4 @@
-"""Learning curves under HORA and its variants in the lab, and pass@k of the trained policies."""
+"""Learning curves under HORA in the lab, with the uniform and learned priors, and pass@k of the trained policies."""
 
 from __future__ import annotations
 
@@ -8,17 +8,13 @@ from functools import partial
 import numpy as np
 
 from apportion.allocators import HORA, Allocator, Uniform
-from apportion.lab.policy.exact import effective_solutions, solution_probabilities
+from apportion.lab.policy.exact import exact_success
 from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.world.task import OPERATIONS, held_out_problems
-from apportion.predictors import DiscountedCounts, EmpiricalBayes, GaussianProcess
-from benchmarks.evidence.hora_rules import Hardest, RandomPrompts
+from apportion.predictors import GaussianProcess
 from benchmarks.evidence.learning import HARD, learn_seeds, passes, swept
 
 BUDGET = {"rollouts_per_prompt": 8}
-FORKS = {"base": "forks", "prompts_per_step": 16, "rollouts": 8192, "evaluate_every": 1024, "learning_rate": 6e-4}
-"""The settings of benchmarks/methods_forks.toml, at the rate that is best there for uniform groups of 4."""
-FORKS_SEEDS = (0, 1, 2)
 PROBLEMS, EACH = 200, 8
 
 
@@ -28,24 +24,10 @@ def problem_features(prompts):
     return np.array([[own.count(each) for each in OPERATIONS] + [len(own)] for own in operations], np.float32)
 
 
-def predictor_named(name):
-    """Return a predictor that gives HORA its prior. Embeddings are counts of operations, and need no download."""
-    return {
-        "counts": DiscountedCounts,
-        "empirical_bayes": partial(EmpiricalBayes, embedder=problem_features),
-        "gp": partial(GaussianProcess, embedder=problem_features),
-    }[name]()
-
-
 RULES: Mapping[str, Callable[[], Allocator]] = {
     "uniform": partial(Uniform, **BUDGET),
-    "random": partial(RandomPrompts, pre_rollouts=4, **BUDGET),
-    "hardest": partial(Hardest, pre_rollouts=4, **BUDGET),
-    **{f"pre_{n}": partial(HORA, pre_rollouts=n, **BUDGET) for n in (1, 2, 4, 6)},
-    **{
-        name: lambda name=name: HORA(pre_rollouts=4, predictor=predictor_named(name), **BUDGET)
-        for name in ("empirical_bayes", "gp")
-    },
+    "pre_4": partial(HORA, pre_rollouts=4, **BUDGET),
+    "gp": lambda: HORA(pre_rollouts=4, predictor=GaussianProcess(problem_features), **BUDGET),
 }
 
 
@@ -59,21 +41,11 @@ def untuned(rule):
     return learn_seeds(RULES[rule], HARD, measure=explored)
 
 
-def forks(rule):
-    """Return learning curves of a rule on problems with several right answers."""
-    return learn_seeds(RULES[rule], FORKS, FORKS_SEEDS, measure=explored)
-
-
-def explored(trainer, _):
-    """Return exact pass@k on held-out problems, token entropy in nats, and right answers in use."""
+def explored(trainer, _, held_out=500, problems=PROBLEMS):
+    """Return exact pass@k on held-out problems, and token entropy in nats."""
     task = trainer.training.task
-    found = solution_probabilities(trainer.policy, held_out_problems(500, task))
-    success = np.array([each.sum() for each in found])
+    success = exact_success(trainer.policy, held_out_problems(held_out, task))
     sampler = LedgerSampler(trainer.policy, 0, max_new_tokens=trainer.sampler.max_new_tokens)
-    groups = sampler([problem.prompt() for problem in held_out_problems(PROBLEMS, task)], [EACH] * PROBLEMS)
+    groups = sampler([problem.prompt() for problem in held_out_problems(problems, task)], [EACH] * problems)
     written = np.concatenate([rollout.completion.logprobs for group in groups for rollout in group])
-    return {
-        "pass_at": passes(success),
-        "entropy": float(-written.mean()),
-        "solutions": float(effective_solutions(found).mean()),
-    }
+    return {"pass_at": passes(success), "entropy": float(-written.mean())}

@@ -20,10 +20,9 @@ from transformers import ProgressCallback, TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig
 
-from apportion import VIP, Prompt, Rollout, Uniform
-from apportion.baselines import SPO, Optimal, Zero
-from apportion.predictors import EmpiricalBayes, GaussianProcess, MovingAverage, SentenceTransformerEmbedder
-from apportion.selection import Mixed, SPOWeights
+from apportion import Prompt, Rollout, Uniform
+from apportion.baselines import Optimal
+from apportion.predictors import GaussianProcess, MovingAverage, SentenceTransformerEmbedder
 from apportion.trl import AllocatedGRPOTrainer
 from apportion.types import Batch, Belief, Plan
 from benchmarks.evidence.language_model_policy import policy, questions, right, success
@@ -39,10 +38,6 @@ RULES: Mapping[str, Rule] = {
     "uniform_8": (8, lambda: {"allocator": Uniform(), "estimator": "rloo"}),
     "uniform_4": (4, lambda: {"allocator": Uniform(), "estimator": "rloo"}),
     "optimal": (1, lambda: {"allocator": Uniform(1), "estimator": "reinforce", "baseline": Optimal()}),
-    "vip_8": (8, lambda: {"allocator": VIP(), "estimator": "rloo"}),
-    "mixed_8": (8, lambda: {"allocator": Uniform(), "estimator": "rloo", "selection": Mixed(group_size=8)}),
-    "spo": (1, lambda: {"allocator": Uniform(1), "estimator": "spo", "baseline": SPO(), "selection": SPOWeights()}),
-    "zero": (1, lambda: {"allocator": Uniform(1), "estimator": "reinforce", "baseline": Zero()}),
 }
 
 
@@ -51,7 +46,6 @@ def predictors():
     embedder = SentenceTransformerEmbedder()
     return {
         "GP as printed": GaussianProcess(embedder),
-        "empirical Bayes": EmpiricalBayes(),
         "moving average": MovingAverage(),
         "ridge": Ridge(embedder),
     }

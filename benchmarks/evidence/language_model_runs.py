@@ -10,7 +10,7 @@ import numpy as np
 
 SEEDS = tuple(range(5))
 RATES, TUNING_SEED = (3e-6, 6e-6, 1e-5, 3e-5), 100
-TUNED = {"uniform_8": ("uniform_8", "uniform_4", "vip_8", "mixed_8"), "optimal": ("optimal", "spo", "zero")}
+TUNED = {"uniform_8": ("uniform_8", "uniform_4"), "optimal": ("optimal",)}
 """Which rules take the rate that was best for a rule: groups and single rollouts have gradients of unlike noise."""
 RATE = {"uniform_8": 6e-6, "optimal": 1e-5}
 NAME, BEFORE, AFTER = "language_model", "language_model.norms_before", "language_model.norms_after"

@@ -23,6 +23,8 @@ Effects = Iterator[Effect]
 PLACES = {"points": (100.0, "+.1f"), "": (1.0, "+.3f")}
 LOSS = -0.03
 """The largest loss of mean@16 that still counts as comparable."""
+MATTERS = 0.02
+"""The smallest gain of success, area or pass@k that matters. Of mean@16 it is -``LOSS``."""
 
 
 def effects(m, row):
@@ -97,8 +99,9 @@ def paired(mine, control):
 def less(m, name, mine, control, key="area", unit="", **bounds):
     """Yield a difference, paired by seed. The control may be one figure for all seeds."""
     scale, form = PLACES[unit]
+    matters = scale * (-LOSS if key == "mean_16" else MATTERS)
     gap = np.subtract(*paired(at(m, mine, key), at(m, control, key)))
-    yield over_seeds(name, scale * gap, form, **(bounds or {"above": 0.0}))
+    yield over_seeds(name, scale * gap, form, **(bounds or {"above": 0.0, "matters": matters}))
 
 
 def saved(m, name, mine, control, key="rollouts"):
@@ -275,28 +278,6 @@ def overhead(_):
         yield exact(f"share of the paper's step, {name}", (setup + update + solved) / step, ".4%", below=0.0112)
 
 
-def lab_overhead(m):
-    own = m["vip_allocation.overhead"]["gp"]
-    yield exact("share of the lab's step", sum(own[key] for key in ("predict", "plan", "update")) / own["step"], ".1%")
-
-
-GRADED = {"hard base": "vip_graded.variance_hard", "medium base": "vip_graded.variance_medium"}
-
-
-def graded_formula(m):
-    for policy, cell in GRADED.items():
-        for band, own in m[cell]["over formula"].items():
-            for kind in ("norm", "vector"):
-                median = own[kind][1]
-                name = f"{policy}, mean reward {band}, {kind}: median over prompts"
-                yield exact(name, median, above=1 / 1.5, below=1.5)
-
-
-def graded_variance(m, rules, **bounds):
-    for (policy, cell), rule in product(GRADED.items(), rules):
-        yield over_seeds(f"{policy}, {rule.replace(' | ', ', visits: ')}", m[cell]["ratios"][rule], ".2f", **bounds)
-
-
 # HORA
 
 EPOCHS = ("at the start", "after 1 epoch", "after 2 epochs")
@@ -373,17 +354,6 @@ def bands(m):
     yield exact("recorded run, easiest band less 4:", recorded[-1] - 4, "+.2f", above=-0.1, below=0.1)
 
 
-def stages_signal(m):
-    run = m["ar3po.recorded"]
-    sizes, mine = sorted(map(int, run["uniform"])), run["rollouts"]["2x4"][0]
-    for key, own, name in (
-        ("hits", run["hits"], "prompts with a correct response"),
-        ("mixed", run["mixed"]["2x4"], "groups with both outcomes"),
-    ):
-        even = float(np.interp(mine, sizes, [run["uniform"][str(n)][key] for n in sizes]))
-        yield exact(f"{name}, less those of uniform with equal rollouts:", own - even, "+.1%", above=0.0)
-
-
 def stage_weights(m):
     found = m["ar3po.stages"]
     for (p, low), (q, high) in pairwise(zip(found["at"], found["2x4"]["ratio"], strict=True)):
@@ -400,13 +370,6 @@ def store(m):
     yield exact("time with 100,000 prompts over that with 1,000:", steps[-1] / steps[0], below=2.0)
 
 
-def accounted(m):
-    runs = [m[f"ar3po.{name}"] for name in ("reuse", "staged", "dapo", "uniform_5")]
-    steps = sum(sum(own["steps"]) for own in runs)
-    wrong = sum(round((1 - part) * n) for own in runs for part, n in zip(own["exact"], own["steps"], strict=True))
-    yield instances("steps that do not add up", wrong, steps)
-
-
 # OptPO
 
 VOTES = {
@@ -414,14 +377,7 @@ VOTES = {
     "Game of 24 without": "optpo_votes.game24_standard",
     "lab, temperature 1": "optpo_votes.lab_plain",
     "lab, temperature .6": "optpo_votes.lab_cold",
-    "lab, temperature .6, top-p .95": "optpo_votes.lab_paper",
 }
-
-
-def label_free(m, updates, columns):
-    """Yield a committed table: each column by its name there, with its lower bound."""
-    for update, (name, (column, above)) in product(updates, columns.items()):
-        yield tabled(f"N = 16, {update}: {name}", headline("label_free", f"{update} | optpo", column), above=above)
 
 
 def retained(_):
@@ -442,21 +398,6 @@ def at_equal_tokens(m, other, name):
         )
         ahead.append(a - b)
     yield over_seeds(name, ahead, above=0.0)
-
-
-def rl_over_sft(_):
-    sft, *others = (
-        numbers(headline("label_free", f"{name} | optpo", "mean@16")) for name in ("sft", "grpo", "ppo", "reinforce++")
-    )
-    for name, mine in zip(("grpo", "ppo", "reinforce++"), others, strict=True):
-        yield apart(f"{name} mean@16", mine, sft, above=0.0, seeds=5)
-
-
-def shared(_):
-    found = numbers(headline("shared_votes", "all, mixed | optpo, N = 16", "gain in 8 rounds"))
-    yield given("agreement at OptPO's samples, shared less OptPO, points", found, "+.1f", above=0.0)
-    yield tabled("24 shared votes less TTRL with 64: mean@16", headline("label_free_votes", "shared_24", "- ttrl"),
-                 above=LOSS)  # fmt: skip
 
 
 def lower_boundary(m):
@@ -522,7 +463,7 @@ SETTINGS = {
 
 def model_gain(m, rule, control):
     mine, theirs = ([model.area(each) for each in model.runs_of(m, own)] for own in (rule, control))
-    yield over_seeds(f"area over {control}", np.subtract(mine, theirs), above=0.0)
+    yield over_seeds(f"area over {control}", np.subtract(mine, theirs), above=0.0, matters=MATTERS)
 
 
 def model_seconds(m, rule, control):
@@ -542,7 +483,7 @@ def model_prediction(m):
 
 def model_errors(m):
     found = [each["predictors"] for each in model.runs_of(m, model.CONTROL)]
-    for name in ("GP as printed", *RIVALS, "empirical Bayes"):
+    for name in ("GP as printed", *RIVALS):
         yield over_seeds(f"MAE, {name}", [each[name]["exact"] for each in found], ".3f")
 
 
@@ -577,42 +518,9 @@ def norm_variance(m):
 
 # Combinations
 
-ALONE = ("weights", "vip", "optimal")
-COMBINED = "controls.uniform_8_rloo"
-
-
-def arm(name):
-    return COMBINED if name == "uniform" else f"combinations.{name}"
-
-
-def main_effect(m, decision):
-    others = [name for name in ALONE if name != decision]
-
-    def area(decisions):
-        return at(m, arm("_".join(name for name in ALONE if name in decisions) or "uniform"), "area")
-
-    contexts: list[set[str]] = [set(), {others[0]}, {others[1]}, set(others)]
-    gains = [np.subtract(*paired(area({*context, decision}), area(context))) for context in contexts]
-    yield over_seeds("area", np.mean(gains, axis=0), above=0.0)
-
-
-def best_of(m, combined, parts, name="area against {}"):
-    """Yield a combination's area less that of the best of its ``parts``."""
-    best = max(parts, key=lambda part: np.mean(at(m, f"{arm(part)}: area")))
-    yield from less(m, name.format(best), arm(combined), arm(best))
-
 
 def pairs_lower(m, metric, first, table="OPTPO_TABLE_1"):
     found = printed.optpo_pairs(getattr(printed, table))
     change = found[:, first + 1] - found[:, first]
     up, down = int((change > 1e-9).sum()), int((change < -1e-9).sum())
     yield share(f"{metric}: higher in {up}, lower in", down, len(change), below=0.1)
-
-
-def impossible_savings(_):
-    savings = printed.optpo_pairs()[:, 4]
-    above = savings[savings > 50]
-    possible = len(savings) - len(above)
-    yield exact("savings that stopping can give, at most 50%:", float(possible), ".0f", decided=1)
-    for each in above:
-        yield exact("a saving that it cannot give:", float(each) / 100, ".2%", decided=-1)

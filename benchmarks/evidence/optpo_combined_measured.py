@@ -21,14 +21,14 @@ CONCENTRATION = 0.4
 RULES: Mapping[str, Rule] = {"optpo": BayesianSPRT(N), "calibrated": Calibrated(0.05)}
 
 
-def bias(seed=0):
+def bias(prompts=PROMPTS):
     """Return, by rule, the mean reward of all votes less that of the first N, paired by prompt, with 95% half widths.
 
     The rate of agreement of a fresh rollout is the same for both, so the difference is one of their biases.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     found: dict[str, list[float]] = {name: [] for name in RULES}
-    for _ in range(PROMPTS):
+    for _ in range(prompts):
         q = rng.dirichlet([CONCENTRATION] * ANSWERS)
         codes = rng.choice(ANSWERS, size=(REPEATS, M), p=q)
         votes = count_votes(codes, ANSWERS)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
-from apportion.allocators import OptPO
 from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.world.task import TASKS
 from benchmarks.evidence.learning import SEEDS, Settings, by_name, made, ran, trainer_of
@@ -28,13 +26,6 @@ ENDS = ("mean_16", "pass_16", "rollouts", "tokens")
 """What is read at the end of a run."""
 
 
-@dataclass(frozen=True)
-class TiesKept(OptPO):
-    """OptPO as its paper ends a vote: a tie at M samples is decided for L(M), the first to appear."""
-
-    ties: str = "leader"
-
-
 class TimedSampler(LedgerSampler):
     """A sampler that adds up its CPU time in ``seconds``."""
 
@@ -48,11 +39,11 @@ class TimedSampler(LedgerSampler):
             self.seconds += time.process_time() - started
 
 
-def run(rule, seed, changes, top_p):
+def run(rule, seed, changes):
     """Train one run and return its ``ENDS``, its CPU time for rollouts, and its curves of mean@16 and of tokens."""
     with trainer_of(made(rule), {**TRAINING, **changes}, seed) as trainer:
         how = seed, trainer.training.temperature, TASKS[trainer.training.task].max_new_tokens
-        trainer.sampler = TimedSampler(trainer.policy, *how, reward=None, top_p=top_p)
+        trainer.sampler = TimedSampler(trainer.policy, *how, reward=None)
         found = ran(trainer)
     return {
         **{key: round(found.final(key), 5) for key in ENDS},
@@ -62,9 +53,9 @@ def run(rule, seed, changes, top_p):
     }
 
 
-def trained(rule, changes=None, top_p=1.0, seeds=SEEDS):
+def trained(rule, changes=None, seeds=SEEDS):
     """Return the values of ``run`` for every seed, as lists by name."""
-    return by_name([run(rule, seed, changes or {}, top_p) for seed in seeds])
+    return by_name([run(rule, seed, changes or {}) for seed in seeds])
 
 
 def greedy(_, run):

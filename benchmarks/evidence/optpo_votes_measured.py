@@ -27,7 +27,6 @@ M, N = 64, 32
 RULES: Mapping[str, Rule] = {
     **{f"N32_error_{error:g}": BayesianSPRT(32, error, error) for error in (0.01, 0.05, 0.1)},
     "N16_error_0.05": BayesianSPRT(16),
-    **{f"N{least}_exceed_1": BayesianSPRT(least, exceedances=1) for least in (32, 16, 8)},
     "calibrated_0.01": Calibrated(0.01),
     "calibrated_0.03": Calibrated(0.03),
 }
@@ -41,12 +40,12 @@ def recorded(name):
     return measures(Streams.draw(map(Question.of, rows), ORDERS, 0))
 
 
-def lab(temperature, top_p):
+def lab(temperature):
     """Return the measures of the medium base, with the problems of five seeds."""
     policy, longest, questions = base_policy("medium"), TASKS["ledger"].max_new_tokens, []
     for seed in SEEDS:
         pool = pool_of(Training(labels="none", problems=PROBLEMS, prompts_per_step=1), seed)
-        sampler = LedgerSampler(policy, seed, temperature, longest, reward=None, top_p=top_p)
+        sampler = LedgerSampler(policy, seed, temperature, longest, reward=None)
         for prompt, group in zip(pool.prompts, sampler(pool.prompts, [M] * PROBLEMS), strict=True):
             answers = tuple(rollout.answer for rollout in group)
             questions.append(Question(answers, {each: each in pool.gold[prompt.id] for each in answers}, None))
@@ -81,7 +80,6 @@ def measures(streams):
             "samples": over(samples["calibrated_0.01"] - samples["N16_error_0.05"]),
             "disagree": over(differ["calibrated_0.01"] - differ["N16_error_0.05"]),
         },
-        "ties": {str(M): _ties([each[-1] for each in votes], full_right)},
         "harder_correlation": float(np.corrcoef(right, streams.by_question(samples[f"N{N}_error_0.05"]))[0, 1]),
         "majority_share": over(share),
         "right_samples": with_half_width(right),
@@ -97,12 +95,6 @@ def measures(streams):
 def _share_right(streams, stream):
     right = streams.questions[stream // streams.orders].right or {}
     return float(np.mean([right[answer] for answer in streams.answers[stream]]))
-
-
-def _ties(last, right):
-    """Return the share of full votes that tie for the lead, and how many of those L(M) decides right."""
-    tied = np.array([top_two(votes)[0] == top_two(votes)[1] > 0 for votes in last])
-    return [float(tied.mean()), float(right[tied].mean()) if tied.any() else None]
 
 
 def _log_kappa(votes):

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import yaml  # type: ignore[import-untyped]
 from scipy import stats
 
 from apportion.types import Floats
-from benchmarks.common import ROOT
-from benchmarks.evidence.rules import Effect, exact, share
+from benchmarks.evidence.rules import Effect, share
 
 MODELS = ("Qwen2.5-Math-1.5B", "Qwen2.5-Math-7B", "Llama-3.2-3B-Instruct")
 METRICS = ("Pass@32", "Mean@32", "Maj@32")
-PROBLEMS = 30
-"""Problems of AIME24, and of AIME25."""
 PRINTED = """\
 34.56 7.91 11.26 24.03 7.62 4.89
 33.63 9.167 15.5 29.82 6.14 10.76
@@ -47,22 +43,6 @@ TABLE = np.array([[float(word) for word in line.split()] for line in PRINTED.spl
 GAINS: Floats = TABLE[:, :, :, 1] - TABLE[:, :, :, 0]
 
 
-def one_difference(_):
-    """Yield the gain in Pass@32 on AIME24 of Qwen2.5-Math-1.5B, 8 a prompt, RLOO, with its sampling error.
-
-    The largest error is for arms that solve problems independently, the least one for VIP losing none.
-    """
-    before, after = TABLE[0, 0, 1, :, 0, 0] / 100
-    gain = after - before
-    errors = {
-        "if the arms solve problems independently": before * (1 - before) + after * (1 - after),
-        "if VIP loses no problem that RLOO solves": gain * (1 - gain),
-    }
-    for name, variance in errors.items():
-        half = 196 * float(np.sqrt(variance / PROBLEMS))
-        yield Effect(f"gain {name}", 100 * gain, 100 * gain - half, 100 * gain + half, above=0.0, form="+.1f")
-
-
 def vip_lower(_, metric, **bounds):
     """Yield the share of pairs that are lower with VIP. "Consistent", which the paper does not say of Maj@32, means at
     most a tenth."""
@@ -81,40 +61,6 @@ def vip_by_model(_):
         ends = stats.ttest_ind(small, large, equal_var=False).confidence_interval()
         middle, low, high = (float(np.exp(each)) for each in (small.mean() - large.mean(), ends.low, ends.high))
         yield Effect(f"{metric} x", middle, low, high, above=1.0, form=".2f")
-
-
-TABLE_9 = {
-    "optim": "adamw_torch",
-    "learning_rate": 1e-6,
-    "warmup_steps": 20,
-    "prompts a batch": 512,
-    "prompts a mini-batch": 512,
-    "max_completion_length": 10_240,
-    "temperature": 1.0,
-}
-
-
-NOT_PRINTED = (
-    "the upper bound U",
-    "the clipping epsilon",
-    "the schedule after the warm-up",
-    "the number of training seeds",
-)
-
-
-def vip_table_9(_):
-    """Yield whether our file has the values of Table 9, and what a rerun needs and the paper does not print."""
-    training = yaml.safe_load((ROOT / "examples" / "papers" / "vip.yaml").read_text(encoding="utf-8"))
-    rows = 8 * training["per_device_train_batch_size"]  # on eight processes, as the file says
-    ours = {
-        **training,
-        "prompts a batch": rows * training["steps_per_generation"] // training["num_generations"],
-        "prompts a mini-batch": rows * training["gradient_accumulation_steps"] // training["num_generations"],
-    }
-    agree = sum(ours[key] == value for key, value in TABLE_9.items())
-    name = f"values of {len(TABLE_9)} that examples/papers/vip.yaml has"
-    yield exact(name, float(agree), ".0f", decided=1 if agree == len(TABLE_9) else -1)
-    yield exact(f"not printed ({', '.join(NOT_PRINTED)}):", float(len(NOT_PRINTED)), ".0f", decided=-1)
 
 
 OPTPO_TABLE_1 = """\

@@ -20,11 +20,12 @@ CHAPTERS = {
     "model": "A real language model",
     "combinations": "Combinations that no paper tried",
 }
+FAST = "Fast regime."
+"""How a setting begins whose learning rate is larger than the rates at which all runs are stable."""
 KINDS = {"paper": Kind.PAPER, "theorem": Kind.THEOREM, "reading": Kind.READING, "ours": Kind.OURS}
 MODULES = (
-    "controls", "vip_learning", "vip_prediction", "vip_assumptions", "vip_allocation", "vip_graded", "vip_tools",
-    "hora", "hora_hits", "ar3po", "optpo", "optpo_votes", "optpo_theory", "language_model", "combinations",
-    "optpo_combined",
+    "controls", "vip_learning", "vip_prediction", "vip_assumptions", "vip_allocation", "hora", "hora_hits", "ar3po",
+    "optpo", "optpo_votes", "optpo_theory", "language_model", "combinations", "optpo_combined",
 )  # fmt: skip
 """The beginnings of the names of cells: a file under ``measured`` for each."""
 
@@ -42,6 +43,7 @@ class Claim:
         setting: how our setting differs from the paper's.
         central: it is what the paper is about, so it needs ten seeds.
         quote: the sentence that is read, if it is our reading.
+        open: why more seeds would not tell, if its verdict is "cannot be told".
         tells: what its verdict follows from, as arguments of ``measures.effects``.
         beside: the same of controls and further figures.
     """
@@ -56,11 +58,17 @@ class Claim:
     beside: Sequence[Mapping[str, Any]] = ()
     central: bool = False
     quote: str = ""
+    open: str = ""
 
     @property
     def chapter(self):
         """The part of the page that it is in."""
         return self.id.rpartition("-")[0]
+
+    @property
+    def is_fast(self):
+        """Whether it was measured in the fast regime of the lab."""
+        return self.setting.startswith(FAST)
 
 
 def claims():

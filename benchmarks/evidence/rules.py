@@ -5,7 +5,8 @@ A claim says that something lies above a bound, below one, or between two: above
 interval.
 
 - *Confirmed*: the whole interval is on the claim's side of the bound. *Refuted*: the whole interval is on the other
-  side. *Too weak to tell*: the interval has room for both. Its half width is the smallest difference that could show.
+  side, or has no gain that matters although the claim is "better": 2 points of success, 3 of mean@16. *Too weak to
+  tell*: the interval has room for both.
 - With k settings every interval is widened to 1 - .05 / k (Bonferroni), so that luck in one of many tells nothing.
 - A theorem or identity is refuted by one counterexample beyond rounding. It is confirmed by 59 instances without one,
   of which a share of 5% would have shown with a chance of 95%.
@@ -54,6 +55,7 @@ class Effect:
         mean, low, high: the figure and its interval, which is the figure itself if nothing was drawn at random.
         seeds: how many runs the interval is over; None if it is not over runs.
         above, below: the bounds of the claim. Without both, the figure stands beside the claim and tells nothing.
+        matters: the smallest distance above ``above`` that matters, if the claim is that of a gain.
         decided: 1 or -1 if no interval decides, but a count of counterexamples or a test; 0 if it is too weak.
         form: how the figures are written.
     """
@@ -65,6 +67,7 @@ class Effect:
     seeds: int | None = None
     above: float | None = None
     below: float | None = None
+    matters: float | None = None
     decided: int | None = None
     form: str = "+.3f"
 
@@ -77,7 +80,7 @@ class Effect:
         exact = self.low == self.high
         if (low > above or (exact and low == above)) and (high < below or (exact and high == below)):
             return 1
-        return -1 if high < above or low > below else 0
+        return -1 if high < above + (self.matters or 0.0) or low > below else 0
 
     def interval(self, settings):
         """Return the interval at the level that so many settings need."""

@@ -1,9 +1,7 @@
-"""VIP's rounding beside the integer optimum, its counts by p, and the share of a training step that it takes."""
+"""VIP's rounding beside the integer optimum, and its counts by p."""
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
@@ -14,9 +12,8 @@ from apportion import Belief, Prompt
 from apportion.allocators import VIP, Allocator, InverseAccuracy, InverseVariance
 from apportion.allocators.spending import printed
 from apportion.allocators.vip import minimise_noise, minimise_variance
-from apportion.predictors import GaussianProcess, SentenceTransformerEmbedder, UniformPrior
+from apportion.predictors import UniformPrior
 from apportion.types import Batch
-from benchmarks.evidence.learning import ran, trainer_of
 
 EXAMPLE = {"root of a": (2.667, 2.667, 2.667, 10.03), "budget": 22, "low": 3, "high": 12}
 PROMPTS, PER_PROMPT, LOW, HIGHS = 5, 8, 3, (12, 24)
@@ -25,17 +22,16 @@ POPULATIONS = {"p uniform": (1.0, 1.0), "p of Beta(.3, .3)": (0.3, 0.3)}
 WORSE = 1e-9
 RELAXED = 50
 GRID = tuple(round(0.02 + 0.04 * i, 2) for i in range(25))
-BATCHES, STEP_PROMPTS = 30, 16
 
 
-def rounding(estimator, instances=None):
+def rounding(estimator, instances=None, highs=HIGHS):
     """Return how Algorithm 2 and our solver compare with brute force, on the example and on random instances."""
     a = np.square(EXAMPLE["root of a"])
     budget, low, high = (EXAMPLE[key] for key in ("budget", "low", "high"))
     every = allocations(len(a), budget, low, high)
     found: dict[str, Any] = {"example": _beside(a, every, budget, low, high, estimator)}
     rng, number = np.random.default_rng(0), instances or INSTANCES[estimator]
-    for (population, shape), high in product(POPULATIONS.items(), HIGHS):
+    for (population, shape), high in product(POPULATIONS.items(), highs):
         every = allocations(PROMPTS, PER_PROMPT * PROMPTS, LOW, high)
         excess = [
             _beside(4 * p * (1 - p), every, PER_PROMPT * PROMPTS, LOW, high, estimator, p)
@@ -97,50 +93,6 @@ def counts_by_p():
         "inverse variance": InverseVariance(rollouts_per_prompt=PER_PROMPT, low=LOW),
     }
     return {"p": list(GRID), "counts": {name: rule.plan(batch).counts.tolist() for name, rule in rules.items()}}
-
-
-@dataclass(frozen=True)
-class Timed(Allocator):
-    """A rule whose processor time is summed by what it does."""
-
-    rule: Allocator
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("predict", "plan", "update"), 0.0))
-
-    name = "timed"
-
-    @property
-    def needs(self):
-        return self.rule.needs
-
-    def size(self, prompts):
-        return self.rule.size(prompts)
-
-    def prepare(self, prompts):
-        self.rule.prepare(prompts)
-
-    def start(self, prompts):
-        return self._time("predict", lambda: self.rule.start(prompts))
-
-    def plan(self, batch):
-        return self._time("plan", lambda: self.rule.plan(batch))
-
-    def observe(self, batch):
-        self._time("update", lambda: self.rule.observe(batch))
-
-    def _time(self, what, call):
-        started = time.process_time()
-        found = call()
-        self.seconds[what] += time.process_time() - started
-        return found
-
-
-def overhead():
-    """Return the processor seconds of a step of the lab, and what of it is prediction, planning and learning."""
-    timed = Timed(VIP(rollouts_per_prompt=PER_PROMPT, predictor=GaussianProcess(SentenceTransformerEmbedder())))
-    training = {"base": "hard", "prompts_per_step": STEP_PROMPTS, "steps": BATCHES, "evaluate_every": BATCHES + 1}
-    with trainer_of(timed, {**training, "held_out": 10, "learning_rate": 1e-3}, 0) as trainer:
-        steps = ran(trainer).steps["cpu_seconds"]
-    return {"gp": {"step": float(np.median(steps)), **{what: own / BATCHES for what, own in timed.seconds.items()}}}
 
 
 def _beside(a, every, budget, low, high, estimator, p=None):

@@ -17,7 +17,6 @@ from apportion import Belief
 from apportion.allocators import Uniform
 from apportion.predictors import (
     DiscountedCounts,
-    EmpiricalBayes,
     GaussianProcess,
     MovingAverage,
     PrecomputedEmbeddings,
@@ -65,7 +64,6 @@ def predictors(embedder, batch):
         "ridge, two batches": Ridge(embedder, 2 * batch),
         "gp, noise 1": GaussianProcess(embedder, noise=1.0),
         "counts": DiscountedCounts(),
-        "empirical Bayes": EmpiricalBayes(),
         "gp, shuffled": Shuffled(GaussianProcess(embedder)),
         "one mean for all": OneMean(),
         "one half for all": UniformPrior(),
