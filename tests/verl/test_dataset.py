@@ -11,7 +11,9 @@ from hydra import compose, initialize_config_module
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
-from apportion.verl import AllocatedAgentLoopManager
+from apportion import DAPO
+from apportion.verl import AllocatedAgentLoopManager, VerlAllocation
+from apportion.verl.building import coordinator_of
 from apportion.verl.dataset import TrainingPrompts, prompt_of
 from tests.cases import refuse_lines
 from tests.verl.cpu.assets import make_questions
@@ -201,3 +203,13 @@ def test_the_seed_of_the_data_decides_the_order_and_the_part_that_verl_takes_at_
     assert {p.id for p in TrainingPrompts(config, None).all()} == {p.id for p in prompts_of(batches(config)[0])}
     with pytest.raises(ValueError, match=r"data\.seed must be a number"):
         TrainingPrompts(configured(make_questions(16), *some), None).all()
+
+
+def test_a_rule_that_may_draw_more_prompts_than_there_are_is_refused_before_the_first_step(configured):
+    config, draws = (
+        configured(make_questions(9)),
+        lambda most: VerlAllocation(allocator=DAPO(rollouts_per_prompt=2, max_draws=most)),
+    )
+    with pytest.raises(ValueError, match=r"must have 12 distinct prompts, the 4 .* the 8 that dapo may draw .*got 9"):
+        coordinator_of(config, draws(3))
+    assert coordinator_of(config, draws(2)).extra_prompts.drawn == 0
