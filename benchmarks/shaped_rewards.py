@@ -36,9 +36,12 @@ from apportion.allocators import Uniform
 from apportion.lab.training.metrics import read_metrics
 from apportion.lab.training.settings import Training
 from apportion.lab.training.trainer import Trainer
+from apportion.scheduler.shaping import ShapingAlarm, StepShaping
 from benchmarks.common import RESULTS, ROOT, options, spread, write
 
 SEEDS = tuple(range(200, 210))
+SET = SEEDS[:3]
+"""The thresholds of ``ShapingAlarm`` were set on these seeds."""
 LENGTHS = (-0.3, 1.0, -0.1, 0.3, -1.0, 0.1)
 """Weights of the length, in the order of the runs of a seed."""
 TRAINING = {
@@ -57,7 +60,7 @@ COLUMNS = ("outcome", "reward", "tokens", "entropy", "mixed", "phantom_groups", 
 """Of each update: means over its rollouts, the shares of mixed and of phantom groups, the latter's share of squared
 advantages, and the accuracy after it, nan between two evaluations."""
 SHOWN = {"phantom_groups": "phantom groups", "phantom_share": "of squared advantages", "tokens": "tokens"}
-KEPT = 0.95
+DIED, KEPT, LOST = 0.5, 0.95, 0.05
 DATA = ROOT / "benchmarks" / "data" / "shaped_rewards.npz"
 
 
@@ -144,39 +147,81 @@ def accuracy_of(run):
     return run[~np.isnan(run[:, -1]), -1]
 
 
+def alarm_of(run):
+    """Return the update at which ``ShapingAlarm`` calls a run sick; None if it does not."""
+    alarm = ShapingAlarm()
+    for step, row in enumerate(run[1:], 1):
+        found = dict(zip(COLUMNS, row.tolist(), strict=True))
+        rest = found["reward"] - found["outcome"]
+        if alarm.add(StepShaping(found["outcome"], rest, found["phantom_groups"], found["phantom_share"]), step):
+            return step
+    return None
+
+
+def lost_at(run):
+    """Return the update at whose evaluation the accuracy is ``LOST`` below its highest so far; None if it never is."""
+    accuracy, steps = accuracy_of(run), np.flatnonzero(~np.isnan(run[:, -1]))
+    return next(iter(steps[accuracy < np.maximum.accumulate(accuracy) - LOST].tolist()), None)
+
+
+def alarm_statement(runs, kept):
+    """Return what the alarm said of ``runs`` that kept shares of the accuracy without shaping, by arm and seed.
+
+    Runs of the seeds that set its thresholds are left out.
+    """
+    kept = {key: share for key, share in kept.items() if key[1] not in SET}
+    alarms = {key: alarm_of(runs[key]) for key in kept}
+    died = [key for key, share in kept.items() if share < DIED]
+    first = [alarms[key] is not None and alarms[key] <= (lost_at(runs[key]) or np.inf) for key in died]
+    harmed = [key for key, share in kept.items() if DIED <= share < KEPT and not key[0].endswith("outcome")]
+    healthy = [key for key, share in kept.items() if key[0].endswith("outcome") or share >= KEPT]
+
+    def told(keys):
+        return f"{sum(alarms[key] is not None for key in keys)} of {len(keys)}"
+
+    return (
+        f"Seeds {SET[0]} to {SET[-1]} set the thresholds of the alarm. With others it was raised in {told(died)} runs "
+        f"that died, in {sum(first)} of these before the accuracy on held-out problems was {LOST} below its highest; "
+        f"in {told(harmed)} runs that ended below {KEPT:.0%} without a gate and did not die; in {told(healthy)} runs "
+        f"that kept {KEPT:.0%} or had the gate by the outcome."
+    )
+
+
 def main(minutes, results=RESULTS):
     """Train what ``DATA`` lacks for so many minutes, and write the table of the seeds that have no shaping, too."""
     runs = read_runs()
     train_missing(runs, minutes)
-    paired = {seed: accuracy_of(runs["no shaping", seed])[-1] for name, seed in runs if name == "no shaping"}
-    rows, died, kept = [], {}, {}
+    paired = {seed: float(accuracy_of(runs["no shaping", seed])[-1]) for name, seed in runs if name == "no shaping"}
+    rows, kept = [], {}
     for name in arms():
         own = {seed: runs[name, seed] for seed in paired if (name, seed) in runs}
         if not own:
             continue
-        last = {seed: accuracy_of(run)[-1] for seed, run in own.items()}
-        kept[name] = [last[seed] / paired[seed] for seed in own]
-        died[name] = sum(share < 0.5 for share in kept[name])
-        rest = [[run[1:, COLUMNS.index(each)] for run in own.values()] for each in SHOWN]
-        ends = [f"{np.mean(each, axis=0)[:5].mean():.2f}, {np.mean(each, axis=0)[-5:].mean():.2f}" for each in rest]
-        spreads = (spread([*last.values()], ".3f"), spread(kept[name], ".2f"))
-        rows.append([name, len(own), *spreads, f"{died[name]} of {len(own)}", *ends])
-    ungated = [name for name in arms() if name.startswith("length") and name.endswith("none")]
-    gated = [share for name in kept if name.endswith("gate outcome") for share in kept[name]]
+        last = {seed: float(accuracy_of(run)[-1]) for seed, run in own.items()}
+        shares = {(name, seed): last[seed] / paired[seed] for seed in own}
+        kept |= shares
+        ends = [[run[1:, COLUMNS.index(each)] for run in own.values()] for each in SHOWN]
+        means = [np.mean(each, axis=0) for each in ends]
+        died = sum(share < DIED for share in shares.values())
+        alarms = sum(alarm_of(run) is not None for run in own.values())
+        words = spread([*last.values()], ".3f"), spread([*shares.values()], ".2f"), died, alarms
+        rows.append([name, len(own), *words, *(f"{each[:5].mean():.2f}, {each[-5:].mean():.2f}" for each in means)])
+    ungated = [share for (name, _), share in kept.items() if name.startswith("length") and name.endswith("none")]
+    gated = [share for (name, _), share in kept.items() if name.endswith("gate outcome")]
     write(
         "shaped_rewards",
         "Shaped rewards: phantom groups, and a gate by the outcome",
-        ["arm", "runs", "accuracy at the end", "of that without shaping", "died", *SHOWN.values()],
+        ["arm", "runs", "accuracy at the end", "of that without shaping", "died", "alarms", *SHOWN.values()],
         rows,
         [
             "The lab's base `notes`, GRPO, 48 updates of 8 prompts by 8 rollouts; the protocol is in "
             "`benchmarks/shaped_rewards.py`. Accuracy is exact on 64 held-out problems. 95% intervals over seeds, "
             "paired with the run of the same seed without shaping. *Died*: less than half of its accuracy. The other "
             "columns are means of the first and of the last five updates.",
-            f"{sum(died.get(name, 0) for name in ungated)} of {sum(len(kept.get(name, ())) for name in ungated)} "
-            "ungated runs with a length term died. With the gate by the outcome "
-            f"{sum(share >= KEPT for share in gated)} of {len(gated)} runs kept {KEPT:.0%} of the accuracy without "
-            f"shaping, the mean is {np.mean(gated):.2f}, the worst {min(gated):.2f}.",
+            f"{sum(share < DIED for share in ungated)} of {len(ungated)} ungated runs with a length term died. With "
+            f"the gate by the outcome {sum(share >= KEPT for share in gated)} of {len(gated)} runs kept {KEPT:.0%} of "
+            f"the accuracy without shaping, the mean is {np.mean(gated):.2f}, the least {min(gated):.2f}.",
+            alarm_statement(runs, kept),
         ],
         seeds=sorted(paired),
         results=results,
