@@ -25,9 +25,7 @@ FACTS = ("processor", "python", "numpy", "torch", "date", "commit", "cpu_seconds
 """What is committed of the facts about a measurement."""
 MEASURED = Path(__file__).parent / "measured"
 """The values that the pages are written from: a file a module."""
-OLDER: Mapping[str, str] = {
-    "optpo_combined.bias": "it drew further votes between those that it counts",
-}
+OLDER: Mapping[str, str] = {}
 """Values that are not of today's code, and why. A test compares. Who measures one again takes it out."""
 DIGITS = 5
 """Significant digits of a committed value."""
@@ -248,8 +246,8 @@ def _summary():
             f"{verdicts[Verdict.OPEN]} cannot be told, {few} of them because they have fewer than {ENOUGH_SEEDS} seeds."
             + (f" By verdict: {'; '.join(told)}." if told else ""),
             f"- Of {len(measured)} claims that a paper measured, {measured.count(Verdict.HOLDS)} hold, "
-            f"{measured.count(Verdict.FAILS)} do not, and {open_} cannot be told, each with the reason why more seeds "
-            "would not help. Theorems and identities are counted apart.",
+            f"{measured.count(Verdict.FAILS)} do not, and {open_} cannot be told, for reasons that are given: more "
+            "seeds would hardly help. Theorems and identities are counted apart.",
             f"- {len(values) - len(OLDER)} of {len(values)} values are of today's code{_older()}. All take {hours:.1f} "
             "hours of one core. The details name the commit and the processor of each.",
         ]
