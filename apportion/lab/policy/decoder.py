@@ -12,7 +12,6 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 class Decoder:
     """Reads prompts, writes tokens and splits rows, with the policy's weights at construction.
 
-    Queries do not share keys and values, as in every policy of the lab.
     The cache is [layers, 2, rows, heads, positions, head size]. Prompts are padded on the left.
     """
 
@@ -21,7 +20,9 @@ class Decoder:
         self.layers = [cast(Qwen2DecoderLayer, layer) for layer in model.layers]
         self.projections = [_projection_of(layer) for layer in self.layers]
         self.end, self.epsilon = config.eos_token_id, config.rms_norm_eps
-        self.heads, self.size = config.num_attention_heads, self.layers[0].self_attn.head_dim
+        self.heads = config.num_attention_heads
+        self.shared_heads = config.num_key_value_heads or config.num_attention_heads
+        self.size = self.layers[0].self_attn.head_dim
         self.embedding, self.norm, self.head = model.embed_tokens.weight, model.norm.weight, policy.lm_head.weight
         cos, sin = model.rotary_emb(self.embedding, torch.arange(max_prompt_tokens + max_new_tokens)[None])
         # rotate_half(x) * sin equals x with its halves swapped, times sin with the sign of its first half flipped.
@@ -42,7 +43,7 @@ class Decoder:
             self.visible = steps >= self.padding[:, None]
             # A padding query sees itself, because attention to nothing is nan.
             mask = mask & self.visible[:, None, : self.length] | torch.eye(self.length, dtype=torch.bool)
-        self.cache = torch.empty(len(self.layers), 2, len(prompts), self.heads, positions, self.size)
+        self.cache = torch.empty(len(self.layers), 2, len(prompts), self.shared_heads, positions, self.size)
         places = (steps[: self.length] - self.padding[:, None]).clamp(min=0)
         return self._forward(tokens, 0, places, mask[:, None])
 
@@ -72,9 +73,9 @@ class Decoder:
             attention, mlp = layer.self_attn, layer.mlp
             normed = F.rms_norm(hidden, hidden.shape[-1:], layer.input_layernorm.weight, self.epsilon)
             heads = F.linear(normed, *projection).unflatten(-1, (-1, self.size))
-            turning, values = heads.split([2 * self.heads, self.heads], 2)
+            turning, values = heads.split([self.heads + self.shared_heads, self.shared_heads], 2)
             turned = turning * cos + turning.roll(self.size // 2, -1) * sin
-            queries, keys = turned.split(self.heads, 2)
+            queries, keys = turned.split([self.heads, self.shared_heads], 2)
             cache = self.cache[index, :, :, :, :end]
             cache[0, :, :, start:] = keys.transpose(1, 2)
             cache[1, :, :, start:] = values.transpose(1, 2)
@@ -82,7 +83,9 @@ class Decoder:
                 # Only the next token reads the last layer's output, so only its last query is needed.
                 hidden, queries = hidden[:, -1:], queries[:, -1:]
                 mask = None if mask is None else mask[:, :, -1:]
-            mixed = F.scaled_dot_product_attention(queries.transpose(1, 2), cache[0], cache[1], attn_mask=mask)
+            mixed = F.scaled_dot_product_attention(
+                queries.transpose(1, 2), cache[0], cache[1], attn_mask=mask, enable_gqa=self.heads != self.shared_heads
+            )
             hidden = hidden + F.linear(mixed.transpose(1, 2).flatten(2), attention.o_proj.weight)
             normed = F.rms_norm(hidden, hidden.shape[-1:], layer.post_attention_layernorm.weight, self.epsilon)
             gate = F.silu(F.linear(normed, mlp.gate_proj.weight), inplace=True)

@@ -34,7 +34,7 @@ def greedy_by_generate(policy, texts, max_new_tokens):
     return [tuple(row[: row.index(EOS) + 1] if EOS in row else row) for row in rows]
 
 
-def test_greedy_equals_generate_with_an_untied_head():
+def test_greedy_equals_generate_with_grouped_query_attention_and_an_untied_head():
     torch.manual_seed(0)
     config = Qwen2Config(
         vocab_size=47,
@@ -42,7 +42,7 @@ def test_greedy_equals_generate_with_an_untied_head():
         intermediate_size=48,
         num_hidden_layers=2,
         num_attention_heads=4,
-        num_key_value_heads=4,
+        num_key_value_heads=2,
         tie_word_embeddings=False,
         initializer_range=0.3,
         eos_token_id=EOS,
