@@ -14,7 +14,7 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 
 import torch
@@ -144,6 +144,8 @@ def _choice(ids, logprobs):
 class Handler(BaseHTTPRequestHandler):
     """What TRL asks of the policy that is ``served``."""
 
+    timeout = 10
+
     def do_GET(self):
         lora = {"max_lora_rank": 8, "max_loras": 6}
         config = {"lora_config": lora, "parallel_config": {"data_parallel_size": 1}}
@@ -172,10 +174,10 @@ class Handler(BaseHTTPRequestHandler):
         """Log nothing."""
 
 
-class Server(ThreadingHTTPServer):
-    """With room for as many connections as TRL opens at once."""
+class Server(HTTPServer):
+    """One request after the other, in the order in which they came, with room for as many as TRL sends at once."""
 
-    request_queue_size, daemon_threads = 256, True
+    request_queue_size = 256
 
     def handle_error(self, request, client_address):
         """Say nothing of a client that was killed while it waited."""
