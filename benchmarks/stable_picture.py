@@ -15,14 +15,14 @@ from benchmarks.pictures import PICTURES
 from benchmarks.stable_table import DATA
 
 SERIES = {
-    "uniform_8": "stock, 8 each",
-    "four_optimal": "optimal, 4 each",
-    "single_optimal": "optimal, single",
+    "uniform_8": "8 each, stock",
+    "four_optimal": "4 each, baseline",
+    "single_optimal": "single, baseline",
 }
 TITLE = "Success on problems that were never trained on, in the lab"
 TEXT = (
-    "Stock groups of 8 with RLOO, groups of 4 with the optimal baseline, and single rollouts with it. Every update has "
-    "64 rollouts. Means over {} base policies, {} runs each, with 95% intervals."
+    "Stock groups of 8 rollouts with RLOO, groups of 4 with the learned baseline Optimal, and single rollouts with it. "
+    "Every update has 64 rollouts. Means over {} base policies, {} runs each, with 95% intervals."
 )
 
 

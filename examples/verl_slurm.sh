@@ -1,6 +1,6 @@
 #!/bin/bash
 # A job of verl with an allocator on Slurm: Ray on all nodes, then the trainer on the first.
-#SBATCH --job-name=vip
+#SBATCH --job-name=fixed_baseline
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=96
@@ -34,4 +34,4 @@ EOF
 
 python -m apportion.verl allocation=fixed_baseline \
     trainer.nnodes="$SLURM_NNODES" trainer.n_gpus_per_node=8 \
-    trainer.default_local_dir=/shared/runs/fixed_baseline trainer.save_freq=20    # and the rest of the command above
+    trainer.default_local_dir=/shared/runs/fixed_baseline trainer.save_freq=20    # and your data, model and engine: docs/verl.md

@@ -70,9 +70,10 @@ class Sign:
 
 @dataclass(frozen=True)
 class RunHealth:
-    """The signs of a run, the earliest first, what was looked at, and what was not recorded, or at too few steps.
+    """The signs of a sick run, the earliest first, and which measurements were searched for them.
 
-    ``unclear`` are changes that are signs if the data are not the cause, which the log cannot tell.
+    ``unknown`` were not recorded, and ``short`` were recorded at too few steps. ``unclear`` are changes that may come
+    from the data: the log cannot tell.
     """
 
     signs: tuple[Sign, ...]

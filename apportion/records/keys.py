@@ -301,9 +301,9 @@ def _sizes(*codes: Counts) -> Counts:
 
 
 def numbered(*codes: Counts) -> tuple[Counts, Counts]:
-    """Return the number of each row's combination of codes by appearance, and the first row of each.
+    """Number the combinations of codes in order of appearance: return each row's number, and each number's first row.
 
-    Codes are at least -1, apart from the first.
+    The codes after the first array are at least -1.
     """
     number, heads = by_appearance(codes[0])
     for code in codes[1:]:

@@ -50,9 +50,9 @@ class OutcomePopulation:
 
     @classmethod
     def expected(cls, record: RunRecord, labels: bool = True, window: int | None = None) -> OutcomePopulation:
-        """Return the up to ten visits around each group, the group's own among them, as ``near_truth`` has them.
+        """Return the population whose outcomes for a group are those of up to ten visits around it, its own included.
 
-        With a ``window`` they are the group's own visit, and so many before and after it.
+        With a ``window`` they are those of its own visit, and of so many visits before and after it.
         """
         around = (WINDOW, WINDOW - 1) if window is None else (window, window)
         return cls(record, "expected", *around, labels)

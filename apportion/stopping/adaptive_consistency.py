@@ -143,7 +143,7 @@ def dirichlet_confidence(votes: Counts, top: int | None = None) -> Floats:
 
 
 def _integrate(ranked: Counts) -> Floats:
-    """Return P(the first wins), [U], by quadrature; ``ranked`` [U, K] has most votes first, at least three answers."""
+    """Return P(the leader wins), [U], by quadrature; rows of ``ranked`` [U, K] fall from the leader's votes, K >= 3."""
     log_below, weights = _gamma_tables(1 << int(ranked.max()).bit_length())
     rows, columns = np.nonzero(ranked[:, 1:])
     rivals = np.zeros((len(ranked), len(log_below)))

@@ -22,7 +22,7 @@ from apportion.trl.settings import LOSSES
 
 
 class _AllocatedGRPO(AllocatedTrainer):
-    """What is particular to GRPO."""
+    """What is particular to GRPO: its config, its stock trainer, and a KL penalty in the loss."""
 
     _config, _stock = GRPOConfig, GRPOTrainer
     _reward_beta = 0.0

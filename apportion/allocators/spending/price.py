@@ -187,7 +187,7 @@ class Price:
 
     @property
     def _pilots(self) -> int:
-        """The rollouts by whose outcomes a prompt's count is decided: none for a rule of one round."""
+        """How many rollouts a prompt gets before their outcomes decide its count: none for a rule of one round."""
         return 0 if self.rule.one_round else self.rule.least
 
     @property

@@ -19,8 +19,8 @@ def row(problem: Problem) -> dict[str, str]:
 def right(completion: str, gold: str) -> bool:
     """Return whether ``completion`` is one of the right ones in ``gold``, the answer of its row.
 
-    Note: text does not show whether the end token came. If completions are cut below that length, a right one
-    without its end token counts as right here, but not in the lab.
+    Note: text does not show whether the end token came. A right completion that was cut before its end token counts
+    as right here, but not in the lab.
 
     >>> right("a0b8", "a0b0 a0b8"), right("a0", "a0b0 a0b8"), right("", "a0b0")
     (True, False, False)

@@ -77,8 +77,8 @@ class Source:
             raise RecordError(f"a run must have at least one row, got none in {path}; check the file or remove it")
         if head and head[0].keys() >= ANSWERS:
             raise RecordError(
-                f"{path} has the answers of a vote and not its rollouts; restore the file of its samples beside it, or "
-                "name another file"
+                f"{path} must be the log of a run, got the answers of a vote; name a log, or give the answers, with "
+                "the file of their samples beside it, to evaluate, forecast, report or revote"
             )
         if folded := sum(is_folded(row, renamed) for row in head) > len(head) / 2:
             slow = partial(unfolded, slow, renamed, path)
