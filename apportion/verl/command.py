@@ -51,11 +51,11 @@ def main(config: DictConfig) -> None:
 def check_choices(config: DictConfig, choices: Mapping[str, str]) -> None:
     """Raise ConfigError if a name was changed but the settings beside it are those of Hydra's ``choices``.
 
-    A preset by its key is refused beside a choice for the same reason, and an estimator that takes no baseline beside
-    the choice of a preset that has one.
+    Another preset is refused beside a choice for the same reason, and an estimator that takes no baseline beside the
+    choice of a preset that has one.
     """
     preset, chosen = OmegaConf.select(config, "allocation.preset"), choices.get(ALLOCATION.path, "")
-    if preset is not None and chosen in ALLOCATION.choices:
+    if preset not in (None, chosen) and chosen in ALLOCATION.choices:
         raise ConfigError(
             f"allocation.preset must be left out, because {ALLOCATION.path}={chosen} chose the settings beside it, got "
             f"{preset}; choose {ALLOCATION.path}={preset} instead"

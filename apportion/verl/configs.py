@@ -55,12 +55,12 @@ def is_preset(path: str) -> bool:
 
 
 def _preset(name: str) -> dict[str, Any]:
-    """Return all settings of a preset, spelled out, and verl's estimator if the preset has one."""
+    """Return the name and all settings of a preset, and verl's estimator if the preset has one."""
     preset: Preset = preset_of(name)
     parts = {name: _settings(type(part), part) for name, part in preset.arguments().items() if name != "estimator"}
     estimator = {"algorithm": {"adv_estimator": f"{PREFIX}{preset.estimator}"}} if preset.estimator else {}
     free = [] if preset.selection else [{f"{SELECTION.field}@{SELECTION.key}": None}]
-    return {"defaults": ["_self_", *free], "allocation": _others() | parts, **estimator}
+    return {"defaults": ["_self_", *free], "allocation": _others() | {"preset": name} | parts, **estimator}
 
 
 def _others() -> dict[str, Any]:

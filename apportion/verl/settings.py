@@ -1,7 +1,7 @@
 """Read the settings of an allocation from verl's configuration."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -34,6 +34,8 @@ def allocation_of(config: DictConfig) -> VerlAllocation:
         plain: Any = _without_null(OmegaConf.to_container(table, resolve=True, throw_on_missing=True))
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key} must have a value, got {str(error).splitlines()[0]!r}; set it") from error
+    if _spelled_out(table):
+        del plain["preset"]
     rollouts = int(config.actor_rollout_ref.rollout.n)
     allocation = build(VerlAllocation, plain, "allocation")
     if "preset" in plain:
@@ -46,6 +48,18 @@ def allocation_of(config: DictConfig) -> VerlAllocation:
             f"{placed(str(error), type(allocation.allocator), 'allocation.allocator')} (rollouts_per_prompt is "
             f"actor_rollout_ref.rollout.n by default, {rollouts})"
         ) from error
+
+
+def _spelled_out(table: DictConfig) -> bool:
+    """Return whether all settings of a preset's allocator stand beside its name, as where Hydra chose the preset.
+
+    The preset then only says where they are from, because any of them may have been changed.
+    """
+    name, allocator = table.get("preset"), table.get("allocator")
+    if name not in PRESETS or not isinstance(allocator, DictConfig):
+        return False
+    own: Any = PRESETS[name]().allocator
+    return allocator.get("name") == own.name and {field.name for field in fields(own) if field.init} <= allocator.keys()
 
 
 def trained_estimator(config: DictConfig) -> str:
