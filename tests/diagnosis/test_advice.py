@@ -63,7 +63,7 @@ def test_half_dead_prompts_are_found(group):
     assert best.after > best.before + 0.2
     assert f"{best.after:.2f} in place of {best.before:.2f}" in best.text and f"{best.saving.value:.0%}" in best.text
     areas = [each.learning.area or 0.0 for each in found.recommended]
-    assert areas == sorted(areas, reverse=True) and "LOST" in best.learning.text
+    assert areas == sorted(areas, reverse=True) and "did not gain" in best.learning.text
 
 
 @pytest.mark.parametrize("of_mixed", [8, 80])
