@@ -99,8 +99,10 @@ def check(words):
             assert find_spec(module), f"there is no {module}"
         case ["python", script] if "/" in script:
             assert (ROOT / script).exists(), f"there is no {script}"
-        case ["make", target]:
-            assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        case ["make", target, *settings]:
+            makefile = (ROOT / "Makefile").read_text()
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+            assert all(f"$({setting.partition('=')[0]})" in makefile for setting in settings)
         case ["pip", "install", *packages]:
             extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
             for asked in re.findall(r"\[(.*)\]", " ".join(packages)):
@@ -122,6 +124,7 @@ WRONG = """
     python -m apportion.verl allocation=vip allocation.allocator.lwo=3
     python -m benchmarks.no_such_benchmark
     make everything
+    make reproduce PEICE=hora
     pip install apportion[everything]
     rm -r runs
 """

@@ -40,8 +40,8 @@ def shaping_of(outcomes: Floats, rewards: Floats, group: Counts) -> StepShaping 
 
     Rollouts without either are left out. None without any, and if every reward is the outcome.
 
-    >>> shaping_of(np.array([1.0, 1, 0, 1]), np.array([1.2, 1, 0.2, 1]), np.array([0, 0, 1, 1]))
-    StepShaping(outcome=0.75, rest=0.1, groups=0.5, gradient=0.5)
+    >>> shaping_of(np.array([1.0, 1, 0, 1]), np.array([1.25, 1, 0.25, 1]), np.array([0, 0, 1, 1]))
+    StepShaping(outcome=0.75, rest=0.125, groups=0.5, gradient=0.5)
     """
     known = np.isfinite(outcomes + rewards)
     outcomes, rewards, group = outcomes[known], rewards[known], np.unique(group[known], return_inverse=True)[1]
