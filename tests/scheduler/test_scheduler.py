@@ -537,7 +537,7 @@ def test_asyncio_runs_a_stream_and_ends_hanging_calls():
             running["now"] -= 1
 
     async def train():
-        stream = Scheduler(VIP(rollouts_per_prompt=4), make_prompts(20), Rows(16, 2), patience=0.6)
+        stream = Scheduler(VIP(rollouts_per_prompt=4), make_prompts(20), Rows(16, 2), patience=2.0)
         versions = []
         async for update in stream_groups(stream, sample, slots=6):
             versions.append(update.version)
