@@ -33,7 +33,6 @@ from apportion.lab.training.trainer import Trainer
 from apportion.lab.world.demonstrator import EASY
 from apportion.lab.world.task import Problem, held_out_problems, training_problems
 from apportion.predictors import GaussianProcess, MovingAverage
-from apportion.runs.whole_files import write_whole
 from apportion.types import Group
 from benchmarks.evidence import (
     ar3po_counts,
@@ -51,6 +50,7 @@ from benchmarks.evidence import (
     vip_prediction_measured,
 )
 from benchmarks.evidence.cell import CANARIES as KEPT
+from benchmarks.evidence.cell import rounded, write_lines
 from benchmarks.evidence.cells import COMBINED, MATCHED, UPDATES
 from benchmarks.evidence.learning import HARD, learn, majority_at, passes
 from benchmarks.evidence.vip_tests import correlations, edgington, fisher, levene, obrien
@@ -303,7 +303,7 @@ CANARIES: Mapping[str, Callable[[], Any]] = {
 
 def figures(name):
     """Return the figures of a canary, rounded."""
-    return _rounded(json.loads(json.dumps(CANARIES[name](), default=np.ndarray.tolist)))
+    return rounded(json.loads(json.dumps(CANARIES[name](), default=np.ndarray.tolist)), DIGITS)
 
 
 def differences(kept, found, place=""):
@@ -326,14 +326,5 @@ def keep():
     known = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
     found = {name: figures(name) for name in CANARIES}
     changed = [name for name in found if [*differences(known.get(name), found[name])]]
-    lines = [f"{json.dumps(name)}: {json.dumps((found if name in changed else known)[name])}" for name in found]
-    write_whole(KEPT, "{\n" + ",\n".join(lines) + "\n}\n")
+    write_lines(KEPT, {name: (found if name in changed else known)[name] for name in found})
     return changed
-
-
-def _rounded(value):
-    if isinstance(value, float):
-        return float(f"{value:.{DIGITS}g}")
-    if isinstance(value, dict):
-        return {key: _rounded(each) for key, each in value.items()}
-    return [_rounded(each) for each in value] if isinstance(value, list) else value

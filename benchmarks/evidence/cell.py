@@ -56,6 +56,21 @@ class Cell:
         return hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def rounded(value, digits):
+    """Return a JSON value whose floats have so many digits."""
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}")
+    if isinstance(value, dict):
+        return {key: rounded(each, digits) for key, each in value.items()}
+    return [rounded(each, digits) for each in value] if isinstance(value, list) else value
+
+
+def write_lines(path, content):
+    """Write ``content`` as a JSON object with a line for each key, so that git shows which one changed."""
+    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(each)}" for key, each in content.items())
+    write_whole(path, f"{{\n{lines}\n}}\n")
+
+
 def _plain(given):
     """Return arguments as JSON values: a function by its name, wherever it is."""
     if isinstance(given, Mapping):

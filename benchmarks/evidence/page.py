@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from apportion.runs.whole_files import write_whole
 from benchmarks.common import ROOT, table
-from benchmarks.evidence.cell import Values, kept, key_of
+from benchmarks.evidence.cell import Values, kept, key_of, rounded, write_lines
 from benchmarks.evidence.measures import effects
 from benchmarks.evidence.registry import CHAPTERS, MODULES, cells_by_module, claims
 from benchmarks.evidence.rules import ENOUGH_SEEDS, Effect, Kind, Verdict, has_few_seeds, verdict
@@ -209,20 +208,11 @@ def _keep(module, cells):
 
 def _write(module, content):
     MEASURED.mkdir(exist_ok=True)
-    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(each)}" for name, each in content.items())
-    write_whole(MEASURED / f"{module}.json", f"{{\n{lines}\n}}\n")
+    write_lines(MEASURED / f"{module}.json", content)
 
 
 def _committed(each):
-    return _rounded({**each, "facts": {key: each["facts"][key] for key in FACTS if key in each["facts"]}})
-
-
-def _rounded(value):
-    if isinstance(value, float):
-        return float(f"{value:.{DIGITS}g}")
-    if isinstance(value, dict):
-        return {key: _rounded(each) for key, each in value.items()}
-    return [_rounded(each) for each in value] if isinstance(value, list) else value
+    return rounded({**each, "facts": {key: each["facts"][key] for key in FACTS if key in each["facts"]}}, DIGITS)
 
 
 def _summary():

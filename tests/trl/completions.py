@@ -14,12 +14,14 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import HTTPServer
 from types import SimpleNamespace
 
 import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.trl.vllm_server import JsonHandler
 
 HAS_VLLM = importlib.util.find_spec("vllm") is not None
 START_SECONDS = 300
@@ -141,7 +143,7 @@ def _choice(ids, logprobs):
     return {"token_ids": ids, "logprobs": {"token_logprobs": logprobs}}
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(JsonHandler):
     """What TRL asks of the policy that is ``served``."""
 
     timeout = 10
@@ -161,17 +163,6 @@ class Handler(BaseHTTPRequestHandler):
             return self.say({})
         choice = self.served.complete(**given)
         return self.say(choice and {"choices": [choice]})
-
-    def say(self, answer):
-        body = json.dumps(answer).encode()
-        self.send_response(404 if answer is None else 200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args):
-        """Log nothing."""
 
 
 class Server(HTTPServer):

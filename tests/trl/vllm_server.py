@@ -49,10 +49,26 @@ def serve(script):
             thread.join()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class JsonHandler(BaseHTTPRequestHandler):
+    """Says answers in JSON, and logs nothing, because the requests are recorded otherwise."""
+
+    def say(self, answer):
+        """Send ``answer``; status 404 if it is None."""
+        body = json.dumps(answer).encode()
+        self.send_response(404 if answer is None else 200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        """Log nothing."""
+
+
+class _Handler(JsonHandler):
     def do_GET(self):
         """Answer the requests that the client sends at construction."""
-        self._say(
+        self.say(
             {
                 "/health": {},
                 "/v1/models": {"data": [{"id": "policy"}]},
@@ -65,18 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         prompts, form = ("prompts", _of_trl) if self.path == "/generate/" else ("prompt", _of_vllm)
         said = self.script.complete(asked[prompts], **{key: asked[key] for key in asked.keys() - {prompts}})
-        self._say(form(asked[prompts], said, asked["logprobs"] is not None))
-
-    def _say(self, answer):
-        body = json.dumps(answer).encode()
-        self.send_response(404 if answer is None else 200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *args):
-        """Log nothing, because the script records requests."""
+        self.say(form(asked[prompts], said, asked["logprobs"] is not None))
 
 
 def _of_trl(prompts, said, scored):
