@@ -13,6 +13,7 @@ from apportion.advantages import check_agreement, check_baseline, check_compared
 from apportion.allocators import AR3PO, Allocator, ReinforceAda
 from apportion.checks import choices
 from apportion.config import placed
+from apportion.scheduler.decisions import check_draws
 from apportion.verl.advice import warn
 from apportion.verl.checkpoints import SavedAllocation, resumed_file
 from apportion.verl.coordinator.settings import PREFIX, VerlAllocation
@@ -64,6 +65,7 @@ def check(config: DictConfig, allocation: VerlAllocation) -> None:
     _check_reuse(config, allocation.allocator)
     _check_checkpoints(config, allocation)
     _check_folder(Path(config.trainer.default_local_dir).absolute())
+    _check_rows(config, allocation.allocator)
     warn(config, allocation)
 
 
@@ -81,6 +83,10 @@ def _check_trainer(config: DictConfig) -> None:
         raise ValueError(
             "reward.reward_model.enable_resource_pool must be True with a reward model, got False; a colocated model "
             "scores after all sampling, but allocators read rewards in between"
+        )
+    if OmegaConf.select(config, "skip.rollout_tq.enable"):
+        raise ValueError(
+            "skip.rollout_tq.enable must be False, got True; it reads rollouts from a file, so nothing is allocated"
         )
 
 
@@ -257,6 +263,32 @@ def _saves(callback: str) -> bool:
         raise ValueError(
             f"trainer.checkpoint_callback_class must be importable, got {callback}: {error}; check its name"
         ) from error
+
+
+def _check_rows(config: DictConfig, allocator: Allocator) -> None:
+    """Raise ValueError if the training files have fewer rows than a batch and the prompts drawn beside it need.
+
+    Only Parquet files that are visible from here are counted. The data set may drop rows, but never adds any.
+    """
+    from pyarrow import ArrowInvalid  # noqa: PLC0415 - it takes a second, and comes with verl
+    from pyarrow.parquet import read_metadata  # noqa: PLC0415
+
+    files, most = config.data.train_files, config.data.get("train_max_samples", -1)
+    paths = [Path(each).expanduser() for each in ([files] if isinstance(files, str) else files)]
+    if OmegaConf.select(config, "data.custom_cls.path") or not all(path.is_file() for path in paths):
+        return
+    try:
+        rows = sum(read_metadata(path).num_rows for path in paths)
+    except ArrowInvalid:  # another format, which verl reads or refuses
+        return
+    rows = min(rows, most) if most > 0 else rows
+    for name in ("train_batch_size", "gen_batch_size"):
+        if rows < (prompts := config.data.get(name) or 0):
+            raise ValueError(
+                f"data.{name} must be at most the {rows} rows of data.train_files, got {prompts}; verl would train no "
+                "step: lower it, or give more rows"
+            )
+    check_draws(allocator, int(config.data.train_batch_size), lambda _: rows)
 
 
 def _check_folder(folder: Path) -> None:

@@ -181,6 +181,7 @@ SETTINGS = """
     data.train_max_samples
     reward.reward_model.enable
     reward.reward_model.enable_resource_pool
+    skip.rollout_tq.enable
     trainer.checkpoint_callback_class
     trainer.default_local_dir
     trainer.resume_from_path

@@ -3,10 +3,12 @@
 import logging
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import torch
 import yaml
 from omegaconf import OmegaConf
+from pyarrow.parquet import write_table
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, get_policy_loss_fn
 from verl.workers.config import ActorConfig, PolicyLossConfig
 
@@ -84,6 +86,7 @@ REFUSED = r"""
     vip; trainer.v1.trainer_mode=asynchronous => Unknown trainer 'asynchronous'.*colocate_async
     vip; actor_rollout_ref.rollout.agent.agent_loop_manager_class=null => must be .*AllocatedAgentLoopManager
     vip; reward.reward_model.enable=True => enable_resource_pool must be True
+    vip; skip.rollout_tq.enable=True => skip.rollout_tq.enable must be False
     vip; algorithm.adv_estimator=remax => must not be remax
     vip; algorithm.adv_estimator=gdpo => must not be gdpo
     hora; algorithm.adv_estimator=grpo_passk => must not be grpo_passk
@@ -317,6 +320,24 @@ def test_a_setting_that_verl_needs_and_that_is_null_is_named():
         with pytest.raises(ValueError, match=f"^{name} must have a value, got null; leave it out"):
             check_given(config)
     check_given(configured("vip"))
+
+
+def test_too_few_rows_for_a_batch_or_its_further_prompts_are_refused(tmp_path):
+    for name, rows in (("few", 63), ("some", 64), ("many", 10_000)):
+        write_table(pa.table({"prompt": ["a"] * rows}), tmp_path / f"{name}.parquet")
+    (tmp_path / "torn.parquet").write_bytes(b"PAR1")
+    (tmp_path / "some.jsonl").write_text("{}\n", encoding="utf-8")
+    refuse_lines(
+        checked,
+        f"""
+        vip; data.train_files={tmp_path}/few.parquet => train_batch_size must be at most the 63 rows .*, got 64; verl
+        vip; data.train_files={tmp_path}/many.parquet; data.train_max_samples=8 => at most the 8 rows
+        dapo; data.train_files={tmp_path}/some.parquet => must have .* distinct prompts, the 64 .*got 64; give more
+        """,
+    )
+    for files in ("some.parquet", "torn.parquet", "some.jsonl", "absent.parquet"):
+        checked(f"vip; data.train_files={tmp_path}/{files}")
+    checked(f"dapo; data.train_files=[{tmp_path}/few.parquet, {tmp_path}/many.parquet]")
 
 
 def test_a_folder_must_be_one_that_can_be_written_and_is_left_as_it_was(tmp_path):
