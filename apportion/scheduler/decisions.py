@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 from operator import or_
 from typing import Any, ClassVar
 
@@ -143,10 +143,15 @@ class RunDecisions:
 
     def check_arrived(self, prompt: Prompt, rollout: Rollout) -> None:
         """Raise ValueError if ``rollout`` lacks what a part needs, such as a verdict or a score norm."""
-        for part in self.parts.values():
-            if part is not None:
-                check_rollout(part, prompt, rollout)
-        gated(Group(prompt, (rollout,)), self.outcome_gate)
+        for part in self._readers:
+            check_rollout(part, prompt, rollout)
+        if self.outcome_gate:
+            gated(Group(prompt, (rollout,)), self.outcome_gate)
+
+    @cached_property
+    def _readers(self) -> list[Any]:
+        """The parts that need to know more of a rollout than its reward."""
+        return [part for part in self.parts.values() if part is not None and part.needs != Needs()]
 
     def weighted(self, groups: Sequence[Group], baseline: ArrayLike | None = None) -> Floats | None:
         """Return None: the engine computes the advantages."""

@@ -3,17 +3,13 @@
 import math
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
-from apportion.advantages import gated
-from apportion.allocators import check_rewards
 from apportion.predictors.saved import SavedValues
 from apportion.runs.declared_types import fits
-from apportion.types import Batch, Group, Needs, Prompt
+from apportion.types import Batch, Group, Prompt
 from apportion.verl.coordinator.commits import FinishedPrompts, History, commit_tasks
 from apportion.verl.coordinator.messages import (
     RolloutTask,
@@ -117,30 +113,3 @@ class Planner(ABC):
         """Have the trainer find the rows of ``finished`` prompts of a request."""
         for task in commit_tasks(finished, opened.sessions, self.allocation.outcome_gate):
             self.submit(opened, task, None)
-
-    def check_readable(self, batch: Batch) -> None:
-        """Raise ValueError unless all that learns from ``batch`` can read its rewards."""
-        for reader in self._readers:
-            with naming_the_verdict():
-                check_rewards(reader, batch)
-        if gate := self.allocation.outcome_gate:
-            for prompt, rollouts in zip(batch.prompts, batch.rollouts, strict=True):
-                with naming_the_verdict():
-                    gated(Group(prompt, rollouts), gate)
-
-    @cached_property
-    def _readers(self) -> list[Any]:
-        """What learns and needs to know more of a rollout than its reward."""
-        return [part for part in self.allocation.parts.values() if part is not None and part.needs != Needs()]
-
-
-@contextmanager
-def naming_the_verdict() -> Iterator[None]:
-    """Have a ValueError of rewards that cannot be read name the setting that helps."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(
-            f"allocation.verdict must say which rollouts are correct: {error}; or set allocation.verdict=score, "
-            "with which a reward above 0 is correct"
-        ) from error

@@ -202,6 +202,8 @@ class RoundPlanner(Planner):
 
     def _receive(self, unit: RoundUnit, q: int, count: int, attempt: int, result: TaskResult) -> None:
         """Take the rollouts of prompt ``q``. Request failed ones again, but not those past the deadline."""
+        for rollout in result.rollouts:
+            self.allocation.check_arrived(unit.batch.prompts[q], rollout)
         missing = count - len(result.rollouts)
         unit.arrived[q] += result.rollouts
         if missing > 0 and not result.expired and attempt < self.allocation.retries:
@@ -217,13 +219,11 @@ class RoundPlanner(Planner):
         if unit.last:
             self._finish(unit)
             return
-        self.check_readable(unit.batch)
         self._advance(unit)
 
     def _finish_prompt(self, unit: RoundUnit, q: int) -> None:
         """Commit prompt ``q`` of the last wave."""
         batch = unit.prompt(q)
-        self.check_readable(batch)
         self._withhold(unit.round, batch, self.allocation.allocator.groups(batch))
         self._commit(unit.round)
 

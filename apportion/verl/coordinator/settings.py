@@ -6,6 +6,7 @@ from typing import Literal, get_args
 from apportion.answers import EQUIVALENCES, EXTRACTORS
 from apportion.checks import check_choice, check_least
 from apportion.scheduler.decisions import RunDecisions
+from apportion.types import Prompt, Rollout
 
 Resume = Literal["fallback", "strict"]
 
@@ -121,3 +122,13 @@ class VerlAllocation(RunDecisions):
     def limits(self) -> TimeLimits:
         """The bounds of all waits."""
         return TimeLimits(self.wait_seconds)
+
+    def check_arrived(self, prompt: Prompt, rollout: Rollout) -> None:
+        """As in ``RunDecisions``. The error names the setting that helps."""
+        try:
+            super().check_arrived(prompt, rollout)
+        except ValueError as error:
+            raise ValueError(
+                f"allocation.verdict must say which rollouts are correct: {error}; or set allocation.verdict=score, "
+                "with which a reward above 0 is correct"
+            ) from error

@@ -15,7 +15,7 @@ from apportion.runs.declared_types import fits
 from apportion.scheduler import OfferedScheduler, Ticket, Update
 from apportion.verl.coordinator.commits import FinishedPrompts
 from apportion.verl.coordinator.messages import RowAddress, TaskResult, TrainerUpdate, address_of
-from apportion.verl.coordinator.planner import Learned, OpenRequest, Planner, naming_the_verdict
+from apportion.verl.coordinator.planner import Learned, OpenRequest, Planner
 
 
 @dataclass
@@ -162,8 +162,7 @@ class StreamedPlanner(Planner):
             self.stream.gave_up(ticket)
         else:
             again = self.stream.counts["again"]
-            with naming_the_verdict():
-                self.stream.arrived(ticket, result.rollouts[0] if result.rollouts else None)
+            self.stream.arrived(ticket, result.rollouts[0] if result.rollouts else None)
             self.counts["retried"] += self.stream.counts["again"] - again
         self._fill()
 
@@ -172,7 +171,6 @@ class StreamedPlanner(Planner):
         batch = self.stream.batch(unit)
         uid = self._uid(unit, batch.prompts[0].id)
         batch = replace(batch, prompts=(replace(batch.prompts[0], data=RowAddress(uid, uid)),))
-        self.check_readable(batch)
         groups = self.allocation.allocator.groups(batch)
         self.commit(self._requests[uid], FinishedPrompts(batch, groups, self.history(batch.prompts)))
 
