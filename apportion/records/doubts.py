@@ -82,8 +82,10 @@ def _in_groups_of(record: RunRecord, size: int) -> str:
 
 
 def _sizes_in_doubt(record: RunRecord, sizes: Counts) -> list[str]:
+    if not len(sizes := sizes[sizes > 0]):
+        return []
     usual, often = max(zip(*np.unique(sizes, return_counts=True), strict=True), key=lambda each: each[1])
-    large = (sizes >= SEVERAL_TIMES * usual) & (sizes % max(1, usual) == 0)
+    large = (sizes >= SEVERAL_TIMES * usual) & (sizes % usual == 0)
     if usual == 1 and often == len(sizes):
         steps = "; --column step= makes one step of all" if len(record.step) > len(record.ids) else ""
         return [

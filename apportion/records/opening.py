@@ -43,7 +43,8 @@ def _open(path: str | Path, rewards: Sequence[str], columns: Mapping[str, str] |
     if log is not None:
         if columns or len(rewards) > 1:
             raise RecordError(
-                f"a rollout log has fixed columns, got --column or several rewards for {log}; leave them out"
+                f"a rollout log has fixed columns, got --column or several rewards for {log}; leave them out, or give "
+                "them to apportion import with the run's own files"
             )
         return record_of_log(log, *rewards)
     try:

@@ -54,7 +54,8 @@ def record_of_log(folder: str | Path, reward: str = "reward") -> RunRecord:
         )
     verdicts = record.components.get("correct")
     if reward == "correct" and verdicts is not None:
-        return replace(record, reward=verdicts, components={"reward": record.reward})
+        doubts = tuple(each for each in record.doubts if "--reward correct reads that" not in each)
+        return replace(record, reward=verdicts, components={"reward": record.reward}, doubts=doubts)
     if about is not None:  # what was imported has its doubts
         return record
     return replace(record, doubts=(*record.doubts, *doubts_of(record, other_rewards=record.components)))
@@ -108,7 +109,7 @@ def _columns(
         "predicted": _numbers(groups["predicted"]),
         "written": _numbers(groups["written"]),
         "sizes": np.add.reduceat(drawn, starts, dtype=np.int64),
-        "reward": np.where(np.isnan(reward), correct, reward),
+        "reward": reward,
         "correct": correct,
         "tokens": _numbers(rows["tokens"]),
         "score_norm": _numbers(rows["score_norm"]),

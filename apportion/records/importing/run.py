@@ -115,7 +115,8 @@ def import_run(
             said |= source.said | dict.fromkeys(_other_steps(source, layout))
             lists |= source.list_lengths(layout.read)
     if not assembly.rows:
-        raise RecordError(f"a run must have at least one row, got none in {files[0]}; check the file")
+        why = "".join(f" ({each})" for each in said)
+        raise RecordError(f"a run must have at least one row, got none{why} in {files[0]}; check the file")
     rows = assembly.rows
     chosen, group = (VISITS, "") if visits else (NAMES[chosen], renamed.get("group"))
     found = assembly.record(name, chosen, group)

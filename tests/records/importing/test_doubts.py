@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from apportion.records import open_run
+from apportion.records import open_run, write_record
 from apportion.records.importing import import_run
 from tests.cases import lines
 from tests.records.importing.tables import jsonl, renamed, rollouts, said, without
@@ -108,12 +108,18 @@ def test_what_is_clear_is_not_doubted(opened, name):
     assert [doubt.partition(":")[0] for doubt in other.doubts] == ["read as", "columns not read"]
 
 
-def test_the_trained_reward_goes_before_the_verdict_and_the_other_figure_is_said(opened):
+def test_the_trained_reward_goes_before_the_verdict_and_the_other_figure_is_said(opened, tmp_path):
     rows = [row | {"correct": True, "reward": row["reward"] + row["tokens"] / 100} for row in rollouts()]
     run = opened(rows)
     assert dead(run) == 0 and said(run, "the reward is reward (0%", "by correct 100%", "--reward correct")
     verdict = opened(rows, rewards=["correct"])
     assert dead(verdict) == 1 and not said(verdict, "the reward is")
+    rows[0] |= {"reward": None}
+    write_record(opened(rows), tmp_path / "log")
+    for reward in ("reward", "correct"):  # the log says what the table does
+        table, log = opened(rows, rewards=[reward]), open_run(tmp_path / "log", [reward])
+        np.testing.assert_array_equal(log.reward, table.reward)
+        assert said(log, "the reward is") == (reward == "reward")
 
 
 @pytest.mark.parametrize("column", [{"score_norm": "speed"}, {"group": "speed"}, {"answer": "speed"}])
@@ -217,6 +223,7 @@ def test_a_few_groups_of_several_times_the_usual_size_are_said(opened):
     assert said(opened(rows), "1 groups have up to 16 rollouts where most have 4")
     twice = [row | {"prompt": row["prompt"].replace("2", "1")} for row in rollouts(prompts=4)]
     assert said(opened(twice), "3 groups have up to 8 rollouts where most have 4")
+    assert not opened([{"step": 0, "id": q, "correct": 0, "trials": 4 * (q == 0)} for q in range(3)]).doubts
 
 
 @pytest.mark.parametrize("name", ["run.jsonl", "run.parquet"])

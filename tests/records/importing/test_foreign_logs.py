@@ -361,7 +361,7 @@ def test_a_damaged_row_before_the_last_is_refused(tmp_path):
         ("b.jsonl", '{"step": 1, "pro'),
     ):
         (tmp_path / name).write_text(content)
-        with pytest.raises(RecordError, match=r"line|at least one row"):
+        with pytest.raises(RecordError, match="line"):
             open_run(tmp_path / name)
 
 
