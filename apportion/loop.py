@@ -7,7 +7,7 @@ exception from it ends the batch.
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,8 @@ The numbers are an integer array. A sampler may annotate them as ``Counts`` or a
 
 AsyncSampler = Callable[[Prompt, int], Awaitable[Sequence[Rollout]]]
 """(prompt, number of rollouts) -> its rollouts, awaited."""
+
+T = TypeVar("T")
 
 Source = Callable[[int], Sequence[Prompt]]
 """Number of fresh prompts -> as many prompts that the batch does not hold."""
@@ -75,7 +77,7 @@ async def collect_alone(planner: Allocator | Price, prompt: Prompt, sample: Asyn
     draw = partial(_draw, None)
     batch, plan = next_round(planner, planner.start([prompt]), draw)
     while plan:
-        batch = batch.add(plan, [await _rollouts(sample, prompt, int(plan.counts[0]))])
+        batch = batch.add(plan, [await awaited(sample, prompt, int(plan.counts[0]))])
         batch, plan = next_round(planner, batch, draw)
     return batch
 
@@ -100,16 +102,17 @@ async def _round(batch: Batch, plan: Plan, sample: AsyncSampler) -> list[Sequenc
 
     async with asyncio.TaskGroup() as tasks:
         asked = zip(batch.prompts, plan.counts.tolist(), strict=True)
-        running = [tasks.create_task(_rollouts(sample, *each)) if each[1] else None for each in asked]
+        running = [tasks.create_task(awaited(sample, *each)) if each[1] else None for each in asked]
     return [() if task is None else task.result() for task in running]
 
 
-async def _rollouts(sample: AsyncSampler, prompt: Prompt, count: int) -> Sequence[Rollout]:
-    pending = sample(prompt, count)
+async def awaited(sample: Callable[..., Awaitable[T]], *asked: Any) -> T:
+    """Return what ``sample(*asked)`` gives. Raise ValueError if it is a plain function."""
+    pending = sample(*asked)
     if not inspect.isawaitable(pending):
         raise ValueError(
-            f"sample must be asynchronous for collect_async, got {type(pending).__name__} from a plain function; "
-            "define it with async def, or use collect"
+            f"sample must be asynchronous here, got {type(pending).__name__} from a plain function; define it with "
+            "async def, or use collect"
         )
     return await pending
 

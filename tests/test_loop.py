@@ -100,7 +100,7 @@ def test_a_plain_function_is_refused_by_the_asynchronous_driver():
     for allocator in (UntilCorrect(), HORA(pre_rollouts=1)):
         with pytest.raises(ExceptionGroup) as raised:
             asyncio.run(collect_async(allocator, make_prompts(2), lambda prompt, count: [Rollout(True)] * count))
-        assert "sample must be asynchronous for collect_async, got list from a plain" in str(raised.value.exceptions[0])
+        assert "sample must be asynchronous here, got list from a plain" in str(raised.value.exceptions[0])
 
 
 def test_an_asynchronous_function_is_refused_by_the_plain_driver():

@@ -118,8 +118,12 @@ class RunDecisions:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings of all parts by ``settings_of``, as a checkpoint has them; None for one that is left out."""
-        return dict.fromkeys(self.parts) | settings_of(self.parts)
+        """The settings of all parts by ``settings_of``, as a checkpoint has them; None for one that is left out.
+
+        Beside a baseline they say whether there is a gate, because a baseline learns outcomes under it.
+        """
+        gate = {} if self.baseline is None else {"outcome_gate": bool(self.outcome_gate)}
+        return dict.fromkeys(self.parts) | settings_of(self.parts) | gate
 
     def prepare(self, prompts: Sequence[Prompt]) -> None:
         """Give the allocator and the baseline all prompts, so that no step waits for embeddings."""

@@ -4,6 +4,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from apportion.checks import check_integer
+from apportion.loop import awaited
 from apportion.scheduler.scheduler import Scheduler
 from apportion.scheduler.values import Ticket, Update
 from apportion.types import Rollout
@@ -59,7 +60,7 @@ async def stream_groups(
             if (late := running.pop(ticket.number, None)) is not None:  # its slot is free, whether it ends or not
                 late.cancel()
         for ticket in decision.requests:
-            task = asyncio.ensure_future(_sampled(sample, ticket))
+            task = asyncio.ensure_future(awaited(sample, ticket))
             running[ticket.number], tickets[task] = task, ticket
             task.add_done_callback(ended)
         ready.extend([decision.update] if decision.update else [])
@@ -105,7 +106,3 @@ async def stream_groups(
             task.cancel()
         if tickets:
             await asyncio.wait(list(tickets), timeout=LONGEST_WAIT)
-
-
-async def _sampled(sample: Sample, ticket: Ticket) -> Rollout | None:
-    return await sample(ticket)

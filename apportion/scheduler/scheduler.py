@@ -394,13 +394,13 @@ class Scheduler:
             self.counts.clear()
             self.counts.update({name: operator.index(count) for name, count in read["counts"].items()})
             self.source.load_state_dict(read)
+            self._check_whole()
         except (AttributeError, IndexError, KeyError, TypeError) as error:
             raise ValueError(
                 f"a saved state of a scheduler must be whole, got {error!r:.80}; load one unchanged"
             ) from error
         if self._price:
             self._price.load_state_dict(saved.state("price"))
-        self._check_whole()
         self._held[:] = False
         self._held[[place for unit in self._units.values() for place in unit.places]] = True
 

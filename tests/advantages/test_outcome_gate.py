@@ -122,6 +122,8 @@ def test_the_baseline_learns_outcomes_and_a_failed_rollout_teaches_nothing():
     decisions.observe(finished(prompts, [[Rollout(True, reward=7.0), Rollout(False, reward=-3.0)]], asked=[3]))
     assert decisions.baseline.predict(prompts) == pytest.approx([0.5])
     plain = decided(False, "reinforce", SPO())
+    with pytest.raises(ValueError, match="outcome_gate must be True, as in the run that wrote the checkpoint"):
+        plain.load_state_dicts(decisions.state_dicts(), decisions.settings)
     with pytest.raises(ValueError, match=r"rewards must be within \[0, 1\]"):
         plain.observe(finished(prompts, [[Rollout(True, reward=7.0)]]))
 

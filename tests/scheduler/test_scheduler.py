@@ -502,6 +502,7 @@ def test_a_damaged_state_and_a_wrong_version_are_refused():
         {},
         before | {"units": [{"number": 0}]},
         before | {"queue": 7},
+        before | {"queue": [[0]]},
         before | {"units": [], "lengths": 0},
         before | {"counts": {}},
         before | {"counts": {"opened": "x"}},
@@ -517,6 +518,10 @@ def test_a_damaged_state_and_a_wrong_version_are_refused():
         Scheduler(Uniform(2), make_prompts(3), Rows(4), batch=3).load_state_dict(before)
     with pytest.raises(ValueError, match="version must be that of the update"):
         stream.trained(1)
+    with pytest.raises(ValueError, match="sample must be asynchronous here, got Rollout"):
+        asyncio.run(
+            anext(stream_groups(Scheduler(Uniform(2), make_prompts(3), Rows(4)), lambda _: Rollout(True), slots=1))
+        )
     with pytest.raises(ValueError, match="a result must be a Rollout"):
         stream.arrived(ticket, [Rollout(True)])
 
