@@ -18,10 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 from apportion.untrusted import shown
 
 LONGEST_WORD = 80
-"""Characters of an unknown word that are compared with the known ones."""
+"""Longest unknown word, in characters, for which similar words are searched."""
 
 MOST_SHOWN = 40
-"""Known words that are listed beside the one that is meant."""
+"""Number of known words that an error lists beside the likeliest one."""
 
 LARGEST_INTEGER = 2**63 - 1
 """The largest integer that an array of counts holds."""
@@ -67,7 +67,7 @@ def check_numbers(settings: Any) -> None:
 
 
 def check_object(name: str, value: Any, kind: str) -> None:
-    """Raise ValueError if ``value`` is a text, which would be a name, or a class, in place of an object of ``kind``.
+    """Raise ValueError if ``value`` is a text (a mere name) or a class, in place of an object of ``kind``.
 
     >>> check_object("allocator", "vip", "Allocator")
     Traceback (most recent call last):
@@ -144,7 +144,7 @@ def check_positive(settings: Any, *names: str) -> None:
 
 
 def _of_rule(settings: Any) -> str:
-    """Return " for NAME" for a rule of a registry, which has a name."""
+    """Return " for NAME" for a rule of a registry, else ""."""
     name = getattr(type(settings), "name", None)
     return f" for {name}" if isinstance(name, str) else ""
 
@@ -223,7 +223,7 @@ def _refuse_mask(name: str, values: Any) -> None:
 
 @cache
 def _checked_fields(cls: type) -> dict[str, set[Any]]:
-    """Return the types of each init field of ``cls`` that is a number, a flag, a text, or of our own classes.
+    """Return the types of each init field of ``cls`` that is a number, a flag, a text or one of our own classes.
 
     The type of a literal is str.
     """

@@ -84,7 +84,7 @@ def dump(instance: Any) -> dict[str, Any]:
 
 
 def placed(message: str, cls: type[Any], where: str) -> str:
-    """Return the error ``message`` of the dataclass ``cls``, whose dotted path is ``where``, with the full key.
+    """Return the error ``message`` with the full key: ``where`` is the dotted path of the dataclass ``cls``.
 
     >>> from apportion.allocators import VIP
     >>> placed("low must be at least 3, got 2; raise it", VIP, "allocation.allocator")
@@ -146,7 +146,7 @@ def _convert_dataclass(cls: Any, table: Mapping[str, Any], where: str) -> Any:
 
 
 def _settings_of(cls: Any) -> dict[str, bool]:
-    """Return whether each setting of a dataclass, or of a function that makes a preset, must be given."""
+    """Return each setting of a dataclass, or of a function that makes a preset, and whether it is required."""
     if is_dataclass(cls):
         return {field.name: field.default is field.default_factory is MISSING for field in fields(cls) if field.init}
     return {name: each.default is each.empty for name, each in inspect.signature(cls).parameters.items()}

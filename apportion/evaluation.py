@@ -18,14 +18,14 @@ BLOCK = 2**20
 """Number of resampled values held in memory at once."""
 
 FEW = 1024
-"""Up to so many different values, an interval of a mean draws how often each comes in a resample, which is quicker."""
+"""If there are at most so many different values, a resample draws how often each occurs, which is faster."""
 
 DRAWS, LEAST_DRAWS = 1000, 128
-"""Random subsets of the answers of one prompt, and the fewest where there are more than 1000 prompts. The error of the
+"""Random subsets of the answers of one prompt, and the fewest if there are more than 1000 prompts. The error of the
 mean over P prompts is at most 0.5 / sqrt(P times subsets), so below 0.0005 there."""
 
 MOST_K = 1024
-"""The largest k that is chosen, as in the papers. A larger one may be named."""
+"""The largest k that is chosen by default, as in the papers. A user may name a larger one."""
 
 
 class Interval(NamedTuple):
@@ -73,7 +73,7 @@ class AnswerScores(NamedTuple):
 
 
 def answer_scores(answers: Sequence[Sequence[str | None]], gold: Sequence[Collection[str]]) -> AnswerScores:
-    """Return mean@k, pass@k and maj@k of k ``answers`` [P][k], given the right ones of each prompt, ``gold`` [P].
+    """Return mean@k, pass@k and maj@k of k ``answers`` [P][k], given the right answers of each prompt, ``gold`` [P].
 
     None means no answer, and does not vote. Of several answers with the most votes the majority is the one that came
     first. Raises ValueError if there is no prompt, a prompt without answers or gold, or a text in place of a list of
@@ -136,7 +136,7 @@ def _check_answers(answers: Sequence[Sequence[Hashable]], gold: Sequence[Collect
 def _coded(
     answers: Sequence[Sequence[Hashable | None]], gold: Sequence[Collection[Hashable]]
 ) -> Iterator[tuple[Counts, Counts, Mask]]:
-    """Yield, for each n, the prompts with n answers: their places [Q], the codes of their answers and which are right.
+    """Yield, for each n, the prompts with n answers: their indices [Q], coded answers, and which answers are right.
 
     Codes and verdicts are [Q, n]. Equal answers of a prompt have the same code, below n. No answer is n.
     """
@@ -177,7 +177,10 @@ def _majorities(codes: Counts, right: Mask, k: int, draws: int, rng: np.random.G
 
 @dataclass(frozen=True)
 class Score:
-    """A mean over problems with its 95% interval, which is nan if they are all equal: resampling says nothing there."""
+    """A mean over problems with its 95% interval.
+
+    It is NaN if all values are equal, because then resampling says nothing.
+    """
 
     mean: float
     low: float

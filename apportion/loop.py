@@ -23,12 +23,12 @@ The numbers are an integer array. A sampler may annotate them as ``Counts`` or a
 """
 
 AsyncSampler = Callable[[Prompt, int], Awaitable[Sequence[Rollout]]]
-"""(prompt, number of rollouts) -> its rollouts, awaited."""
+"""(prompt, number of rollouts) -> an awaitable of its rollouts."""
 
 T = TypeVar("T")
 
 Source = Callable[[int], Sequence[Prompt]]
-"""Number of fresh prompts -> as many prompts that the batch does not hold."""
+"""Number of fresh prompts -> that many prompts, none of them in the batch."""
 
 
 def collect(allocator: Allocator, prompts: Sequence[Prompt], sample: Sampler, *, source: Source | None = None) -> Batch:
@@ -73,7 +73,7 @@ async def collect_async(
 
 
 async def collect_alone(planner: Allocator | Price, prompt: Prompt, sample: AsyncSampler) -> Batch:
-    """Return the finished batch of one prompt, which ``planner`` plans alone."""
+    """Return the finished batch of one prompt, which ``planner`` plans without a batch of others."""
     draw = partial(_draw, None)
     batch, plan = next_round(planner, planner.start([prompt]), draw)
     while plan:

@@ -21,7 +21,7 @@ GOLD_FIELDS = ("value", "text")
 """Fields of an object that hold gold answers, before those of its "aliases"."""
 
 TEMPLATE = "{question}\n\nPlease reason step by step, and put your final answer within \\boxed{}."
-"""The default prompt template. ``{question}`` is replaced; all other text is sent as it is."""
+"""Default prompt template. ``{question}`` is replaced, and all other text is kept."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Question:
 
     @property
     def text(self) -> str:
-        """The prompt, for those who need a text. Raises ValueError for chat messages."""
+        """The prompt as a text. Raises ValueError for chat messages."""
         if not isinstance(self.prompt, str):
             raise ValueError(
                 f"a prompt must be a text here, got chat messages in question {shown(self.id)}; write it as a text"
@@ -108,7 +108,7 @@ def read_questions(path: Path, limit: int | None = None) -> list[Question]:
 
 
 def read_golds(path: Path) -> dict[str, Question]:
-    """Return the questions in the file at ``path`` by id, or by the id that the prompt has. Columns as above.
+    """Return questions by id, read from the file at ``path``. A question without id has its prompt's. Columns as above.
 
     The prompt of a row without one is its id.
 
@@ -170,7 +170,7 @@ def _questions(
 
 
 def number_repeats(questions: Sequence[Question]) -> list[Question]:
-    """Return ``questions`` with "-2", "-3" and so on after the id of one that repeats a prompt without an own id.
+    """Return ``questions`` with "-2", "-3" and so on appended to the id of a repeated prompt that has no id of its own.
 
     >>> first, second, third = number_repeats([Question("", "1 + 1?")] * 2 + [Question("a", "1 + 1?")])
     >>> second.id == f"{first.id}-2", third.id
@@ -251,7 +251,7 @@ def _golds(cell: Any) -> Iterator[str]:
 
 
 def _listed(cell: Any) -> Any:
-    """Return the list that a cell of CSV holds as JSON. All other cells are returned as they are."""
+    """Return the list that a cell of CSV holds as JSON. Return all other cells unchanged."""
     if not isinstance(cell, str) or not cell.lstrip().startswith("["):
         return cell
     try:

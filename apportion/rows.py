@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch, Schema
 
 Rows = Iterator[tuple[int, dict[str, Any]]]
-"""Rows, each with its line, or its number in Parquet."""
+"""Rows with their line number, or their row number in Parquet."""
 
 SUFFIXES = (".jsonl", ".ndjson", ".csv", ".parquet", ".json", ".eval")
 MOST_ROWS = 10**8
-"""Rows of the largest Parquet file."""
+"""Most rows of a Parquet file."""
 
 CHUNK = 2**20
-"""Bytes that are unpacked together."""
+"""Number of bytes that are unpacked at a time."""
 
 ROWS_AT_ONCE, WIDE_ROWS_AT_ONCE = 1000, 64
 """Rows of a Parquet file that become objects of Python together: of chosen columns, and of all."""
 
 PACKED_TIMES, PACKED_BYTES = 250, 2**26
-"""A .gz file may unpack to so many times its size, and to so many bytes in any case."""
+"""A .gz file may unpack to PACKED_TIMES its size, and always to PACKED_BYTES."""
 
 UNPACKED_BYTES = 2**31
 """Bytes of Python of the rows of the largest Parquet file that are held together; the file may have a millionth."""
 
 ROW_BYTES, CELL_BYTES = 300, 64
-"""Bytes that Python needs for a row, and for a cell beside its content."""
+"""Bytes that Python needs for a row, and for a cell in addition to its content."""
 
 
 class TableError(ValueError):
@@ -65,7 +65,7 @@ class TornError(TableError):
 
 @contextmanager
 def reading(path: Path, raised: type[ValueError] = TableError) -> Iterator[None]:
-    """Raise ``raised`` in the place of TableError, and of the errors of a file that cannot be read."""
+    """Raise ``raised`` in place of TableError and of errors while reading a file."""
     try:
         yield
     except TableError as error:
@@ -146,7 +146,7 @@ def jsonl_rows(path: Path, parse: Callable[[str], Any] = parse_json) -> Rows:
 
 
 def csv_rows(path: Path, skipinitialspace: bool = False) -> Rows:
-    """Yield the rows of a CSV file with a header. Names of columns lose the spaces around them.
+    """Yield the rows of a CSV file with a header. Spaces around column names are removed.
 
     Raises TableError if the file is not CSV, if two names are equal, and for a row of another length; TornError if
     that is the last, which was not ended.
@@ -179,7 +179,7 @@ def csv_rows(path: Path, skipinitialspace: bool = False) -> Rows:
 
 
 def _ends_in_newline(path: Path) -> bool:
-    """Return whether the last line of a file that is not packed is whole; True for a packed one."""
+    """Return whether the last line of an unpacked file ends in a newline; True for a packed file."""
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(-1, 2)
@@ -249,7 +249,7 @@ def parquet_rows(path: Path, columns: Sequence[str] | None = None) -> Rows:
 
 
 def _batch_rows(path: Path, batch: RecordBatch) -> tuple[list[dict[str, Any]], int]:
-    """Return the rows of a batch, and their bytes. Cells that are stored once stay one object."""
+    """Return the rows of a batch, and their bytes. Cells with shared storage stay one object."""
     columns: dict[str, list[Any]] = {}
     size = ROW_BYTES * batch.num_rows
     for name, column in zip(batch.schema.names, batch.columns, strict=True):

@@ -25,7 +25,7 @@ Measure = Literal["gradient_variance", "expected_hits"]
 METHODS: tuple[Method, ...] = ("uniform", "vip", "hora")
 
 USUAL_LOW: dict[Method, int] = {"uniform": 1, "vip": SMALLEST_LOW, "hora": 0}
-"""The default of ``low``. Under "hora" a prompt keeps its pre-rollouts in any case, and needs no more."""
+"""Default of ``low``. Under "hora" pre-rollouts count, so a prompt needs no further ones."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

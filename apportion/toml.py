@@ -75,7 +75,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _parse(text: str) -> dict[str, Any]:
-    """Return what the TOML ``text`` says. Raise ValueError, also if it is nested too deep, for any other text."""
+    """Return the table that the TOML ``text`` states. Raise ValueError for other text, and for text nested too deep."""
     if _LONG_KEY.search(_TEXT.sub("text", text)):  # tomllib takes quadratic time for them
         raise ValueError(f"a key of more than {MAX_DEPTH} parts")
     try:

@@ -35,7 +35,7 @@ LARGEST_REWARD = 1e100
 """The largest size of a reward: sums of squares of many of them stay finite."""
 
 TIE = 2.0**-22
-"""The share of the larger one by which equal rewards may differ: a few roundings of single precision, as of a sum."""
+"""Relative difference up to which rewards count as equal: a few roundings of single precision."""
 
 
 def prompt_id(text: str, dataset: str = "") -> str:
@@ -358,13 +358,13 @@ class Batch(ArrayValue):
 
     @property
     def sampled(self) -> Batch:
-        """This batch without rollouts reused from an earlier step, which what learns from batches has seen before."""
+        """This batch without rollouts reused from earlier steps: what learns from batches has seen those before."""
         own = tuple(tuple(rollout for rollout in group if rollout.step is None) for group in self.rollouts)
         return replace(self, rollouts=own)
 
     @property
     def judged(self) -> Batch:
-        """This batch with the verdict as the reward, 1 or 0, of each rollout that has one, whatever its reward was."""
+        """This batch with rewards 1 and 0 by the verdict. Rollouts without a verdict keep their reward."""
         found = (
             tuple(
                 own if own.correct in (None, own.reward) else replace(own, reward=float(own.correct)) for own in group
@@ -385,7 +385,9 @@ class Batch(ArrayValue):
 
     @property
     def spread(self) -> Floats:
-        """Standard deviation of each prompt's outcomes, [P]: verdicts as 1 or 0, rewards where there is no verdict.
+        """Standard deviation of each prompt's outcomes, [P].
+
+        An outcome is the verdict (1 or 0), or the reward without one.
 
         Without verdicts it is the largest one of the ``components`` if there are any, because equal sums can have
         unequal parts. It is exactly 0 if all outcomes are equal up to ``TIE`` or there are none, and above 0 if any two
@@ -484,7 +486,7 @@ class Group(ArrayValue):
 
     @property
     def rewards(self) -> Floats:
-        """Rewards [G]. Raises ValueError if a rollout has none."""
+        """Rewards [G]. Raises ValueError for a rollout without a reward."""
         missing = [i for i, r in enumerate(self.rollouts) if r.reward is None]
         if missing:
             raise ValueError(
@@ -506,7 +508,7 @@ class Group(ArrayValue):
 
 
 def prompt_list(prompts: Iterable[Prompt]) -> tuple[Prompt, ...]:
-    """Return ``prompts``, listed once if they are a generator. Raise ValueError for a text or other entries.
+    """Return ``prompts`` as a list. Raise ValueError for a text, or for an entry that is no prompt.
 
     >>> [prompt.text for prompt in prompt_list(Prompt(text) for text in ("a", "b"))]
     ['a', 'b']
@@ -534,7 +536,7 @@ def html_table(title: str, head: Sequence[str], rows: Iterable[Sequence[object]]
 
 
 def _rollout_list(rollouts: Iterable[Rollout], q: int) -> tuple[Rollout, ...]:
-    """Return the rollouts of prompt ``q``, listed once. Raise ValueError for anything but rollouts."""
+    """Return the rollouts of prompt ``q`` as a list. Raise ValueError for an entry that is no rollout."""
     listed = tuple(rollouts) if isinstance(rollouts, Iterable) else (rollouts,)
     for rollout in listed:
         if not isinstance(rollout, Rollout):
@@ -556,7 +558,7 @@ def _spread(rollouts: Iterable[Rollout], verdicts: bool = True) -> float:
 
 
 def _deviation(values: Floats) -> float:
-    """Return the standard deviation of ``values`` without NaN, taken over their range: squares do not underflow."""
+    """Return the standard deviation of ``values`` without NaN, scaled by their range: squares do not underflow."""
     values = values[~np.isnan(values)]
     low, high = values.min(initial=np.inf), values.max(initial=-np.inf)
     if not high - low > TIE * max(abs(low), abs(high)):

@@ -23,10 +23,10 @@ LINE_CHARACTERS = 2**24
 """The longest line of a file of rows."""
 
 MAX_DEPTH = 64
-"""The most tables, objects and arrays within each other."""
+"""The deepest nesting of tables, objects and arrays."""
 
 QUOTED, ERROR = 80, 2000
-"""The most characters of a value that an error quotes, and of a whole error at the command line."""
+"""Most characters of a value that an error quotes, and of a whole error on the command line."""
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -104,7 +104,7 @@ def _constant(word: str) -> Any:
 
 
 def parse_json(text: str | bytes, constant: Callable[[str], Any] = _constant) -> Any:
-    """Return what the JSON ``text`` says. Raise ValueError, with the reason in a few words, if it cannot be used.
+    """Return the value of the JSON ``text``. Raise ValueError, with a short reason, for anything unusable.
 
     Nesting beyond ``MAX_DEPTH``, integers of more than 4,300 digits, repeated keys, lone surrogates, NaN and Infinity
     are refused. A ``constant`` such as float reads the last two.
@@ -133,7 +133,7 @@ def parse_json(text: str | bytes, constant: Callable[[str], Any] = _constant) ->
 
 
 def parse_number(text: str) -> float:
-    """Return the number that ``text`` is in digits from 0 to 9. Raise ValueError for anything else.
+    """Return the number in ``text``, written in digits from 0 to 9. Raise ValueError for anything else.
 
     ``float`` also takes underscores between digits, and the digits of other scripts.
 

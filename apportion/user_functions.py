@@ -11,7 +11,7 @@ from typing import Any
 
 
 def import_named(where: str) -> Any:
-    """Return what ``where`` names, callable or not; None if its module does not have it.
+    """Return the object that ``where`` names; None if its module does not have it.
 
     Raises ValueError if the module does not exist, and whatever importing it raises.
 

@@ -56,6 +56,16 @@ NAMES = {
 }
 """What the names in the tables stand for."""
 
+PREDICTORS = {
+    "exact p": "exact success rates",
+    "empirical Bayes, known rates": "empirical Bayes, known rates",
+    "empirical Bayes, embeddings": "empirical Bayes, embeddings",
+    "empirical Bayes": "empirical Bayes",
+    "counts": "counts of each prompt",
+    "gp": "the Gaussian process of VIP's paper",
+}
+VISITS = {"epoch 0": "first visit", "epoch 1": "second visit", "epoch 7": "eighth visit"}
+
 MEAN_SUCCESS = "mean success over a run, less stock groups' (95% intervals)"
 DECISIONS: Mapping[str, Sequence[tuple[str, str, str, str, str]]] = {
     "optimal baseline, groups of 8": (
@@ -74,6 +84,8 @@ DECISIONS: Mapping[str, Sequence[tuple[str, str, str, str, str]]] = {
         ("lab, five bases", "stable", "", "optimal baseline, groups of 4", "area"),
         ("lab, hard", "methods_factorial", "The baseline alone", "prompt", "fours"),
         ("lab, forks", "methods_factorial_forks", "The baseline alone", "prompt", "fours"),
+        ("SmolLM2, sums", "model_factorial", "The baseline alone", "global", "fours"),
+        ("SmolLM2, between", "model_factorial", "Between.", "global", "fours"),
     ),
     "prompts by MoPPS, groups of 8": (
         ("lab, five bases", "stable", "", "eight_mopps", "area - uniform_8"),
@@ -119,21 +131,25 @@ def first_part(name, column):
     return sorted(((NAMES[label], found[label]) for label in found), key=lambda each: each[1][0])
 
 
-def draw(name, title, xlabel, rows, zero=True):
-    """Save intervals as docs/pictures/NAME.png. ``rows`` are (label, {series: (value, low, high)}), lowest first."""
+def draw(name, title, xlabel, rows, line=0):
+    """Save intervals as docs/pictures/NAME.png. ``rows`` are (label, {series: (value, low, high)}), lowest first.
+
+    ``line`` is where a vertical line is drawn; None: nowhere.
+    """
     series = list(dict.fromkeys(each for _, own in rows for each in own))
     figure = Figure(figsize=(9, 1.6 + 0.36 * len(rows) * max(1, len(series) / 2)), layout="constrained")
     axes = figure.subplots()
+    most = max(len(own) for _, own in rows)
     for number, each in enumerate(series):
-        shift = 0.0 if len(series) == 1 else 0.36 - 0.72 * number / (len(series) - 1)
         places, found = zip(
-            *((row + shift, own[each]) for row, (_, own) in enumerate(rows) if each in own), strict=True
+            *((row + _shift(each, own, most), own[each]) for row, (_, own) in enumerate(rows) if each in own),
+            strict=True,
         )
         values, low, high = zip(*found, strict=True)
         ends = [[a - b for a, b in zip(values, low, strict=True)], [b - a for a, b in zip(values, high, strict=True)]]
         axes.errorbar(values, places, xerr=ends, fmt="o", color=COLOURS[number], label=each, markersize=6, capsize=3)
-    if zero:
-        axes.axvline(0, color="black", linewidth=0.9, linestyle=":")
+    if line is not None:
+        axes.axvline(line, color="black", linewidth=0.9, linestyle=":")
     axes.set_yticks(range(len(rows)), [label for label, _ in rows])
     axes.set(xlabel=xlabel, ylim=(-0.6, len(rows) - 0.4))
     axes.grid(axis="x", alpha=0.25)
@@ -142,6 +158,11 @@ def draw(name, title, xlabel, rows, zero=True):
         figure.legend(loc="outside lower center", ncols=min(3, len(series)), frameon=False)
     figure.suptitle(title, fontsize=12)
     figure.savefig(PICTURES / f"{name}.png", dpi=110)
+
+
+def _shift(each, own, most):
+    """Return how far the series ``each`` is above its row: those of a row lie around its label."""
+    return 0.72 / most * ((len(own) - 1) / 2 - [*own].index(each))
 
 
 def main():
@@ -159,9 +180,9 @@ def main():
     draw("methods", title, xlabel, [(label, {"": own}) for label, own in first_part("stable", "area - uniform_8")])
     xlabel = "mean success over a run, less that of groups of 4 (95% intervals)"
     for name, title in (
-        ("methods_forks", "The same on a task with several right answers (lab, forks)"),
-        ("methods_decisions", "Of three decisions the baseline gains (lab, hard base)"),
-        ("methods_decisions_forks", "Of three decisions the baseline gains (lab, forks)"),
+        ("methods_forks", "Baselines gain on a task with several right answers too (lab, forks)"),
+        ("methods_decisions", "The baseline gains; choosing prompts or counts does not (lab, hard base)"),
+        ("methods_decisions_forks", "The baseline gains; choosing prompts does not (lab, forks)"),
     ):
         draw(name, title, xlabel, [(label, {"": own}) for label, own in first_part(name, "area - baseline")])
     votes = ("optpo, N = 16", "adaptive_consistency_beta, confidence = 0.95", "calibrated, eps = 0.01")
@@ -171,12 +192,18 @@ def main():
         for each in sets
     ]
     title = "Samples that a vote takes, of at most 64: fewer is better. OptPO agrees less with all 64"
-    draw("stopping", title, "samples a question (95% intervals)", rows, zero=False)
+    draw("stopping", title, "samples a question (95% intervals)", rows, line=None)
     found = first_part("label_free_votes", "- ttrl")
     saved = dict(first_part("label_free_votes", "rollouts saved"))
     rows = [(f"{label}: {saved[label][0]:g}% of the rollouts saved", {"": own}) for label, own in found]
     title = "No loss of accuracy shows at half of the rollouts or fewer"
     draw("label_free", title, "mean@16, less that with 64 votes (95% intervals)", rows)
+    rows = [
+        (label, {visit: cell("real_run", "", f"{each}, VIP", epoch) for epoch, visit in VISITS.items()})
+        for each, label in PREDICTORS.items()
+    ]
+    title = "VIP lowers the variance from the second visit on; the belief of its paper is late (recorded run)"
+    draw("real_run", title, "RLOO's gradient variance under VIP over uniform's (95% intervals)", rows, line=1)
 
 
 if __name__ == "__main__":

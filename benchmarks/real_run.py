@@ -30,8 +30,7 @@ from apportion.replay.foresight import batches_of, foresee
 from benchmarks.common import table, write
 from benchmarks.expected import HIGH, HORA_HIGH, LOW, SIZE, hora, near_truth, variances, vip
 from benchmarks.real_run_data import grpo_run
-from benchmarks.real_run_picture import draw
-from benchmarks.real_run_tables import OURS, Replayed, all_seeds, errors, interval, point, ratio, squared
+from benchmarks.real_run_tables import Replayed, all_seeds, errors, interval, ratio
 from benchmarks.ridge import Ridge
 
 SEEDS = (0, 1, 2)
@@ -130,12 +129,6 @@ def main():
             NOTES[2],
         ],
         seeds=SEEDS,
-    )
-    drawn = ("counts", "gp", "gp, noise 1", "ridge", *OURS)
-    draw(
-        {n: [squared(found[n], data.shares, e).mean() for e in range(EPOCHS)] for n in drawn},
-        {n: [point(all_seeds(r.variances[e] for r in found[n])) for e in range(EPOCHS)] for n in drawn},
-        [point(best(data, epoch)[0]) for epoch in range(EPOCHS)],
     )
 
 

@@ -16,9 +16,6 @@ Pairs = list[tuple[float, float]]
 """A quantity under a rule and under uniform allocation, one pair for each batch."""
 
 
-OURS = ("empirical Bayes", "empirical Bayes, embeddings", "empirical Bayes, known rates", "empirical Bayes, both")
-
-
 @dataclass
 class Replayed:
     """What a predictor said along one replay: means [E, Q], and for each epoch one row for each batch.
@@ -59,9 +56,3 @@ def squared(runs, shares, epoch):
 def errors(found, shares, epochs):
     """Return a row of squared errors for each predictor."""
     return [[name, *(interval(squared(runs, shares, epoch)) for epoch in epochs)] for name, runs in found.items()]
-
-
-def point(pairs):
-    """Return the ratio of summed ``pairs``."""
-    first, second = np.array(pairs).sum(axis=0)
-    return float(first / second)

@@ -14,7 +14,7 @@ from apportion.checks import check_choice
 logger = logging.getLogger(__name__)
 
 UNBIASED_BY_ROLLOUT = ("sequential",)
-"""Estimators whose sum over rollouts is unbiased, but not their mean over prompts."""
+"""Estimators that are unbiased as a sum over rollouts, but not as a mean over prompts."""
 
 WITH_FORMULA = ("rloo", "dr_grpo")
 """Estimators for which every rule that minimises a variance has a formula."""

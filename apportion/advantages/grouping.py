@@ -112,7 +112,9 @@ def loss_weights(
     tokens: Floats | None = None,
     reduction: Reduction = "sum",
 ) -> Floats:
-    """Return the weight [N] of each rollout of ``groups`` in a mean over the kept rollouts; 0 for those not kept.
+    """Return the loss weight of each rollout of ``groups``, [N], for a mean over the kept rollouts.
+
+    Others have weight 0.
 
     ``importance`` [groups] multiplies the weights of each group, as those of a selection do. ``tokens`` [N] and
     ``reduction`` are those of ``rollout_weights``.

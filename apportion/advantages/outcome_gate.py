@@ -1,4 +1,4 @@
-"""The outcome gate: what a reward has beside its outcome compares rollouts within mixed groups only.
+"""The outcome gate: the shaping of a reward counts within groups of different outcomes only.
 
 A reward r is often an outcome o, 1 or 0, plus a shaping term, such as one of length. A group of equal outcomes is dead
 for the outcome, but a spread of r in it still trains: a phantom group. The gate puts other rewards in the place of r
@@ -26,7 +26,9 @@ OutcomeGate = bool | Literal["order"]
 
 
 def gated(group: Group, gate: OutcomeGate) -> Group:
-    """Return ``group`` with the rewards that train under ``gate``; itself if that is False.
+    """Return ``group`` with the rewards that train under ``gate``.
+
+    If ``gate`` is False, the group is returned unchanged.
 
     Raises ValueError for a rollout without a verdict, ``Rollout.correct``.
 

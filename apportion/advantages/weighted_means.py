@@ -1,4 +1,4 @@
-"""Baselines from the batch itself that weigh its rewards: by score norms, leaving the rollout out, or by lengths.
+"""Baselines from the rewards of the batch itself, weighted by score norms (leave-one-out) or by lengths.
 
 The baseline with the smallest variance is E[r |h|^2] / E[|h|^2], see ``apportion.baselines``. ``group_optimal`` and
 ``batch_optimal`` estimate it from other rollouts of the same batch, so they need no history. OPO estimates it from the

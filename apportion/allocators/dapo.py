@@ -98,7 +98,7 @@ class DAPO(Allocator):
         return Plan(counts, fresh=batch.started if self.draw is None else self.draw)
 
     def final(self, batch: Batch, plan: Plan) -> Mask:
-        """Return none before the last draw, then the prompts that are kept if mixed, however many others are."""
+        """Return no prompt before the last draw. After it, return the prompts that stay if they are mixed."""
         if batch.round + 1 < self.max_draws:
             return np.zeros(len(batch.prompts), bool)
         candidates = mixed(batch, self.tolerance) | (plan.counts > 0)

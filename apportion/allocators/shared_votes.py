@@ -108,7 +108,10 @@ class SharedVotes(ConsensusAllocator):
         return Plan(take_largest(np.where(now, gains, 0.0), -(-left // to_come)))
 
     def final(self, batch: Batch, plan: Plan) -> Mask:
-        """Return all prompts in the last round, before it those that no further vote can help or that have them all."""
+        """Return all prompts in the last round.
+
+        Before it, return those that have M votes, or that no further vote can help.
+        """
         counts = batch.asked + plan.counts
         if batch.round >= self.rounds or counts.sum() >= self._budget(len(batch.prompts)):
             return np.ones(len(batch.prompts), bool)
@@ -137,7 +140,7 @@ class SharedVotes(ConsensusAllocator):
 
 
 def error_removed(first: Counts, second: Counts, votes: int) -> Floats:
-    """Return V(m), [P, ``votes`` + 1], for m = 0 .. ``votes`` more votes after ``first`` [P] >= ``second`` [P].
+    """Return V(m), [P, ``votes`` + 1]: m = 0 to ``votes`` more votes after ``first`` [P] >= ``second`` [P].
 
     >>> error_removed(np.array([1, 0]), np.array([1, 0]), 3).tolist()
     [[0.0, 0.1875, 0.1875, 0.25], [0.0, 0.25, 0.25, 0.3125]]

@@ -1,4 +1,4 @@
-"""Rollouts that a later step may use again: what is kept of them, and how they are saved and restored."""
+"""Rollouts that a later step may use again: which fields are kept, and how they are saved and restored."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -8,11 +8,11 @@ from apportion.predictors.saved import SavedValues
 from apportion.types import Rollout
 
 NAMES = ["correct", "answer", "reward", "completion", "tokens", "score_norm", "round", "step"]
-"""What is kept. A rollout that is reused has a verdict, which decides, and is not truncated anew."""
+"""The fields that are kept of a rollout. It keeps its verdict, and is not checked for truncation again."""
 
 
 def for_reuse(rollout: Rollout, step: int) -> Rollout:
-    """Return ``rollout`` as it is kept, sampled in ``step``.
+    """Return the kept fields of ``rollout``, sampled in ``step``, as a rollout.
 
     If its completion has a method ``for_reuse``, what that returns is kept: a copy with what a later step needs, and
     nothing else. Whether it was truncated is not kept.
@@ -38,7 +38,10 @@ def saved_by_prompt(saved: SavedValues, key: str, kind: type) -> list[tuple[str,
 
 
 def restored_rollout(values: Mapping[str, Any], step: int) -> Rollout:
-    """Return what ``plain_rollout`` was given. Raise ValueError if it cannot have been kept before ``step``."""
+    """Rebuild the rollout that ``plain_rollout`` was given.
+
+    Raise ValueError if it cannot have been kept before ``step``.
+    """
     saved = SavedValues(values, "a stored rollout", NAMES)
     if saved.count("step") > step:
         raise saved.refusal("step", f"at most {step}, the present one,")

@@ -31,9 +31,9 @@ from apportion.types import Belief, Counts, Floats, Needs
 GroupEstimator = Literal["rloo", "dr_grpo"]
 SMALLEST_LOW = 3
 LEAST_SUCCESS = 1e-6
-"""The least p of the bonus: that of the released code."""
+"""The least p in the bonus for hard prompts: that of the released code."""
 LEAST_LOW: dict[str, int] = dict.fromkeys(get_args(GroupEstimator), SMALLEST_LOW)
-"""The least L of each estimator that has a formula: the paper's, for both."""
+"""The least L for which each estimator has a formula: the paper's, for both."""
 
 
 def gradient_variance(success: Floats, counts: Counts, estimator: GroupEstimator = "rloo") -> Floats:

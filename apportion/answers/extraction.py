@@ -26,7 +26,7 @@ LONGEST = 2000
 MOST = 100
 """Boxes and statements that are examined, from the end of a text."""
 TAIL = 200_000
-"""Characters at the end of a text in which they are looked for."""
+"""How many characters at the end of a text are searched for an answer."""
 
 _BAR, _OF = "[|｜]?", "[_▁ ](?:of[_▁])?"
 TAG = re.compile(
@@ -78,7 +78,7 @@ STATEMENT = re.compile(
 )
 QUOTES = ('"', "“", "”", "'", "`")
 TALK = re.compile(r"(?:this|that|these|an?|any|no|your|each|whose|if|whether|other|and the)\s+$", re.IGNORECASE)
-"""What stands before "answer is" in talk about an answer."""
+"""Words before "answer is" that only talk about an answer, and do not state one."""
 REPEATED = re.compile(r"\W*(?:the )?(?:final |correct )?answers? (?:is|are)\b", re.IGNORECASE)
 PLAN = re.compile(
     r"\W*(?:let(?:'s|’s| us| me)\s"
@@ -87,11 +87,11 @@ PLAN = re.compile(
     r"|to (?:find|solve|determine|calculate|answer)\b)",
     re.IGNORECASE,
 )
-"""How reasoning begins after a label that the prompt has asked for, as in "Answer: Let's think step by step."."""
+"""How reasoning begins right after the label that a prompt asked for, as in "Answer: Let's think step by step."."""
 LABEL_BEFORE = re.compile(r"answer[*_]*\s?[:=]\W*(?:the )?(?:final |correct )?$", re.IGNORECASE)
 SENTENCE_END = re.compile(r"(?<![A-Z]\. [A-Z])[.](?=[\s*]|$)(?! [A-Z]\. )|(?<!\\)[!?](?=[\s*\"'”]|$)|[。！]")
 ABBREVIATED = re.compile(r"(?:(?<![^\W\d_])[^\W\d_]{2,4}|\bapprox|\.[A-Za-z])$")
-"""A short word, which may be an abbreviation: then a number or a small letter follows its point."""
+"""A short word that may be an abbreviation: its point is one if a number or a small letter follows."""
 GOES_ON = re.compile(r"[.]\s+[(]?(?:\d|[a-z](?!\w*(?:\s(?:is|are|was)|n't)\b))")
 TITLE = re.compile(r"\b(?:St|Dr|Mrs?|Ms|Mt|Ft|Prof|Sgt|Capt|Gen|Col|Lt|Rev|Sen|Rs|approx|vs)$")
 """Abbreviations that never end a sentence."""
@@ -104,16 +104,16 @@ DEFINITE = re.compile(
     r"[-+−–±~≈<>≤≥=\s([{|$£€¥₹√*\"'“]*(?:\\[$%A-Za-z({[]|\d|\.\d|[½⅓⅔¼¾⅕⅛π∞∅ℝ]|[A-Za-z]\s*(?:=|\\in)"
     r"|\(?[A-Za-z]\)?(?=[\s\"'”*]*(?:[.,:;)\]!]|$)))"
 )
-"""How an answer begins that is a number, a letter or LaTeX."""
+"""The beginning of an answer that is a number, a letter or LaTeX."""
 BOLD = re.compile(r"(?<![\w*])\*\*([^*]+)\*\*(?![\w*])")
 DELIMITERS = re.compile(r"\\\$|\$|(?<!\\)\\[()\[\]]")
 BEFORE_SIGNS = re.compile("(?s:.*[^\\s∎■□\u2600-\u27bf\ufe0f\U0001f300-\U0001faff])")
-"""All before the pictures, or the signs for the end of a proof, at the end."""
+"""Matches a text up to the emoji or end-of-proof signs at its end."""
 VALUE = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|(?!null\b)([-\w.]+|\[[^\[\]{}]*\]))""")
 ESCAPED = re.compile(r'\\(?:u([0-9A-Fa-f]{4})|([\\"/]))')
-"""What JSON writes with a backslash. Its other letters are kept, because models write LaTeX with a single one."""
+"""Escapes of JSON that are decoded. Other backslashes stay, because models write LaTeX with a single one."""
 PLACEHOLDER = re.compile(r"[?_….\s]*|[\[<(]?(?:(?:your|the|final|insert|put) )*answer(?: here)?[\])>]?", re.IGNORECASE)
-"""What an instruction has where the answer belongs."""
+"""What an instruction writes in place of the answer, such as "..."."""
 INVISIBLE = re.compile("[\u200b-\u200f\u2060\ufeff\u00ad]")
 
 CHOICE_STATEMENT = re.compile(
@@ -131,7 +131,7 @@ LETTER = re.compile(
     re.IGNORECASE,
 )
 OPTION = re.compile(r"\(?(?P<letter>[A-Ja-j])(?:\)|(?<![Ii])[.]|(?<![AaIi]):)\s+(?![A-Za-z]\.)\S.*")
-"""A reply that is only a letter with the text of its option."""
+"""A reply that is only a letter and the text of its option."""
 BOLD_LETTER_AT_END = re.compile(r"(?:.*\s)?\*\*\(?(?P<letter>[A-J])\)?\.?\*\*\.?", re.IGNORECASE)
 
 NUMBER = re.compile(
@@ -285,7 +285,7 @@ def extract(text: str, how: str = "auto") -> str | None:
 
 
 def _from_the_end(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """Return the last matches, at most ``MOST``, from the last one."""
+    """Yield the last matches, at most ``MOST``, the last one first."""
     return reversed(deque(pattern.finditer(text, max(0, len(text) - TAIL)), MOST))
 
 
@@ -304,7 +304,7 @@ def _content(text: str, start: int) -> tuple[str, int] | None:
 
 
 def _statements(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[str, bool]]:
-    """Yield what each statement of an answer says, from the last one, and whether it is only words in prose."""
+    """Yield the text of each statement of an answer, the last one first, and whether it is prose without a value."""
     for found in _from_the_end(pattern, text):
         prose, before = found.lastgroup in ("prose", "option"), text[max(0, found.start() - 30) : found.start()]
         if before.endswith(QUOTES) and text.startswith(QUOTES, found.end()):
@@ -323,7 +323,7 @@ def _statements(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[str, bool
 
 
 def _said(text: str, start: int, kind: str | None) -> str | None:
-    """Return what stands from ``start`` to the end of its sentence or line, or on the last line below a heading."""
+    """Return the text from ``start`` to the end of its sentence or line; under a heading, the last line below it."""
     rest, goes_on = text[start : start + LONGEST], len(text) > start + LONGEST
     if kind == "json":
         value = VALUE.match(rest)
@@ -367,7 +367,7 @@ def _tidy(answer: str) -> str | None:
 
 
 def _letter(statement: str, alone: bool = False) -> str | None:
-    """Return the letter that the statement begins with, if the text of its option or nothing follows it.
+    """Return the letter at the beginning of the statement if only the text of its option, or nothing, follows.
 
     With ``alone`` nothing may follow it.
     """

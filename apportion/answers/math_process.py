@@ -31,8 +31,8 @@ KILL = 9
 """The signal that no process can ignore. Windows has no name for it."""
 
 BUSY = 8
-"""A comparison may take so many times its limit by the clock, because other processes may need the processor. The limit
-itself is of processor time, so that no verdict depends on what else the machine does."""
+"""Limit by the clock, as a multiple of the limit of processor time, because other processes may use the processor. No
+verdict depends on the load, because the limit itself is of processor time."""
 HAS_TIMER = hasattr(signal, "setitimer")
 """Whether processor time can be limited; not on Windows."""
 START_SECONDS = 120.0
@@ -40,8 +40,8 @@ START_SECONDS = 120.0
 STOP_SECONDS = 5.0
 """Time limit for the end after the worker was killed."""
 FIRST_PAIRS = (["1/2", "0.5"], [r"\sqrt{2}", "x"], ["x^2 = y", "y = 2"])
-"""Compared before the first worker starts, so that math-verify and sympy have prepared what they need. A worker that
-must do so itself takes half a second for its first formula, which is more than the quick lane allows."""
+"""Pairs that are compared before the first worker starts, so that math-verify and sympy are warm. A cold worker takes
+half a second for its first formula, more than the quick lane allows."""
 PERCENT = r"\%"
 """How a percentage ends."""
 IMAGINARY = re.compile(r"\di(?![A-Za-z])")
@@ -262,7 +262,7 @@ def main(limit_seconds: float) -> None:
 
 
 def reader() -> Callable[[str], Any]:
-    """Return a function from LaTeX to what the grammar reads; None unless it reads all of it, and reads no nonsense.
+    """Return a parser from LaTeX to sympy. It returns None unless the grammar reads all of the text, and reads sense.
 
     The text goes to the grammar as it is. ``math_verify.parse`` would first drop what it does not know, and then take
     a number out of what it cannot read.
@@ -324,7 +324,7 @@ def solved(relation: Any, symbols: Any) -> Any:
 
 
 def _share(answer: str) -> str:
-    """Return a percentage as a formula of its share, any other answer as it is."""
+    """Return a percentage as the formula of its share. Return any other answer unchanged."""
     return rf"\frac{{{answer.removesuffix(PERCENT)}}}{{100}}" if answer.endswith(PERCENT) else answer
 
 

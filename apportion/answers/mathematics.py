@@ -166,12 +166,12 @@ class MathVerify:
 
 
 def _asked(form: Form) -> str:
-    """Return what the process is asked about: the formula, which ends in a percent sign if it is a percentage."""
+    """Return the text that is sent to the worker: the formula, with a percent sign at its end for a percentage."""
     return form.formula + r"\%" * form.percent
 
 
 def _slow_alone(process: MathProcess, first: str, second: str) -> set[str]:
-    """Return those of a pair that took too long which do so without the other too."""
+    """Return the answers of a slow pair that are slow to read alone, without the other."""
     suspects = {asked for asked in (first, second) if normal_form(asked).value is None}
     return suspects if len(suspects) == 1 else {asked for asked in suspects if process.same(asked, "0") is None}
 

@@ -25,7 +25,7 @@ left;right;north;south;east;west;increase gain profit win;decrease loss
 clockwise;counterclockwise;up upward;down downward;above;below;forward;backward;before earlier early ago
 after late later;ahead;behind;older;younger;faster;slower;longer taller;shorter
 """
-"""Words that tell of what, or which way, a number is. An answer may leave them out."""
+"""Words for the kind or the direction of a number, such as "boy" or "north". An answer may leave them out."""
 PREFIXED = """
 meter metre gram liter litre second joule watt volt newton hertz pascal byte bit calorie mole ohm amp ampere
 """
@@ -92,11 +92,11 @@ ABOUT = re.compile(
 
 
 Measures = frozenset[tuple[str, int]]
-"""The known units of an answer with their powers, and words of its kind with the power 0."""
+"""The units of an answer with their powers. Words for the kind of thing that is counted have the power 0."""
 
 
 def without_unit(text: str) -> tuple[str, Measures]:
-    r"""Return ``text`` without the unit after or the currency before its number, and what is known of these.
+    r"""Return ``text`` without its unit or currency, and the ``Measures`` that were removed.
 
     >>> without_unit("18 dollars"), without_unit(r"\$18"), without_unit("5 m/s^2")[0]
     (('18', frozenset({('dollar', 1)})), ('18', frozenset({('dollar', 1)})), '5')

@@ -158,7 +158,10 @@ def is_formula(text: str) -> bool:
 
 
 def _span(found: re.Match[str], answer: str) -> Form | None:
-    """Return a pair of numbers, with its difference if it may be one. Return None if what follows is no unit."""
+    """Return a pair of numbers, and their difference if the text may be a span.
+
+    Return None if something other than a unit follows.
+    """
     number, measures = without_unit(f"{found['money'] or ''}{found['high']}{found['unit']}")
     percent = PERCENT.fullmatch(number)
     if (percent["head"] if percent else number).strip() != found["high"]:
@@ -216,12 +219,12 @@ def close(first: Form, second: Form) -> bool:
 
 
 def _share(form: Form) -> Form:
-    """Return the value of a percentage as a share, any other as it is."""
+    """Return the value of a percentage as a share. Return any other value unchanged."""
     return Form(form.text, value=form.value / 100, decimal=form.decimal) if form.percent and form.value else form
 
 
 def _conflict(first: Measures, second: Measures) -> bool:
-    """Return whether both name units that differ, or both name kinds and neither names all of the other's."""
+    """Return whether the units of the two differ, or both name kinds and neither set of kinds contains the other."""
     units, others = ({each for each in measures if each[1]} for measures in (first, second))
     kinds, other_kinds = first - units, second - others
     return bool(units and others and units != others) or not (kinds <= other_kinds or other_kinds <= kinds)

@@ -69,7 +69,7 @@ def phrase_form(answer: str) -> str:
 
 
 def _spelled(piece: str) -> str:
-    """Return a number or a symbol apart from its neighbours, other characters as they are, punctuation as space."""
+    """Return a piece of an answer, spelled for comparison. Numbers and symbols stand apart; punctuation is a space."""
     if len(piece) > 1 or piece.isdecimal() or piece in "%#/^" or unicodedata.category(piece) in MEANINGFUL:
         return f" {piece} " if len(piece) > 1 or not piece.isdecimal() else piece
     if piece in "'’":

@@ -83,7 +83,7 @@ class SPO(Baseline):
         self._counts |= new
 
     def _of(self, prompt: Prompt) -> Floats:
-        """Return a and b of a prompt."""
+        """Return a and b of one prompt."""
         if prompt.id in self._counts:
             return self._counts[prompt.id]
         rate = (self.rates or {}).get(prompt.id, prompt.rate)

@@ -1,4 +1,4 @@
-"""An allocation as text: tables of counts and the gain over uniform for people, JSON for programs."""
+"""An allocation as text: tables of counts and of the gain over uniform counts, or JSON for programs."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -53,7 +53,7 @@ def _health(found: RunHealth, full: bool) -> list[str]:
 
 
 def scalars_text(found: Scalars, health: RunHealth) -> str:
-    """Return what the means of steps say of a run without rollouts."""
+    """Return what can be said of a run without rollouts, from the logged means of its steps."""
     steps = max(len(own[0]) for own in found.found.values())
     lines = [f"{found.name} ({found.source}): means of {steps:,} steps, no rollouts", *_health(health, True)]
     reward, cut = (found.series(name) for name in ("reward", "cut"))
@@ -66,7 +66,7 @@ def scalars_text(found: Scalars, health: RunHealth) -> str:
 
 
 def _wasted(found: Scalars) -> str:
-    """Return the share of dead groups, and of which kinds they are: as recorded, or the least and the most.
+    """Return the share of dead groups by kind; as a range if the log can be read in more than one way.
 
     With rewards of 0 and 1 the mean reward bounds the share of groups that are all right.
     """

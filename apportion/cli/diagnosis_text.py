@@ -189,7 +189,7 @@ def _quality(cell: ForesightCell) -> str:
 
 
 def _changes(found: AdviceList) -> Iterator[str]:
-    """Yield each recommended change as code, last on the page, where a reader of a terminal looks first."""
+    """Yield the code of each recommended change. It is printed last, where a reader of a terminal looks first."""
     yield _wrapped(CHANGES)
     for number, each in enumerate(found.recommended, 1):
         yield "\n".join([f"{number}. {each.change}", *code_lines(each.code)])

@@ -44,7 +44,7 @@ GROUPS = {
         "serve": "Serve an endpoint that votes on each request.",
     },
 }
-"""The commands as the help lists them, by what they are for: to read what each says itself would import them all."""
+"""The commands in the order and under the headings of the help. Fixed here, because asking each one would import it."""
 
 
 class OneLineErrors(TyperGroup):
@@ -89,7 +89,7 @@ class OneLineErrors(TyperGroup):
             return super().make_context(*args, **settings)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command. A signal that it leaves to us ends it with one line."""
+        """Run a command. If it does not handle a signal itself, the signal ends it with one line."""
         try:
             with _output_errors():
                 return super().invoke(ctx)
@@ -124,7 +124,7 @@ def missing_extra(what: str, extra: str) -> Iterator[None]:
 
 
 def fail(problem: str, code: int = USAGE) -> int:
-    """Write the line to stderr; return the exit code, also if stderr cannot be written to."""
+    """Write the line to stderr and return the exit code, even if stderr is closed."""
     try:
         typer.echo(f"error: {one_line(problem)}", err=True)
     except OSError:
@@ -147,6 +147,6 @@ def _output_errors() -> Iterator[None]:
 
 
 def _discard(stream: TextIO) -> None:
-    """Send what is left in the buffer of ``stream`` nowhere, so that Python does not fail on it again at exit."""
+    """Discard the buffer of ``stream``, so that Python does not fail on it again at exit."""
     with suppress(OSError, ValueError):  # a stream without a file has nothing to redirect
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -44,7 +44,7 @@ NO_LENGTHS = "hours are not known, because the sample has no lengths of completi
 OF_THE_SERVER = tuple(name for name in SETTINGS[0][1] if name not in ("base_url", "model"))
 OF_THE_ANSWERS = ("template", "extract", "equivalence")
 AS_TRAINED = {"temperature": 1.0, "top_p": 1.0}
-"""Rollouts of training are sampled like this by default in TRL and verl, and a vote is not."""
+"""Sampling settings that TRL and verl have by default in training, and a vote has not."""
 
 
 def forecasting(

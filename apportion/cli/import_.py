@@ -38,7 +38,7 @@ def import_(
 
 
 def _text(found: ImportSummary, doubts: tuple[str, ...], out: Path) -> str:
-    """Return what was read, in a few lines."""
+    """Return in a few lines how many rows, rollouts, groups and prompts were read."""
     lines = [
         f"{found.format}: {found.rows:,} rows in {found.files:,} files",
         f"{found.rollouts:,} rollouts in {found.groups:,} groups of {found.prompts:,} prompts, "

@@ -29,7 +29,7 @@ Columns = Annotated[
     list[str] | None,
     typer.Option("--column", metavar="NAME=COLUMN", help="A column of another name, as in reward=score."),
 ]
-"""What says which columns of another tool's tables are read. A rollout log needs neither."""
+"""Options that name the columns of another tool's table. A rollout log needs none of them."""
 Outcome = Annotated[
     str | None,
     typer.Option(metavar="COLUMN", help="The reward column that says whether a rollout is right, beside the others."),
@@ -66,7 +66,7 @@ def read_run(path: Path, reward: list[str] | None, column: list[str] | None, out
 
 
 def pairs_of(texts: Iterable[str] | None, name: str) -> dict[str, str]:
-    """Return the pairs in ``texts``, each NAME=VALUE. Raise ValueError, which shows no values, for anything else.
+    """Return the pairs in ``texts``, each NAME=VALUE. Raise ValueError for anything else; its message shows no values.
 
     >>> pairs_of(["X-Team=a=b"], "header")
     {'X-Team': 'a=b'}

@@ -18,10 +18,10 @@ from apportion.runs.text_table import text_table
 
 FIRST = ("rule", "rollouts", "variance", "signal", "dead")
 FIRST_OF_CHOICES = ("choice", "mixed share", "above shuffled", "dead", "coverage")
-"""The columns that fit 80 columns."""
+"""The columns of selection rules that fit into 80 columns."""
 
 LEFT = ("rule", "choice", "outcomes")
-"""The columns of texts."""
+"""The columns that hold text, which are aligned to the left."""
 
 
 def replay_text(found: Replay, full: bool = False) -> str:

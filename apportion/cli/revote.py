@@ -21,14 +21,14 @@ from apportion.vote.revote import revote as count_again
 from apportion.vote.right import read_labels
 
 CHANGES = ("rule", "max_samples", "curtail", "extract", "equivalence", "equivalence_settings", "give_up", "weight")
-"""The settings that decide how samples are counted, and not what is sampled."""
+"""Settings that decide how samples are counted. They do not change what is sampled."""
 
 OF_RECORDED = ("rule", "max_samples", "curtail")
-"""Those of them that need no texts of samples."""
+"""The settings among ``CHANGES`` that need no completions, only recorded answers."""
 
 
 def revote_options(own: list[Parameter]) -> list[Parameter]:
-    """Return an option for each setting that may change, whose default is that of the vote, and then the others."""
+    """Return an option for each setting of ``CHANGES``, with the vote's own value as default, and the other options."""
     changes = {each.name: each for each in vote_options([]) if each.name in CHANGES}
     made = (changes[name] for name in CHANGES)
     return [*(each.replace(default=None, annotation=_or_none(each.annotation)) for each in made), *own]
@@ -77,7 +77,7 @@ def revote(
 def _count_recorded(
     path: Path, column: list[str] | None, as_json: bool, options: dict[str, Any], rule: dict[str, Any]
 ) -> None:
-    """Count the answers of another tool. Raises ValueError for options that need the texts of samples."""
+    """Count the recorded answers of another tool. Raise ValueError for options that need the completions."""
     given = {name: value for name, value in options.items() if value is not None}
     if unread := sorted(given.keys() - OF_RECORDED):
         raise ValueError(
@@ -91,7 +91,7 @@ def _count_recorded(
 
 
 def _or_none(annotation: Any) -> Any:
-    """Return the annotation of an option that may be left out."""
+    """Return the annotation of an option that may be omitted."""
     return Annotated[(annotation.__origin__ | None, *annotation.__metadata__)]
 
 

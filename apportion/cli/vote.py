@@ -122,14 +122,14 @@ def estimate_at(
     record: VoteRecord | None = None,
     resume: bool = False,
 ) -> Estimate:
-    """Return what a vote will take beyond what ``out`` holds, or ``record`` in its place."""
+    """Return the estimate of what the vote still takes, beyond the samples in ``out`` or in ``record``."""
     record = read_finished(out, setup, resume) if record is None else record
     finished = [ballot.id for ballot in ballots_of(asked, record.ballots)]
     return estimate(asked, setup, finished, prices, {id: len(samples) for id, samples in record.samples.items()})
 
 
 def run_vote(asked: list[Question], setup: Setup, out: Path, **running: Any) -> Report:
-    """Return the report. End the command if the user does, or if something that was given cannot be used."""
+    """Run the vote and return its report. End the command after Ctrl-C, or if an input cannot be used."""
 
     errors = (AnswerFunctionError, EndpointError, ImportError, JournalError, JudgeError, NoAnswersError)
     with usage_errors(*errors), _log_to_stderr():

@@ -24,15 +24,15 @@ COLUMNS = {
     **{"step": 5, "success": 7, "rollouts": 8, "tokens": 9, "right": 5, "wrong": 5},
     **{"mixed": 5, "hard": 5, "middle": 6, "easy": 5, "per hour": 8},
 }
-"""The columns with their widths, which 80 columns hold."""
+"""The columns and their widths, which add up to 80."""
 
 ROWS = 40
 """Rows below each header."""
 
 MOST_WAIT_SECONDS = 600.0
-"""How long a log without a step is waited for, if no timeout is given."""
+"""Default time limit, in seconds, for the first step of a log."""
 SILENT_SECONDS, SILENT_STEPS = 60.0, 5.0
-"""A log is silent if no step came for so long, and for so many times as long as its slowest step took."""
+"""A log counts as silent after SILENT_SECONDS without a step, and after SILENT_STEPS times its slowest step."""
 
 
 def watch(
@@ -91,7 +91,7 @@ def watch(
 
 
 def _cells(step: StepSummary, seconds: float) -> list[str]:
-    """Return the row of a step that took so many ``seconds``, which are not known if they are not above 0."""
+    """Return the row of a step that took ``seconds``; unknown if that is not above 0."""
     return [
         str(step.step),
         _number(step.success, ".3f"),

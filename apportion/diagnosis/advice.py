@@ -30,11 +30,11 @@ from apportion.types import Counts, Floats, Mask
 LEAST_PROMPTS = 30
 LEAST_SAVING = 0.01
 LEAST_DEAD = 0.1
-"""The share of dead groups from which on a baseline is advised."""
+"""A baseline is advised from this share of dead groups on."""
 LEAST_TO_SPLIT = 2
-"""Prompts of a step among which rollouts can be split."""
+"""Least number of prompts in a step among which rollouts can be split."""
 MIXED_SHARE = "share of mixed groups"
-"""Every step counts by the groups that the rule takes there, so without the rule it is not 1 less the dead groups."""
+"""Each step counts the groups that the rule takes, so without the rule this is not 1 minus the share of dead groups."""
 VARIANCE_MEASURE = "RLOO's gradient variance over the run's"
 LEVEL = 0.05
 """The probability, at most, that anything is recommended if nothing helps; each of k changes gets LEVEL / k."""
@@ -78,7 +78,7 @@ LEARNED = {
         -0.049, "another choice, MoPPS, did not gain in the lab: mean success over a run -0.049 ± 0.038"
     ),
 }
-"""docs/results.md has the tables behind these figures."""
+"""Effects on learning, as docs/results.md has them."""
 
 
 UNMEASURED = Spanned(nan, nan, nan)
@@ -199,13 +199,16 @@ def advice_of(
 
 
 def _rank(each: Advice) -> tuple[float, bool, float]:
-    """Return what sorts advice: its effect on learning, the variance, then the rollouts. Unknown is just below none."""
+    """Return the sort key of an advice.
+
+    The effect on learning is first, then variance, then rollouts. An unknown effect comes just below none.
+    """
     area = -1e-3 if each.learning.area is None else each.learning.area
     return -area, each.measure != VARIANCE_MEASURE, -float(np.nan_to_num(each.saving.value, nan=-np.inf))
 
 
 def _sick(health: RunHealth | None) -> str:
-    """Return why nothing is advised for a run with signs."""
+    """Return the reason why a run with signs gets no advice."""
     if health is None or not health.signs:
         return ""
     kinds = ", ".join(sign.kind for sign in health.signs)
@@ -231,7 +234,7 @@ def _problem(record: RunRecord, informed: bool) -> str:
 
 
 def mixed_columns(record: RunRecord, batches: Sequence[Counts], pair: Sequence[Mask]) -> Floats:
-    """Return six columns [N, 6]: mixed groups, groups, and rollouts asked for, without and with a choice.
+    """Return six columns, [N, 6]: mixed groups, groups and requested rollouts, each without and with the choice.
 
     ``pair`` has the groups [N] without and with it. Each batch has the same weight in both, that of the groups that
     the choice took. So a choice does not gain by taking fewer groups when the whole run stands badly. Groups of fewer
@@ -269,7 +272,7 @@ def _mixed(
 
 
 def _baseline(record: RunRecord) -> Advice:
-    """Return the baseline of each prompt, in place of the mean of its group. It is advised if groups are dead."""
+    """Return the advice to replace the group's mean by a baseline of each prompt. It applies if groups are dead."""
     dead = float(record.dead.sum() / max(1, (record.dead | record.mixed).sum()))
     change = "Give each prompt a baseline from its history in place of its group's mean (REINFORCE)"
     text = (
@@ -312,7 +315,7 @@ def _vip(record: RunRecord, batches: Sequence[Counts], confidence: float, size_o
 
 
 def _measured(change: Advice, before: float, after: float, saving: Spanned, told: str) -> Advice:
-    """Return ``change`` with what it saved, which is ``told`` without the interval."""
+    """Return ``change`` with its measured saving. ``told`` says it in words, without the interval."""
     recommended, ends = bool(saving.low >= LEAST_SAVING), f"[{share(saving.low)}, {share(saving.high)}]"
     text = f"{told} {ends}" if recommended else f"no saving beyond noise, {share(saving.value)} {ends}"
     if np.isnan(saving.value):

@@ -31,13 +31,14 @@ from apportion.replay.intervals import Spanned, mean_over_prompts, per_unit, rat
 from apportion.types import Counts, Floats
 
 SEEDS = (0, 1, 2)
-"""Orders of the prompts within a visit, if the batches of the run are unknown."""
+"""Random orders of the prompts within a visit, used if the run did not record its batches."""
 VISITS, SHOWN = 8, (0, 1, 2, 4, 7)
-"""Visits that are replayed if steps are visits, and those that the table shows."""
+"""VISITS visits are replayed if the run's steps are visits, and the table shows those in SHOWN."""
 MOST_BATCHES = 1_000
 LEAST_GROUPS = 30
 CONTROL = 8
-"""Groups that a control shuffles at least, if a step has less than half as many: one prompt cannot be shuffled."""
+"""Least number of groups that a control shuffles. Steps of fewer than half as many are joined: one prompt cannot be
+shuffled."""
 RECORDED = "the run's own"
 CONTROLLED = ("empirical Bayes", "empirical Bayes, embeddings")
 """Predictors that are also shown with their beliefs shuffled within each batch: a control."""
@@ -47,7 +48,7 @@ Makers = Mapping[str, Callable[[], Predictor]]
 
 @dataclass(frozen=True)
 class ForesightCell:
-    """Predictions of one predictor at one visit of each prompt, or at all.
+    """Predictions of one predictor, at one visit of each prompt or over all visits.
 
     Args:
         visit: 0 for the first; None for all visits.
@@ -67,7 +68,7 @@ class ForesightCell:
 
 @dataclass(frozen=True)
 class PredictorForesight:
-    """All cells of one predictor, at the same visits as those of the others."""
+    """The cells of one predictor. All predictors have the same visits."""
 
     predictor: str
     cells: tuple[ForesightCell, ...]
@@ -155,7 +156,7 @@ def foresight_of(
 
 
 def coarse(batches: Sequence[Counts], most: int = MOST_BATCHES) -> list[Counts]:
-    """Return ``batches``, with neighbours joined if there are more than ``most``."""
+    """Return at most ``most`` batches: neighbours are joined if there are more."""
     if len(batches) <= most:
         return list(batches)
     parts = np.array_split(np.arange(len(batches)), most)

@@ -12,7 +12,7 @@ from apportion.types import Counts, Floats
 
 LAGS = (1, 2, 4, 8, 16, 32, 64)
 LEAST_PAIRS = 30
-"""Prompts with two groups at some lag that a statement about that lag needs."""
+"""Least number of prompts with two groups at a lag for which drift at that lag is reported."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def drift_of(record: RunRecord) -> RateDrift:
 
 
 def _pairs(prompt: Counts, lag: int) -> Counts:
-    """Return the places i whose group at i + lag is of the same prompt; ``prompt`` [N] is sorted."""
+    """Return each i whose group at i + lag has the same prompt. ``prompt`` [N] is sorted."""
     return np.flatnonzero(prompt[lag:] == prompt[:-lag]) if len(prompt) > lag else np.zeros(0, np.int64)
 
 

@@ -1,4 +1,4 @@
-"""What a user knows of the prompts beside the run: embeddings, and success rates of another model."""
+"""What a user knows about the prompts apart from the run: embeddings, and success rates of another model."""
 
 from __future__ import annotations
 

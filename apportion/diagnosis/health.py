@@ -23,32 +23,33 @@ from apportion.scheduler.shaping import REMEDY, ShapingAlarm
 from apportion.types import Counts, Floats, Mask
 
 WRONG, RIGHT, DEAD = 0.005, 0.985, 0.98
-"""The success rate up to which nothing is rewarded, and from which on everything is; and the share of zero-variance
+"""Success rates up to which nothing is rewarded, and from which on everything is; and the share of zero-variance
 groups. One success in 200 still teaches: a sparse reward of .01 in groups of 8 has 8% mixed groups."""
 RARE = 0.1
-"""The share of values that are not finite, at most, if finite ones come after. Above, they stand for nothing."""
+"""Largest share of NaN or infinite steps that is a sign if finite ones follow. Above it, the value was not recorded."""
 CUT = 0.5
-"""The share of completions at the limit."""
+"""The share of truncated completions from which on it is a sign."""
 GROWTH, TOGETHER = 1.5, 0.5
-"""By which the length grows, and its correlation with the reward within groups."""
+"""The growth of the mean length from which on it is a sign, and its correlation with the reward within groups."""
 FALL, DECLINE, LOST = 0.5, 0.3, 0.25
-"""The share of a reward that is lost: suddenly, slowly, and while another one rises."""
+"""The share of a reward that must be lost: suddenly, slowly, or while another reward rises."""
 NOISES = 6.0
 """How many standard errors a sudden fall must be, because all splits of a run are tried."""
 LEFT = 0.1
-"""The share that is left, at most, if a sudden fall on prompts of which none came before is a sign."""
+"""If no prompt was seen before a sudden fall, the reward must fall to this share of its level to be a sign."""
 BEST, LOW = 0.85, 0.5
-"""The shares of its range from which on a reward is at its best, and below which it started."""
+"""Within the range of a reward: the share from which on it is at its best, and below which it started."""
 KL = 1.0
-"""Nats a token from the reference policy."""
+"""Divergence from the reference policy, in nats per token, from which on it is a sign."""
 ENTROPY_GROWTH, ENTROPY_LEAST, ENTROPY_LEFT, STILL = 3.0, 0.5, 0.02, 0.75
-"""By which the entropy grows, at least how much, what is left of one that freezes, and of the reward then."""
+"""The factor by which the entropy grows and the least growth; the share of it that is left if it freezes, and of the
+reward then."""
 REPEATED = 0.2
 LEAST_PROMPTS = 10
-"""Prompts seen before and after a fall that tell a sick policy from harder data."""
+"""Least number of prompts seen both before and after a fall, to tell a sick policy from harder data."""
 
 REGROUPED = re.compile(r"\b(?:group|run)=|runs in one|copies")
-"""What a doubt says if groups that repeat a prompt may be of several runs, or one group."""
+"""The doubt that is shown if repeated prompts in a step may be several runs, or one group."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Sign:
 
 @dataclass(frozen=True)
 class RunHealth:
-    """The signs of a sick run, the earliest first, and which measurements were searched for them.
+    """The signs of a sick run, the earliest first, and the measurements that were checked.
 
     ``unknown`` were not recorded, and ``short`` were recorded at too few steps. ``unclear`` are changes that may come
     from the data: the log cannot tell.
@@ -84,7 +85,7 @@ class RunHealth:
 
 
 class Found(NamedTuple):
-    """What is seen of a sign: its onset, the evidence, and whether it is one or may be the data."""
+    """The result of a detector: onset, evidence, and whether it is a sign or may be harder data."""
 
     onset: int
     evidence: str
@@ -110,7 +111,7 @@ def health_of(record: RunRecord | None, scalars: Scalars | None = None) -> RunHe
 
 
 def _not_finite(run: RunSeries) -> Found | None:
-    """Return a sign if values are nan or infinite for long until the end, or at a few steps.
+    """Return a sign if values are NaN or infinite until the end, or at a few steps.
 
     One infinite norm of a gradient is the overflow that mixed precision skips. Rollouts of a few steps may fail.
     """
@@ -127,7 +128,10 @@ def _not_finite(run: RunSeries) -> Found | None:
 
 
 def _success(run: RunSeries) -> Series | None:
-    """Return the success rate of each step: binary rewards, or means from 0, or -1, to 1. None if too few are known."""
+    """Return the success rate of each step, from binary rewards or from means in [0, 1] or [-1, 1].
+
+    None if too few are known.
+    """
     reward, dead = run.level("reward"), run.level("dead")
     if reward is None or (dead and dead.end < 1 / 2):
         return None
@@ -213,7 +217,7 @@ def _collapse(run: RunSeries) -> Found | None:
 
 
 def _came_back(reward: Series, split: Counts, low: Floats, high: Floats) -> Mask:
-    """Return before which splits the reward fell from ``high`` to ``low`` already, so that it comes and goes."""
+    """Return at which splits the reward had fallen from ``high`` to ``low`` before, so that it comes and goes."""
     level, width = reward.lasting, len(reward.values) - len(reward.lasting)
     fell = (np.maximum.accumulate(level) >= high[:, None]) & (level <= low[:, None])
     return np.asarray((fell & (np.arange(len(level)) < split[:, None] - width)).any(axis=1))
@@ -238,7 +242,7 @@ def _decline(run: RunSeries) -> Found | None:
 
 
 def _fall(run: RunSeries, sides: tuple[Mask, Mask], onset: int, drop: float, said: str, is_all: bool) -> Found | None:
-    """Return what is found of a fall: no sign if the prompts on both sides do not share it.
+    """Return the finding for a fall of the reward. It is no sign unless prompts seen before and after share it.
 
     Without such prompts harder data look alike. A fall that leaves next to nothing, ``is_all``, is a sign then.
     """
@@ -251,7 +255,7 @@ def _fall(run: RunSeries, sides: tuple[Mask, Mask], onset: int, drop: float, sai
 
 
 def _fall_of_prompts(record: RunRecord, sides: tuple[Mask, Mask]) -> float | None:
-    """Return how far the mean reward fell of prompts that have groups [N] on both sides; None for too few."""
+    """Return by how much the mean reward fell on prompts seen before and after. ``None`` for too few of them."""
     means: list[Floats] = []
     for side in sides:
         some = side & (record.trials > 0)
@@ -264,7 +268,7 @@ def _fall_of_prompts(record: RunRecord, sides: tuple[Mask, Mask]) -> float | Non
 
 
 def _hacking(run: RunSeries) -> Found | None:
-    """Return a sign if one reward rises to its best while another, which is no shaping term, falls."""
+    """Return a sign of reward hacking: one reward rises to its best while another, which is no shaping term, falls."""
     usable = {name: each for name, each in run.rewards.items() if each.usable}
     rising = [name for name, each in usable.items() if _rises(each)]
     tops = {name: float(each.blocks.max()) for name, each in usable.items() if not SHAPING.search(name)}
@@ -376,7 +380,8 @@ SIGNS: dict[str, tuple[Callable[[RunSeries], Found | None], str]] = {
     ),
     "repeats": (_repeats, "Remove duplicates from the data, or let the sampler draw without replacement."),
 }
-"""What looks for each kind of sign, and what to do about it; ``back`` says where to go on from."""
+"""For each kind of sign: the function that detects it, and the remedy, in which ``back`` is the step to resume from."""
 
 UNLEARNABLE = ("all wrong", "all right", "zero variance")
-"""Kinds of which nothing can be learned. The latter two are no news after another sign, which causes them."""
+"""Kinds under which nothing can be learned. The last two are not reported after another sign, because it causes
+them."""

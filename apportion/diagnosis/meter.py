@@ -21,7 +21,7 @@ WINDOW = 50
 
 @dataclass
 class RolloutMeter:
-    """Measures steps as they come. Its belief learns from every step, after the step was measured.
+    """Measures each step by the belief from earlier steps. The belief then learns from the step.
 
     Args:
         predictor: of the success of prompts; the default is the one that VIP and the selections have.

@@ -23,9 +23,10 @@ SHAPING = re.compile(
     r"(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))(?:(?i:len|tag|cost|short|long|brief|soft|xml|token)(?:s|er)?(?![a-z])"
     r"|(?i:length|over(?:long|length)|format|xmlcount|penal|punish|brev|concis|verbos|styl|repet|languag))"
 )
-"""Parts of a reward that may fall when answers get better: they are no verdicts. A word begins so, or is it."""
+"""Beginnings, or whole words, of column names of shaping terms, such as length. They may fall while answers get
+better."""
 OUTCOME = re.compile(r"correct|\bacc|accura|verdict|solved|success|pass|match|outcome", re.IGNORECASE)
-"""How a column is called that says whether a rollout is right."""
+"""Column names that mark whether a rollout is right."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def shaping_steps(record: RunRecord) -> Iterator[tuple[int, StepShaping | None]]
 
 
 def _apart(record: RunRecord) -> tuple[str, Floats, Floats] | None:
-    """Return the name and the values [R] of the outcome, and the trained reward [R]; None if they are not apart."""
+    """Return the name and values [R] of the outcome, and the trained reward [R]; None if both are the same."""
     trained = record.components.get("reward")
     if record.outcome is not None:
         return record.outcome, record.components[record.outcome], record.reward if trained is None else trained
@@ -114,6 +115,6 @@ def _apart(record: RunRecord) -> tuple[str, Floats, Floats] | None:
 
 
 def _is_outcome(name: str, values: Floats) -> bool:
-    """Return whether a column holds verdicts. One that is all the same must be called so."""
+    """Return whether a column holds verdicts. A column with one value only must have an outcome's name."""
     found = np.unique(values[~np.isnan(values)])
     return are_verdicts(found) and len(found) >= 2 - bool(OUTCOME.search(name)) and not SHAPING.search(name)

@@ -15,21 +15,21 @@ from apportion.records.scalars import Scalars
 from apportion.types import Counts, Floats
 
 NAMES = ("reward", "cut", "length", "kl", "entropy")
-"""The series that are looked at; ``cut`` is the share of completions at the limit."""
+"""The series that are examined. ``cut`` is the share of truncated completions."""
 LEAST_STEPS = 8
-"""Steps that a statement about a change needs."""
+"""Least number of steps for a statement about a change."""
 LEAST_GROUPS = 8
-"""Groups that a statement about all groups needs."""
+"""Least number of groups for a statement about all groups."""
 LASTING = 0.1
-"""The share of the run for which a level must hold: one or a few outliers are none."""
+"""Share of the run over which a level must hold, so that single outliers do not count."""
 BLOCKS = 8
-"""Parts of the run whose means are compared: the start is the first, the end the last two."""
+"""Number of blocks of the run. The first is its start, and the last two are its end."""
 NOISES_OF_MEANS = 4.0
 """How many standard errors a change between blocks must be."""
 LONG = 16
-"""Tokens from which on equal lengths are a limit, because short answers have few lengths."""
+"""Mean length in tokens from which equal lengths count as a limit. Short answers have few lengths anyway."""
 CUT_AT_START = 0.1
-"""The share of completions at the largest length at the start, at most, if a limit below ``LONG`` counts."""
+"""A limit below ``LONG`` counts only if at most this share of completions had the largest length at the start."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class Series:
 
     @property
     def last(self) -> int:
-        """Where the last two blocks begin."""
+        """The step at which the last two blocks begin."""
         return len(self.values) - max(1, 2 * len(self.values) // BLOCKS)
 
     @cached_property
@@ -77,7 +77,7 @@ class Series:
 
     @property
     def error(self) -> float:
-        """What a change from one block to the end must be to be no noise."""
+        """The least change from one block to the end that is not noise."""
         return NOISES_OF_MEANS * self.noise * math.sqrt(1.5 * BLOCKS / len(self.values))
 
     def mean(self, first: Counts, last: Counts) -> Floats:
@@ -86,7 +86,7 @@ class Series:
         return np.asarray((total[last] - total[first]) / (last - first))
 
     def onset(self, above: float) -> int:
-        """Return the first step that reaches ``above`` lastingly; that of the last blocks if none does."""
+        """Return the first step from which the series stays at ``above`` or more; that of the last blocks if none."""
         found = np.flatnonzero((self.lasting >= above) & (self.values[: len(self.lasting)] >= above))
         return int(self.steps[found[0] if len(found) else self.last])
 
@@ -146,16 +146,16 @@ class RunSeries:
         return np.zeros(0, np.int64) if self.record is None else self.record.step
 
     def usable(self, name: str) -> Series | None:
-        """Return a series that has the steps which a statement about a change needs."""
+        """Return a series if it has enough steps for a statement about a change, else None."""
         found = self.found.get(name)
         return found if found is not None and found.usable else None
 
     def level(self, name: str) -> Series | None:
-        """Return a series of which a level can be stated: of enough steps, or of enough groups of rollouts."""
+        """Return a series if it has enough steps, or enough groups of rollouts, for a statement about its level."""
         return self.usable(name) or (self.found.get(name) if len(self.steps) >= LEAST_GROUPS else None)
 
     def dead_groups(self, onset: int) -> str:
-        """Return what the zero-variance groups from ``onset`` on are."""
+        """Return in words how many groups from ``onset`` on have zero variance, by kind."""
         if self.record is None:
             dead = self.found.get("dead")
             return "the mean reward says so" if dead is None else f"{dead.end:.0%} zero-variance groups"
@@ -170,13 +170,13 @@ Means = tuple[Counts, Floats]
 
 
 def _known(means: Mapping[str, Means | None]) -> dict[str, Series]:
-    """Return the series at the steps at which a value is known; none of a series without any."""
+    """Return the series at its known steps; None if no value is known."""
     found = ((name, own[0], own[1], ~np.isnan(own[1])) for name, own in means.items() if own is not None)
     return {name: Series(steps[known], values[known]) for name, steps, values, known in found if known.any()}
 
 
 def _constant_length(scalars: Scalars) -> dict[str, Series]:
-    """Return the steps at which the mean length is the largest one as ``cut``, if these are most: then all are cut."""
+    """Return ``cut`` as 1 where the mean length is the largest length, if that is so at half of the steps; else {}."""
     mean, longest = scalars.series("length"), scalars.series("longest")
     if mean is None or longest is None or not np.array_equal(mean[0], longest[0]):
         return {}
@@ -185,7 +185,7 @@ def _constant_length(scalars: Scalars) -> dict[str, Series]:
 
 
 def _means(record: RunRecord, values: Floats, of_groups: bool = False) -> Means:
-    """Return the mean of ``values`` [R], or [N] if they are ``of_groups``, at each step; nan where none is known."""
+    """Return the mean of ``values`` ([R], or [N] if ``of_groups``) at each step; NaN where nothing is known."""
     steps, of = np.unique(record.step, return_inverse=True)
     of, known = of if of_groups else of[record.group], ~np.isnan(values)
     counts = np.bincount(of[known], minlength=len(steps))
@@ -194,7 +194,7 @@ def _means(record: RunRecord, values: Floats, of_groups: bool = False) -> Means:
 
 
 def _at_largest_length(record: RunRecord) -> tuple[dict[str, Series], str]:
-    """Return the share of completions at the largest length as ``cut``, and that length; none of short answers."""
+    """Return the share of completions that have the largest length, and that length; None if answers are short."""
     longest = np.fmax.reduce(record.tokens, initial=0)
     cut = _known({"cut": _means(record, np.where(np.isnan(record.tokens), np.nan, record.tokens == longest))})
     if cut and longest < LONG and cut["cut"].start > CUT_AT_START:

@@ -16,12 +16,12 @@ from apportion.replay.intervals import Spanned, share
 SERIES_NAMES = {"cut": "truncation", "kl": "KL", "components": "single rewards", "repeats": "repeated prompts"}
 ORDER = "What would help{}, by its effect on learning, then on variance, then on rollouts:"
 MOST_REMEDIES = 3
-"""Signs that are told with what to do."""
+"""Number of signs that are printed with their remedy."""
 HARMLESS = ("read as:", "columns not read:", "replayed on a random")
-"""How doubts begin that change no figure by more than chance."""
+"""Beginnings of doubts that change no figure by more than chance."""
 GATE = "gate them by the outcome (docs/shaped_rewards.md)"
 COURSE = 0.2
-"""The change of the share of dead groups from which on it is told as a course and not as a mean."""
+"""Change in the share of dead groups from which on its course is printed in place of its mean."""
 
 
 def health_statements(found: RunHealth, full: bool = True) -> list[str]:
@@ -47,14 +47,14 @@ def health_statements(found: RunHealth, full: bool = True) -> list[str]:
 
 
 def as_read(doubts: Sequence[str], where: str = "?") -> str:
-    """Return what is said of each figure if one of ``doubts``, which are told ``where``, may change it."""
+    """Return the words after a figure that one of ``doubts`` may change, "" if none may. ``where`` lists the doubts."""
     if SPOILT in " ".join(doubts):
         return f", but not of the run (see {where})"
     return "" if all(doubt.startswith(HARMLESS) for doubt in doubts) else f", as read (see {where})"
 
 
 def waste_statements(found: Waste, phantoms: Phantoms | None, doubts: Sequence[str] = ()) -> list[str]:
-    """Return what was wasted: the share of dead groups, and that of phantom groups if there are any."""
+    """Return the share of dead groups, and that of phantom groups if there are any, in words."""
     return [_dead_statement(found, doubts), *phantom_statements(phantoms, as_read(doubts))]
 
 
@@ -93,7 +93,7 @@ def _dead_statement(found: Waste, doubts: Sequence[str]) -> str:
 
 
 def span(found: Spanned) -> str:
-    """Return a share with its interval."""
+    """Return a share with its interval as text."""
     interval = "" if math.isnan(found.low) else f" [{share(found.low)}, {share(found.high)}]"
     return f"{share(found.value)}{interval}"
 

@@ -1,4 +1,4 @@
-"""Walk a rule through a recorded run: what it decides before each batch, and the recorded outcome of its choice.
+"""Walk a rule through a recorded run: it decides before each batch, and the recorded outcome of its choice counts.
 
 Each batch offers the rule the groups that were recorded. It chooses among them by what it knew before, and learns only
 what it chose. The outcome of a chosen group is the recorded one, so a success rate need not be estimated, and no later
@@ -20,11 +20,11 @@ from apportion.selection.mixed import mixed_probability
 from apportion.types import Counts, Floats, Mask
 
 CANDIDATES = 256
-"""Groups of a batch if the steps are visits: half of them are chosen."""
+"""Groups in a batch if steps are visits. Half of them are chosen."""
 LEAST_CANDIDATES = 8
 EXPLORE = 0.1
 RETIRED_FROM, RETEST_AFTER = 0.9, 100
-"""Those of the rule ``retire``: a group's mean reward, and choices."""
+"""Settings of the rule ``retire``: a prompt rests after a group of this mean reward, for so many choices."""
 LOW, MOST = 3, 32
 
 
@@ -56,12 +56,12 @@ def choose_mixed(
 
 
 def group_size(record: RunRecord) -> int:
-    """Return the mean number of rewards of the groups that have any, rounded, and at least 2."""
+    """Return the mean group size in rewards, rounded, at least 2. Groups without rewards do not count."""
     return max(2, round(float(record.trials[record.trials > 0].mean()))) if record.trials.any() else 2
 
 
 def best_half(scores: Floats, last: Counts, rng: np.random.Generator) -> Counts:
-    """Return the places of half of the candidates: the best ``scores``, and a tenth by the smallest ``last``."""
+    """Return the indices of half of the candidates: the best ``scores``, and a tenth by the smallest ``last``."""
     half, draws = len(scores) // 2, rng.random(len(scores))
     explored = min(half, math.ceil(EXPLORE * half))
     ranking = np.lexsort((draws, -scores))
@@ -81,7 +81,7 @@ def choose_unmastered(record: RunRecord, batches: Sequence[Counts]) -> Mask:
 
 
 def vip_counts(variance: Floats, trials: Counts) -> Counts | None:
-    """Return VIP's split of the rollouts ``trials`` [P] by believed ``variance`` [P]; None for too few of them."""
+    """Return VIP's split of the rollouts ``trials`` [P] by believed ``variance`` [P]; None for too few rollouts."""
     if not len(trials) or LOW * len(trials) > trials.sum():
         return None
     return minimise_noise(variance, int(trials.sum()), "rloo", LOW, max(MOST, int(trials.max())))

@@ -87,7 +87,10 @@ def _columns(record: RunRecord) -> _GroupColumns:
 
 
 def kinds_of(record: RunRecord) -> Counts:
-    """Return the kind of each group, [N], a place in ``KINDS``. Of rewards within 0 and 1, 1 is right and 0 wrong."""
+    """Return the kind of each group, [N], as an index into ``KINDS``.
+
+    If all rewards lie in [0, 1], 1 is right and 0 wrong.
+    """
     least, largest = record.extremes
     within = least.min(initial=0) >= 0 and largest.max(initial=1) <= 1
     equal = np.select([within & (largest == 1), within & (largest == 0)], [ALL_RIGHT, ALL_WRONG], EQUAL)

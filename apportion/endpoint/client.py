@@ -91,7 +91,9 @@ class Client:
         skip: Collection[int] = (),
         on_arrival: OnArrival | None = None,
     ) -> AsyncGenerator[Completion, None]:
-        """Yield the completions with ``count`` sample numbers from ``start``, without those to ``skip``, in order.
+        """Yield ``count`` completions in order.
+
+        Their sample numbers begin at ``start``; those in ``skip`` are left out.
 
         ``key`` identifies the question in the seeds. ``on_arrival`` gets each completion as soon as it arrives, also
         those that the caller does not wait for. A sample that fails after its retries is a completion with an error.
@@ -203,13 +205,19 @@ class Client:
         return found[:n]
 
     def _refuse_n(self, once: bool = False) -> None:
-        """Note that a request for many was refused: once may be enough, because a server may fail for one of them."""
+        """Note that a request for several samples was refused.
+
+        Once may be enough, because a server may fail for one of them.
+        """
         self._refused_n += 1
         if once or self._refused_n > 1:
             self.honours_n = False
 
     async def _check_settings(self, refusal: Refusal, sent: float) -> None:
-        """Raise EndpointError if plain prompts are refused too. Nothing is asked if one ``sent`` later was answered."""
+        """Raise EndpointError if plain prompts are refused too.
+
+        Skip the test if a request sent later than ``sent`` was answered.
+        """
         async with self._checking:
             if self._answered_until > sent:
                 return

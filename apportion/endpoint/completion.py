@@ -94,7 +94,10 @@ class Fault(Exception):
 
 
 class BadReply(Fault):
-    """The fault of a reply without completions, which is ``what``. The same request may be answered later."""
+    """The fault of a reply without completions.
+
+    ``what`` describes the reply. The same request may be answered later.
+    """
 
     def __init__(self, what: str) -> None:
         super().__init__(f"sent {what}")

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 FEWEST = 4
-"""The fewest failures in a row for which a server is suspected."""
+"""Least number of consecutive failures before a server is suspected."""
 
 FIRST_SECONDS = 2.0
 """How long a server must have failed that never answered. The fourth attempt of one request comes 2.6 to 3.5 s after
@@ -29,7 +29,7 @@ LATER_SECONDS = 60.0
 """How long a server must have failed that answered before."""
 
 Outcome = Literal["answered", "busy", "failed", "late", "unknown"]
-"""How an attempt ended. "unknown" says nothing about the server: a refusal of the content, or a cancellation."""
+"""How an attempt ended. "unknown" says nothing about the server: its content was refused, or it was cancelled."""
 
 
 @dataclass(eq=False)

@@ -175,7 +175,7 @@ class Http:
             raise
 
     def _refused(self, status: int, headers: Mapping[str, str], body: bytes, moved: str) -> Fault:
-        """Return the fault of a reply with another status than 200."""
+        """Return the fault of a reply whose status is not 200."""
         text = self._without_secrets(body.decode(errors="replace"))
         try:
             found = json.loads(text)

@@ -43,15 +43,15 @@ LATER = re.compile(
 )
 """Codes and kinds of errors in a reply whose request may be answered later."""
 LIMITED = re.compile(r"rate.{0,3}limit|too.many.requests|throttl|request limit|速率|限流", re.IGNORECASE)
-"""What the message of an error says if only the message tells that it is a rate limit."""
+"""Words in an error's message that mark a rate limit, if its code does not."""
 KIND = re.compile(r'"(?:\w{1,20}_)?(?:code|status|type)": "?([^"{}\[\],]{1,99})')
 """A code or kind in the JSON of an error, wherever it lies."""
 
 USUAL = ("choices", "id", "object", "created", "model", "usage")
-"""What a reply has. All else is its error, if it has no choices."""
+"""Fields of a usual reply. If there are no choices, all other fields are the error."""
 
 MOST_TOKENS = 10**12
-"""The largest count of tokens that is taken for one. A larger one counts as none."""
+"""Largest token count that is believed. A larger one counts as unknown."""
 
 
 def read_reply(reply: Any) -> list[Completion]:
@@ -103,7 +103,7 @@ def _error(sent: dict[str, Any]) -> Any:
 
 
 def fault_of(what: str, error: Any) -> Fault:
-    """Return the fault of an ``error`` in a reply of status 200, which is ``what``.
+    """Return the fault of an ``error`` in a reply of status 200. ``what`` says where in the reply it was.
 
     >>> fault_of("an error in a stream", {"code": "rate_limit_exceeded", "message": "Try again in 2s"}).wait
     2.0

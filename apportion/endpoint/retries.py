@@ -23,10 +23,10 @@ from apportion.endpoint.completion import Fault
 
 FIRST_WAIT, LONGEST_WAIT, LONGEST_BUSY_WAIT = 0.5, 8.0, 30.0
 BUSY_SECONDS = 600.0
-"""How long one request waits for a server that is busy."""
+"""How long one request waits in all for a busy server."""
 
 NO_CREDIT = "insufficient_quota"
-"""OpenAI's code in a 429 for want of credit, which no wait ends. Proxies quote it in their message."""
+"""OpenAI's code in a 429 for missing credit, which no wait ends. Proxies quote it in their message."""
 
 _ASKED = re.compile(
     r"(?:try|retry)(?: again)? (?:in|after) (?:(?P<minutes>\d+)m ?)?(?P<number>\d+(?:\.\d+)?) ?(?P<unit>ms|milli|s|m)",
@@ -80,7 +80,7 @@ def backoff_seconds(retry: int, longest: float) -> float:
 
 
 def asked_wait(status: int, headers: Mapping[str, str], said: str) -> tuple[bool, float | None]:
-    """Return whether an answer with an error says that the server is busy, and the seconds that it asks to wait for.
+    """Return whether an error reply says that the server is busy, and how many seconds it asks to wait.
 
     >>> asked_wait(429, {}, "Rate limit reached. Please try again in 40s."), asked_wait(503, {}, "Loading model")
     ((True, 40.0), (True, None))
@@ -99,7 +99,10 @@ def asked_wait(status: int, headers: Mapping[str, str], said: str) -> tuple[bool
 def error_fault(
     status: int, said: str, error: str, headers: Mapping[str, str] = MappingProxyType({}), sent: Any = None
 ) -> Fault:
-    """Return the fault of an answer with the text of an ``error``, which is ``said`` to a user, and is ``sent`` on."""
+    """Return the fault of a reply with an ``error`` text.
+
+    ``said`` is shown to a user, and ``sent`` is passed on to a client.
+    """
     busy, wait = asked_wait(status, headers, said)
     unpaid = status == 429 and NO_CREDIT in error
     again = may_pass(status) and headers.get("x-should-retry") != "false" and not unpaid

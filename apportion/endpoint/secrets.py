@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 SHORTEST = 6
-"""Characters of the shortest text that is taken for a secret in an error. Shorter ones are parts of other words."""
+"""Length of the shortest text that is treated as a secret in an error. Shorter texts are parts of other words."""
 
 _WORDS = """key apikey token secret password passwd passphrase pwd auth authorization bearer credential credentials
 signature sig cookie session"""
@@ -25,7 +25,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def hide_secrets(value: Any) -> Any:
-    """Return ``value`` with the word secret for each text in a field whose name looks like a secret, at any depth.
+    """Return ``value`` with the word secret in place of each text in a field with a secret name, at any depth.
 
     The same text in any other field is hidden too, if it has ``SHORTEST`` characters.
 
@@ -64,7 +64,7 @@ def _secrets(value: Any) -> list[str]:
 
 
 def _changed(value: Any, change: Callable[[Any, bool], Any], secret: bool = False) -> Any:
-    """Return ``value`` with ``change`` of each leaf, which is told whether it is in a field with a secret name."""
+    """Return ``value`` with each leaf replaced by ``change``, which is told whether the field's name is secret."""
     if isinstance(value, Mapping):
         return {name: _changed(each, change, secret or is_secret_name(str(name))) for name, each in value.items()}
     if isinstance(value, (list, tuple)):

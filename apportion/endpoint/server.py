@@ -75,7 +75,10 @@ class Server:
             self.usage.retries += 1
 
     async def _check_health(self, last: Fault, seed: int | None) -> None:
-        """Send a plain prompt if the server is suspected to be dead or another one. Raise EndpointError if it fails."""
+        """Send a plain prompt if the server seems to be dead or replaced by another.
+
+        Raise EndpointError if that fails.
+        """
         health = self._health
         astray = last.kind == "astray" and not health.answered
         if self._checking or not (astray or health.is_suspect):
@@ -97,7 +100,7 @@ class Server:
             raise EndpointError(self._dead)
 
     async def _attempt(self, prompt: str | Messages, n: int, seed: int | None) -> list[Completion] | Fault:
-        """Return the completions of one request, or what came in their place: no error of ours shall carry it."""
+        """Return the completions of one request, or its fault. Errors of our own carry none of the request."""
         try:
             path, body = self.request(prompt, n, seed)
         except ValueError as error:
@@ -122,7 +125,7 @@ class Server:
             self._health.end(token, outcome)
 
     def _say_silent(self, since: float, last: str = "requests are in flight") -> None:
-        """Say that a request since then has no answer, nor has any other, once until the server answers."""
+        """Warn once that no request was answered since this one was sent; warn again only after an answer."""
         silent = time.monotonic() - max(since, self._answered_at)
         if silent >= SILENT_SECONDS:
             logger.warning(
@@ -138,7 +141,7 @@ class Server:
             self._answered_at = math.inf
 
     def _problem(self, fault: Fault) -> EndpointError | Failure:
-        """Return the error for a fault: one that ends the run, or that fails a request."""
+        """Return EndpointError for a fault that ends the run, or Failure for one that fails a single request."""
         said, status = self.http.shown(fault), fault.status
         here = f"{self.http.url} {said}"
         if fault.kind == "absent" and not self.http.reached:

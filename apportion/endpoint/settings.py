@@ -17,7 +17,7 @@ from apportion.messages import Messages, chat_messages
 from apportion.untrusted import shown
 
 LARGEST = 10**9
-"""The largest number of tokens, requests and retries that is taken for a setting and not for a mistake."""
+"""Largest tokens, requests and retries that a setting accepts; more is taken for a mistake."""
 
 RESERVED = ("model", "messages", "prompt", "n", "seed", "stream")
 """Fields of a request that ``extra_body`` must not hold."""

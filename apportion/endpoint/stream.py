@@ -26,10 +26,10 @@ WHOLE = ("role", "type", "id", "name")
 """Fields whose text comes in one piece, even if a server repeats it in each chunk."""
 
 TAIL = 4096
-"""Bytes at the end of a stream in which its last choice has its finish reason, if nothing but its usage is left."""
+"""How many bytes at the end of a stream hold the finish reason of its last choice, if only the usage follows."""
 
 FIELDS = ("", "data", "event", "id", "retry")
-"""The names of the fields of an event. A comment has an empty one."""
+"""Names of the fields of a server-sent event. A comment has an empty name."""
 
 _EVENT = re.compile(rb"\s*+(?:\xef\xbb\xbf)?(?:data|event|id|retry|error)?:")  # JSON never starts like an event
 _LINE_END = re.compile(r"\r\n|\n|\r")
@@ -124,7 +124,7 @@ def _read_stream(raw: bytes | bytearray) -> tuple[dict[str, Any], bool]:
 
 
 def _stray_error(line: str) -> Any:
-    """Return the error in a line that is no field of an event: the object in it, or else its text."""
+    """Return the error in a stray line of a stream: its JSON object, or else its text."""
     try:
         found = _parsed(line[line.index("{") :], "a line")
     except (ValueError, BadReply):
@@ -162,7 +162,7 @@ def _join(pieces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _join_values(name: str, given: Sequence[Any]) -> Any:
-    """Return the pieces of one field as one value; a text beside lists is one of their entries."""
+    """Return the pieces of one field joined into one value. A text beside lists becomes an entry of the list."""
     values = [value for value in given if value is not None]
     if name == "tool_calls" and values:
         return _join_calls(values)
@@ -198,7 +198,7 @@ def _join_calls(values: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def _begins(piece: Mapping[str, Any], call: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether ``piece`` begins another call than that of the pieces in ``call``, which has the same index."""
+    """Return whether ``piece`` begins a new tool call, though its index is that of ``call``."""
     if piece.get("id") and (id := _latest(call, "id")):
         return bool(piece["id"] != id)
     new, old = piece.get("function") or {}, [each.get("function") or {} for each in call if each.get("function")]

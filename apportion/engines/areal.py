@@ -17,7 +17,7 @@ from apportion.types import Rollout
 
 FILE, KIND = "apportion.safetensors", "AReaL run"
 READ = ("rewards", "loss_mask", "logprobs")
-"""What is read of a trajectory."""
+"""The fields that are read of a trajectory."""
 
 
 def allocated(

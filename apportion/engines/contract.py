@@ -33,7 +33,7 @@ REMEDY = "start a new run from the weights of the checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A group to sample: ``count`` rollouts of ``prompt``. ``key`` differs whenever the prompt is opened again."""
+    """A group to sample: ``count`` rollouts of ``prompt``. A prompt that is opened again has another ``key``."""
 
     key: str
     prompt: Prompt
@@ -167,7 +167,7 @@ class EngineGroups:
             return len(more)
 
     def advantages(self, keys: Sequence[str], rollouts: Sequence[Rollout | None]) -> Floats:
-        """Return the weighted advantage [N] of each rollout, whose group has the key [N]. The order is free.
+        """Return the weighted advantages, [N], of rollouts in any order. The key [N] of each names its group.
 
         Weights are those of the loss and of the selection. They have a mean of about 1. A rollout that failed is None:
         it has advantage 0, and no other is compared with it. Raises ValueError for a key that is not known any more.
@@ -195,7 +195,7 @@ class EngineGroups:
         return self.decisions.estimator in ACROSS_GROUPS or differ(outcomes)
 
     def metrics(self) -> dict[str, float]:
-        """Return counts since the start: groups opened, reported but unknown, and given up; and those in flight."""
+        """Return counts since the start: groups opened, unknown groups reported, groups given up; and those open."""
         return {name: float(self.counts[name]) for name in ("opened", "ignored", "given_up")} | {
             "in_flight": float(len(self._flying))
         }
@@ -209,7 +209,10 @@ class EngineGroups:
             }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what ``state_dict`` returned. Groups that were in flight are opened first. Raise ValueError else."""
+        """Restore what ``state_dict`` returned.
+
+        Groups in flight are opened again first. Raise ValueError for anything else.
+        """
         with self._lock:
             old = ["baseline"] if isinstance(state, Mapping) and "baseline" in state else []  # of 0.3.0
             saved = SavedValues(state, "the groups of an engine", [*self.state_dict(), *old])
@@ -224,7 +227,7 @@ class EngineGroups:
             self._stream.restarted()
 
     def load(self, path: Path, kind: str) -> None:
-        """Restore the state that was saved at ``path`` by ``save_state`` as that of a ``kind``.
+        """Restore the state that ``save_state`` wrote to ``path`` for this ``kind``.
 
         Raises SavedStateError if there is none, or one of something else.
         """
@@ -232,7 +235,7 @@ class EngineGroups:
             self.load_state_dict(load_state(path, kind, remedy=REMEDY))
 
     def _settle(self) -> None:
-        """Give up the groups that were lost, and learn from those that ended."""
+        """Give up lost groups, and learn from finished ones."""
         decision = self._stream.decide(0, self._clock)
         while decision.cancelled or decision.update:
             for lost in decision.cancelled:

@@ -13,7 +13,7 @@ from apportion.types import Prompt
 
 @dataclass(frozen=True)
 class DatasetPrompts:
-    """The prompt of ``every`` row, the ``distinct`` ones by id, and how many rows differ from an earlier namesake.
+    """The prompts of ``every`` row, the ``distinct`` ones by id, and how many rows differ from an earlier row of an id.
 
     ``differing`` counts rows with the id of an earlier row and another value in any column.
     """
@@ -51,14 +51,14 @@ def read_prompts(dataset: Any, id_column: str | None = None, rate_column: str | 
 
 
 def columns_of(dataset: Any) -> list[str]:
-    """Return the columns of the rows of ``dataset``, if they are known. A transform of the user's may make others."""
+    """Return the column names of ``dataset`` if they are known. A user's transform may produce other columns."""
     if isinstance(dataset, Dataset) and dataset.format["type"] == "custom" and len(dataset):
         return list(dataset[0])
     return getattr(dataset, "column_names", None) or []
 
 
 def _narrowed(dataset: Any, *columns: str | None) -> Iterable[Mapping[str, Any]]:
-    """Return the rows with only the columns of a prompt. A transform of the user's may need the others."""
+    """Return the rows with only the columns of a prompt. All columns stay if a user's transform may need them."""
     if not isinstance(dataset, Dataset) or dataset.format["type"] == "custom":
         return (dataset[place] for place in range(len(dataset)))
     wanted = dict.fromkeys(name for name in ("prompt", *columns) if name in dataset.column_names)

@@ -9,7 +9,7 @@ from datasets import Dataset, IterableDataset
 from apportion.selection.shuffled import order_of_epoch
 
 Row = Any
-"""What a data set has at a place: a dictionary in those of ``datasets``."""
+"""One row of a data set: a dictionary, as in ``datasets``."""
 
 FEWEST_ROWS, ROWS_A_PROMPT = 1000, 100
 """Rows of a stream that are read for the prompts of a batch, at most: 1,000, and 100 for each of its prompts. A stream
@@ -49,7 +49,7 @@ class FreshRows:
         self.drawn, self._stream = drawn, None
 
     def _next_of_stream(self) -> Row:
-        """Return the next row of the stream or of its buffered shuffle, which starts again whenever it ends."""
+        """Return the next row of the stream, or of its shuffled buffer. The stream starts again whenever it ends."""
         if self._stream is None:
             self._stream = islice(self._epochs(), self.drawn, None)
         return next(self._stream)

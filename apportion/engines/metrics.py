@@ -12,7 +12,7 @@ from apportion.types import Batch, Group
 
 PREFIX, SELECTION_PREFIX = "allocation/", "selection/"
 DIFFICULTIES = ("unsolved", "hard", "easy", "solved")
-"""By the share of correct rollouts of a prompt: none, at most half, more than half, all."""
+"""Difficulty of a prompt by its share of correct rollouts: none, at most half, more than half, all."""
 
 
 def allocation_metrics(batch: Batch, groups: Sequence[Group], estimator: str | None) -> dict[str, float]:

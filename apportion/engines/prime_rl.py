@@ -1,4 +1,4 @@
-"""prime-rl: which task is next, how many episodes it gets, and which groups train. Its orchestrator asks what is here.
+"""prime-rl: which task is next, how many episodes it gets, and which groups train. prime-rl's orchestrator calls this.
 
 ``allocate`` puts a sampler and a gate into a ``TrainSource``, whose configuration knows no others. prime-rl gives every
 group of an environment one size, in three places: two fields of the dispatcher's ``GroupState``, and the sink's
@@ -69,7 +69,7 @@ class ChosenTasks:
         return self._tasks[self.latest.prompt.id]
 
     def follow(self) -> None:
-        """Learn from the dispatcher, which samples the ``count`` of the ``latest`` group, and not by ``observe``."""
+        """Learn from the dispatcher instead of ``observe``. It samples ``count`` episodes for the ``latest`` group."""
         self._refused, self.observe = False, _ignore  # type: ignore[method-assign]
 
     def observe(self, group: Sequence[Any]) -> None:
@@ -154,7 +154,7 @@ def allocate(
 
 
 def allocate_counts(dispatcher: Any, sink: Any) -> None:
-    """Have ``dispatcher`` sample as many episodes of each task as its allocator says, and ``sink`` wait for as many.
+    """Make ``dispatcher`` sample as many episodes of each task as its allocator says, and ``sink`` wait for that many.
 
     Call it after prime-rl's ``Dispatcher`` and ``TrainSink`` are made. A rule of several rounds gets the rewards of a
     round when its last episode arrives. A group that prime-rl drops counts as failed.
@@ -213,7 +213,7 @@ def allocate_counts(dispatcher: Any, sink: Any) -> None:
 
 
 async def _score(finalize: Any, states: Mapping[str, Any], group: Sequence[Any]) -> None:
-    """Give the traces of each episode of ``group`` its advantage by the allocation, after those of prime-rl."""
+    """Set the advantage of each episode of ``group`` on its traces, after prime-rl has set its own."""
     from prime_rl.orchestrator.algo.base import iter_trainable_traces  # noqa: PLC0415 - the engine
     from prime_rl.orchestrator.algo.routing import assign_advantages  # noqa: PLC0415 - the engine
 
@@ -227,7 +227,7 @@ async def _score(finalize: Any, states: Mapping[str, Any], group: Sequence[Any])
 
 
 def _ignore(group: Sequence[Any]) -> None:
-    """Do nothing with a group that the dispatcher has told."""
+    """Ignore a group, because the dispatcher has reported it."""
 
 
 def _rollouts(groups: EngineGroups, group: Sequence[Any]) -> list[Rollout | None]:

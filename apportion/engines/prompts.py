@@ -65,7 +65,7 @@ def digest(row: Mapping[str, Any]) -> bytes:
 
 
 def reads_rates(allocator: Allocator, baseline: Baseline | None, selection: Selector | None) -> bool:
-    """Return whether anything takes the known rates of prompts: a predictor, or the baseline.
+    """Return whether the predictor or the baseline uses the known success rates of prompts.
 
     A selection without a predictor has the allocator's, or else one that takes them.
     """
@@ -86,7 +86,7 @@ def text_of(content: Any) -> str:
 
 
 def last_text(completion: Any) -> str:
-    """Return the text that a completion ends with: a text unchanged, of messages only the last one.
+    """Return the last text of a completion: a text unchanged, or the content of its last message.
 
     >>> last_text([{"role": "assistant", "content": "Let me see."}, {"role": "assistant", "content": "42"}])
     '42'
@@ -101,7 +101,7 @@ def _plain(value: Any) -> Any:
 
 
 def _content_text(content: Any) -> str:
-    """Return the text of a message's content, which may be in parts."""
+    """Return the text of a message's content, which may be a list of parts."""
     if isinstance(content, list):
         return "".join(part.get("text") or "" for part in content)
     return content or ""

@@ -109,7 +109,7 @@ def _unpacked(content: bytes, kind: str, records: Records) -> Any:
 
 
 def _apart(joined: Mapping[str, Tensor], shapes: Any) -> dict[int, Tensor]:
-    """Return the tensors that follow one another in those of each type, by number."""
+    """Return the tensors by number. Those of one type are stored one after the other."""
     found, starts = dict[int, Tensor](), Counter[str]()
     for number, (name, shape) in enumerate(shapes):
         start = starts[name]

@@ -19,7 +19,7 @@ from apportion.types import Rollout
 
 FILE, KIND = "apportion.safetensors", "SkyRL run"
 COPIED = ("prompts", "env_classes", "env_extras", "trajectory_ids")
-"""What a generator is given for each rollout."""
+"""What a generator gets one copy of for each rollout."""
 
 
 def allocated(base: type) -> type:
@@ -100,7 +100,7 @@ def _loader(trainer: Any) -> Any:
                 return [row | {"uid": opened.key}]
 
         def load_state_from_checkpoint(self, consumed: set[str], filtered: set[str] | None = None) -> None:
-            """Go on with the epoch. What was sampled and not trained on is issued again."""
+            """Continue the epoch. Prompts that were sampled but not trained on are issued again."""
             super().load_state_from_checkpoint(consumed, filtered)
             self.issued = len(consumed)
 

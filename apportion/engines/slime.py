@@ -1,4 +1,4 @@
-"""slime: which prompts, dead groups, and advantages, by the paths of its command line. Its rollouts call them.
+"""slime: functions that its command line names, for the choice of prompts, dead groups and advantages.
 
     --data-source-path apportion.engines.slime.chosen_prompts
     --dynamic-sampling-filter-path apportion.engines.slime.keep_informative
@@ -21,7 +21,7 @@ from apportion.scheduler.decisions import TrainerAllocation
 from apportion.types import Rollout
 
 KEY = "apportion"
-"""Where a sample keeps the key of its group, in its metadata."""
+"""Key in a sample's metadata for the key of its group."""
 KIND = "slime run"
 
 _current: list[EngineGroups] = []
@@ -29,7 +29,7 @@ _current: list[EngineGroups] = []
 
 
 def chosen_prompts(args: Any) -> Any:
-    """Return a data source that chooses prompts by what was observed of them. Of equal rows the first stands.
+    """Return a data source that chooses prompts by what it observed of them. Of equal rows only the first counts.
 
     Raises ValueError for settings that do not fit.
     """
@@ -127,7 +127,7 @@ def _key(sample: Any) -> str:
 
 
 def _columns(sample: Any) -> dict[str, Any]:
-    """Return what tells a row of slime's data set from others."""
+    """Return the values that tell one row of slime's data set from another."""
     return {name: getattr(sample, name) for name in ("prompt", "label", "metadata", "multimodal_inputs")}
 
 

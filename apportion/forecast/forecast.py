@@ -34,16 +34,17 @@ SIZES = (1, 2, 4, 8, 16, 32)
 ESTIMATORS = ("grpo", "dr_grpo", "rloo", "reinforce")
 MOST_GROUP = 1024
 ENOUGH = 0.9
-"""The share of the largest signal from which on a smaller group, which leaves rollouts for other prompts, is better."""
+"""The smallest group size with this share of the largest signal is best, because it leaves rollouts for more
+prompts."""
 LEAST_DEAD = 0.1
 DRAWN, HIGH = 1000, 64
 WIDER = ((2, 1), (1, 2), (4, 1), (2, 2), (1, 4), (8, 1), (4, 2), (2, 4), (16, 1), (1, 8))
-"""Prompts and rollouts of each, over those of the probe, by rising cost."""
+"""Larger probes, by rising cost: factors of the prompts and of the rollouts of each."""
 
 
 @dataclass(frozen=True)
 class Dead:
-    """The expected share of dead groups of ``n``, with its 90% interval, and of which kinds they are."""
+    """The expected share of dead groups of ``n`` rollouts with its 90% interval, and the shares of both kinds."""
 
     n: int
     value: float
@@ -71,7 +72,7 @@ class EpochCost:
 
 @dataclass(frozen=True)
 class Split:
-    """What a rule that splits rollouts gives whom, over equal counts of the same rollouts.
+    """Which prompts get the rollouts under a splitting rule, and its effects relative to equal counts.
 
     ``low``, ``middle`` and ``high`` are its mean rollouts for prompts with p below 1/4, between, and above 3/4; nan if
     there are none. ``variance`` is RLOO's, for a mean over prompts, ``signal`` the sum of n v, for a mean over
@@ -89,7 +90,10 @@ class Split:
 
 @dataclass(frozen=True)
 class MoreProbes:
-    """A probe of ``prompts`` with ``rollouts`` of each, expected to narrow the interval at ``n`` to ``half`` width."""
+    """A probe of ``prompts`` with ``rollouts`` of each.
+
+    It is expected to halve the interval at ``n``, to ``half`` its width.
+    """
 
     n: int
     prompts: int
@@ -214,14 +218,14 @@ def _spanned(values: Floats) -> Spanned:
 
 
 def _success(sample: RateSample, fits: Floats) -> Spanned:
-    """Return the mean success rate: of the sample, with the ends by the fits."""
+    """Return the mean success rate of the sample. The ends of its interval come from the fits."""
     value = float(np.average(sample.successes / sample.trials, weights=sample.prompts))
     _, low, high = _spanned(fits @ RATES)
     return Spanned(value, min(low, value), max(high, value))
 
 
 def dead_groups(sample: RateSample, fits: Floats, sizes: Sequence[int]) -> tuple[Dead, ...]:
-    """Return the dead groups of each size: counted in the sample as far as its groups go, estimated beyond."""
+    """Return the dead groups of each size. Sizes within the sample are counted, and larger ones are estimated."""
     found, most, success = [], np.ones(2), _success(sample, fits)
     for n in sizes:
         kinds = np.stack([fits @ RATES**n, fits @ (1 - RATES) ** n])
@@ -239,7 +243,7 @@ def dead_groups(sample: RateSample, fits: Floats, sizes: Sequence[int]) -> tuple
 
 
 def outcomes_of(weights: Floats, n: int) -> Floats:
-    """Return the probability of rate g and k of ``n`` right, [G, n + 1], where rate g has ``weights`` [G]."""
+    """Return P(rate g and k of ``n`` right), [G, n + 1]. Rate g has the weight ``weights`` [G]."""
     row = np.ones((len(RATES), 1))
     for _ in range(n):
         row = np.pad(row * (1 - RATES[:, None]), ((0, 0), (0, 1))) + np.pad(row * RATES[:, None], ((0, 0), (1, 0)))
@@ -258,7 +262,7 @@ def _signal(weights: Floats, n: int, estimator: str) -> float:
 
 
 def _chosen(weights: Floats, n: int) -> float:
-    """Return the share of mixed groups of ``n`` in the half of the prompts likeliest mixed by ``n`` outcomes."""
+    """Return the share of mixed groups of ``n`` in the half of the prompts that ``n`` outcomes call likeliest mixed."""
     found = outcomes_of(weights, n)
     share = found.sum(axis=0)
     mixed = (1 - RATES**n - (1 - RATES) ** n) @ found / np.maximum(share, 1e-300)
@@ -268,7 +272,7 @@ def _chosen(weights: Floats, n: int) -> float:
 
 
 def _splits(weights: Floats, n: int) -> tuple[Split, ...]:
-    """Return what VIP gives after an epoch of groups of ``n``, and HORA in the first, of ``DRAWN`` prompts."""
+    """Return VIP's split after an epoch of groups of ``n``, and HORA's in the first epoch, for ``DRAWN`` prompts."""
     if n > HIGH:
         return ()
     rng = np.random.default_rng(0)

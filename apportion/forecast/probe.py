@@ -32,7 +32,7 @@ class Probe:
 
 
 def probe_of(record: RunRecord) -> Probe:
-    """Return the first group of each prompt of ``record``: a later one is of a policy that was trained on it.
+    """Return the first group of each prompt of ``record``. Later groups are of a policy that was trained on the prompt.
 
     Rewards must be 0 and 1, or -1 and 1, or one rate within 0 and 1 for each prompt, of an unknown number of rollouts.
     Such a rate counts as one of 64. Raises ValueError for other rewards, and without any.

@@ -37,15 +37,16 @@ RATES: Floats = np.r_[0.0, expit(np.linspace(-6, 6, 60)), 1.0]
 """The grid of success rates, [G]."""
 ATOM = 0.1
 GUESS, CHOICES = 3.0, 6.0
-"""Prompts that a guess weighs, and how many prompts it is like drawing it from: fewer are more different guesses."""
+"""GUESS: weight of a guess, in prompts. CHOICES: how many prompts each guess resembles; with fewer, guesses differ
+more."""
 FITS = 200
 MOST_TRIALS = 64
-"""Of a prompt with more rollouts so many count, drawn at random: they settle the share of dead groups of 32."""
+"""Most rollouts that count for one prompt, drawn at random. They suffice for the share of dead groups of 32."""
 MOST_PATTERNS = 256
 LADDER = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, MOST_TRIALS])
-"""The numbers of rollouts that count if there are too many patterns to fit in seconds."""
+"""Numbers of rollouts to thin to, if too many patterns would make the fit take more than seconds."""
 LEVEL = 0.92
-"""Of the quantiles. An interval of 90% between quantiles of a bootstrap covers about two points less."""
+"""Level of the quantiles. Bootstrap quantiles at 90% cover about two points less, so the level is higher."""
 
 STEPS, CLOSE, SMALLEST, BLOCK = 80, 1e-10, 1e-9, 2**22
 
@@ -84,7 +85,7 @@ class RateSample:
 
     @classmethod
     def _drawn(cls, right: Counts, number: Counts, allowed: Counts) -> RateSample:
-        """Return the sample in which as many rollouts of each prompt count as are ``allowed``, drawn at random."""
+        """Return the sample with at most ``allowed`` rollouts of each prompt, drawn at random."""
         size = allowed[np.searchsorted(allowed, number, side="right") - 1]
         fewer = size < number
         drawn, rng = right.copy(), np.random.default_rng(0)
@@ -93,7 +94,7 @@ class RateSample:
         return cls(code % (MOST_TRIALS + 1), code // (MOST_TRIALS + 1), prompts)
 
     def alike(self, n: int) -> tuple[float, float] | None:
-        """Return the shares of groups of ``n`` that are all right, and all wrong, counted without bias in this sample.
+        """Return the unbiased shares of groups of ``n`` that are all right, and all wrong, counted in this sample.
 
         None if the prompts have unequal numbers of rollouts, or fewer than ``n``.
         """
@@ -109,7 +110,7 @@ class RateSample:
 
 
 def likelihoods(successes: Counts, trials: Counts) -> Floats:
-    """Return the probability of each pattern at each rate of the grid, [C, G], over its largest."""
+    """Return the likelihood of each pattern at each rate of the grid, [C, G], over the pattern's largest."""
     k, m = successes[:, None], (trials - successes)[:, None]
     logs = np.log(np.maximum(RATES, 1e-300)), np.log(np.maximum(1 - RATES, 1e-300))
     found = k * logs[0] + m * logs[1]

@@ -16,7 +16,7 @@ from apportion.vote.setup import Setup, make_setup
 
 
 def drawn_questions(questions: Sequence[Question], prompts: int, seed: int = 0) -> list[Question]:
-    """Return a random ``prompts`` of the ``questions``, or all if these are fewer; a larger part holds a smaller one.
+    """Return ``prompts`` random questions, or all if there are fewer. A larger draw contains a smaller one.
 
     Raises ValueError if one has no right answer, or if there is none.
     """
@@ -35,7 +35,7 @@ def sampling_setup(base_url: str, model: str, rollouts: int, **settings: Any) ->
 
 
 def probe_of_vote(path: Path, tokens: float = np.nan, questions: Sequence[Question] = ()) -> Probe:
-    """Return the kept samples of the vote at ``path``, of ``tokens`` each; with ``questions`` those of these alone.
+    """Return the kept samples of the vote at ``path``, with their ``tokens``; only those of ``questions`` if given.
 
     Raises ValueError without right answers.
     """

@@ -22,7 +22,7 @@ CHOSEN = "chosen: the half likeliest mixed by an epoch of {}, from the second ep
 
 
 def counted(number: int, noun: str) -> str:
-    """Return how many there are of a noun.
+    """Return a number and its noun as text, in the singular or plural.
 
     >>> counted(1, "prompt"), counted(2000, "prompt")
     ('1 prompt', '2,000 prompts')
@@ -63,7 +63,7 @@ def _cells(each: EpochCost) -> list[str]:
 
 
 def split_statement(found: Split) -> str:
-    """Return what a rule gives whom, and what that changes."""
+    """Return in words which prompts get the rollouts under a rule, and its effects."""
     places = zip((found.low, found.middle, found.high), ("below 1/4", "between", "above 3/4"), strict=True)
     given = ", ".join(f"{count:.1f} at rates {where}" for count, where in places if not math.isnan(count))
     after = " after an epoch" if found.rule == "vip" else ""

@@ -29,7 +29,7 @@ from apportion.gateway.upstream import Bill, Upstream
 from apportion.gateway.vote import RunningVote
 
 UNREAD = 4
-"""Bodies of up to so many times the bound are read to their end before they are refused."""
+"""A body that is too long is read to its end before it is refused, if it is at most this multiple of the bound."""
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -185,5 +185,5 @@ async def _not_found(request: Request, error: HTTPException) -> Response:
 
 
 async def _broken(request: Request, error: Exception) -> Response:
-    """Answer an error of ours, which the server logs."""
+    """Answer an internal error, which the server logs."""
     return await _refused(request, GatewayError(500, "the gateway failed; see its log", kind=SERVER))

@@ -133,7 +133,10 @@ def _rule(given: dict[str, Any], own: Rule) -> Rule:
 
 
 def _taken(given: dict[str, Any], name: str, default: Any, where: str = "") -> Any:
-    """Take an integer, or a flag as its ``default`` is, out of ``given``. Raise GatewayError for anything else."""
+    """Remove an integer, or a flag if ``default`` is one, from ``given`` and return it.
+
+    Raise GatewayError for other types.
+    """
     value, param = given.pop(name, None), f"{where}{name}"
     if value is None:
         return default

@@ -45,7 +45,7 @@ class GatewayError(Exception):
 
 @dataclass(eq=False, repr=False)
 class UpstreamError(GatewayError):
-    """An upstream request without a completion. ``again`` says whether the same request may be answered later.
+    """An upstream request that gave no completion. ``again`` says whether the same request may succeed later.
 
     ``sent`` is the upstream server's own error, which the client gets unchanged if it is an object.
     """
@@ -55,7 +55,7 @@ class UpstreamError(GatewayError):
 
     @property
     def of_request(self) -> bool:
-        """Whether the request is at fault, so that no other sample of it can be answered."""
+        """Whether the request itself is at fault, so that its other samples would fail, too."""
         return not self.again and self.status not in (400, 413, 422)
 
     def body(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from apportion.gateway.errors import LIMIT, SERVER, GatewayError
 
 RETRY_SECONDS = 5
-"""How long a client is asked to stay away. OpenAI's clients ignore more than 60 s."""
+"""Seconds in Retry-After for a full queue. OpenAI's clients ignore more than 60 s."""
 
 
 class VoteQueue:

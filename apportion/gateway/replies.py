@@ -179,7 +179,7 @@ async def _end(task: asyncio.Task[Any]) -> None:
 
 
 def _said(vote: asyncio.Task[dict[str, Any]]) -> str:
-    """Return what is logged about an ended vote."""
+    """Return the log line of an ended vote."""
     if vote.cancelled():
         return "499 the client left"
     if error := vote.exception():
@@ -189,6 +189,6 @@ def _said(vote: asyncio.Task[dict[str, Any]]) -> str:
 
 
 async def _gone(receive: Receive) -> None:
-    """Return when the client has disconnected."""
+    """Return as soon as the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass

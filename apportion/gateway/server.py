@@ -18,7 +18,7 @@ from apportion.gateway.settings import GatewaySettings
 from apportion.runs.signals import on_stop
 
 SPARE_CONNECTIONS = 64
-"""Connections beyond those of votes and of the queue, for health checks and for replies 429."""
+"""Connections in addition to those of votes and of the queue, for health checks and for replies with status 429."""
 
 HEAD_SECONDS = 30.0
 """Longest time in which the head of a request must arrive."""

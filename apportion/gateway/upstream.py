@@ -19,7 +19,7 @@ from apportion.gateway.settings import UpstreamSettings
 
 KEYS = {"authorization", "api-key", "x-api-key"}
 FORWARDED = (*sorted(KEYS), "openai-organization", "openai-project")
-"""Headers of a request that go upstream, and those of them that hold a key. Their values are never stored or logged."""
+"""Headers of a request that go upstream, and those among them that hold a key. Values are never stored or logged."""
 
 TOKENS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
@@ -38,7 +38,10 @@ class Bill:
         return self.requests - self.counted
 
     def add(self, usage: Any) -> None:
-        """Add the usage of one reply. It is counted if it has both parts, and has a total without one upstream."""
+        """Add the usage of one reply.
+
+        Usage counts if it has prompt and completion tokens; a missing total is their sum.
+        """
         if isinstance(usage, dict):
             *parts, total = (usage.get(name) if _is_count(usage.get(name)) else None for name in TOKENS)
             self.counted += None not in parts

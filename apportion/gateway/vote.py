@@ -23,10 +23,10 @@ from apportion.vote.count import Count
 from apportion.vote.sample import Sample
 
 MAX_FAILURES = 3
-"""Samples that may fail in a row, each after its retries, before a vote ends."""
+"""Consecutive failed samples, each after its retries, that end a vote."""
 
 FROM_BALLOT = ["answer", "share", "samples", "unparsed", "failed", "cancelled", "waves", "texts"]
-"""Fields of ``Ballot`` that the ballot of a reply has too."""
+"""Fields of ``Ballot`` that are also in the ballot of a reply."""
 
 DrawReply = Callable[[int], Awaitable[dict[str, Any]]]
 """The number of a sample -> the reply with its completion. Raises UpstreamError."""
@@ -67,7 +67,7 @@ class RunningVote:
 
     @property
     def answers(self) -> dict[int, str | None]:
-        """The answers of the samples that arrived, in the words of their class, by the numbers of the samples."""
+        """The answers of the samples that arrived, by sample number. Each is spelled as the first of its class."""
         arrived = zip(self.count.arrived, self.count.batch.rollouts[0], strict=True)
         return {sample.number: counted.answer for sample, counted in arrived}
 
@@ -116,7 +116,10 @@ class RunningVote:
         }
 
     async def _samples(self, numbers: Sequence[int]) -> AsyncGenerator[Sample, None]:
-        """Draw the samples of a wave at once, and yield them in order until one fails as all others would."""
+        """Draw the samples of a wave at once, and yield them in order.
+
+        Stop at a failure that all others would share.
+        """
         self._replies = self.replies
         tasks = [asyncio.ensure_future(self._draw(number)) for number in numbers]
         try:
@@ -137,7 +140,7 @@ class RunningVote:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read(self, number: int, choice: dict[str, Any]) -> Sample:
-        """Return the sample in a choice, with its answer and without its text."""
+        """Return the sample of a choice: its answer, without its text."""
         text, reasoning = choice_text(choice)
         completion = Completion(text, None, None, finish_reason(choice), reasoning=reasoning)
         sample = Sample.of("request", "", number, None, completion)

@@ -45,18 +45,20 @@ from apportion.types import LARGEST_REWARD, Batch, Belief, Floats, Needs, Prompt
 AXES, LANDMARKS, SAMPLE = 64, 1024, 2048
 LARGEST_FEATURE = 10.0
 TRIALS, MEAN, SQUARES, OFFSET, FEATURES = range(5)
-"""What is known of a prompt: the discounted number, mean and squared deviations of its rewards, D when they came, x."""
+"""Columns of a prompt's row: the discounted number, mean and squared deviations of its rewards, D at their time, and
+x."""
 OWN_VARIANCE_STRENGTH = 2.0
 IMPLAUSIBLE, OWN_STRENGTH, PATIENCE = -13.8, 8.0, 3
-"""A batch may be an outage if the log of its chance is below the first, and so many in a row are ignored."""
+"""IMPLAUSIBLE: log-probability below which a batch may be an outage. PATIENCE: how many of them in a row are
+ignored."""
 SMALLEST_MEAN = 1e-6
 LOWEST = (-LARGEST, -LARGEST, 0, 0, -LARGEST, 0, 0, 0)
-"""Of the numbers of ``Drift``."""
+"""Least values of the numbers in ``Drift``."""
 OLD_KEYS = (
     *("predictor", "settings", "ids", "sums", "rates", "features", "landmarks", "projection", "bandwidth", "drift"),
     *("outage", "window", "level", "range", "graded"),
 )
-"""Of a state of version 0.3.0."""
+"""Keys of a state of version 0.3.0."""
 
 
 @dataclass
@@ -160,7 +162,7 @@ class EmpiricalBayes(Predictor):
         self._level = self._level.after(m, r - m, u)
 
     def _join(self, prompts: Sequence[Prompt]) -> Floats:
-        """Return what is known of each prompt, [P, 7 + f]."""
+        """Return the row of each prompt, [P, 7 + f], and add rows for new prompts."""
         if new := [prompt for prompt in prompts if prompt.id not in self._own]:
             features = self._features_of(new)
             rates = np.array([self._rates.get(prompt.id, prompt.rate) for prompt in new], np.float64)  # nan for None
@@ -185,20 +187,20 @@ class EmpiricalBayes(Predictor):
         return ((x - self._axes[0]) @ self._axes[1:].T).clip(-LARGEST_FEATURE, LARGEST_FEATURE)
 
     def _read(self, own: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return x, the mean rewards r in units of the range and at the current offset, and n / phi."""
+        """Return x, the mean rewards r (scaled to the range, at the current offset), and n / phi."""
         low, high = self._range
         r = moved(((own[:, MEAN] - low) / (high - low)).clip(0, 1), self._drift.offset - own[:, OFFSET])
         return own[:, FEATURES:], r, own[:, TRIALS] / self._dispersion
 
     def _believe(self, own: Floats) -> tuple[Floats, Floats]:
-        """Return the mean and the strength of each posterior, [P]; the level moves prompts that nothing is known of."""
+        """Return the mean and the strength of each posterior, [P]. Prompts without data follow the level."""
         x, r, n = self._read(own)
         k = 1 / self._prior.correlation - 1
         means = (k * self._prior.means(x, r, n) + n * r) / (k + n)
         return moved(means, self._level.offset * x[:, 0] * (n == 0)).clip(SMALLEST_MEAN, 1 - SMALLEST_MEAN), k + n
 
     def _follow(self, own: Floats, trials: Floats, shares: Floats) -> bool:
-        """Shift all prompts as those that come again have moved. Return whether the batch's rewards count."""
+        """Shift all prompts by as much as returning prompts have moved. Return whether the batch's rewards count."""
         again = own[:, TRIALS] > 0
         (means, strengths), (_, r, n), y = self._believe(own[again]), self._read(own[again]), shares[again]
         trials = trials[again] / self._dispersion
@@ -213,7 +215,7 @@ class EmpiricalBayes(Predictor):
         return True
 
     def _fit(self) -> None:
-        """Fit phi and the prior to the prompts seen, or to every second, every third and so on of many."""
+        """Fit phi and the prior to the prompts seen; of many, to every second, every third and so on."""
         own, self._dispersion = self._rows(self._seen[:: -(-len(self._seen) // SAMPLE) or 1]), 1.0
         x, r, n = self._read(own)
         if self._graded:
@@ -240,7 +242,7 @@ class EmpiricalBayes(Predictor):
         }
 
     def _completed(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Version 0.3.0 kept arrays in units of the range, and other features of embeddings. The prior is refitted."""
+        """Return a state of version 0.3.0 in today's form: it had arrays in units of the range, and other features."""
         if "landmarks" not in state:
             return state
         saved = SavedValues(state, self.name, OLD_KEYS)

@@ -1,4 +1,4 @@
-"""Gaussian processes over prompt embeddings: prompts similar to those that failed are expected to fail.
+"""Largest number of entries of x and of K in one block: 8 MiB.
 
 Reference: H. T. Nguyen, B. Nguyen, W. Ma, Y. Zhao, R. She, V. A. Nguyen, "Adaptive Rollout Allocation for Online
 Reinforcement Learning with Verifiable Rewards", 2026, arXiv 2602.01601, section 5.1 and Algorithm 1; Appendix E.2, the
@@ -131,7 +131,7 @@ class LatentProcess(Predictor):
         return self._mean[rows]
 
     def _pooled(self, seen: Sequence[tuple[Prompt, float, float]]) -> tuple[Rows, Floats]:
-        """Return the distinct table rows [B] of the prompts, and the ratio of the sums of their two numbers, [B]."""
+        """Return the distinct table rows [B] of the prompts, and for each the ratio of two sums over prompts, [B]."""
         prompts, above, below = zip(*seen, strict=True)
         rows, which = np.unique(self._join(prompts), return_inverse=True)
         return rows, np.bincount(which, above) / np.bincount(which, below)

@@ -13,7 +13,7 @@ from apportion.predictors.statistics.pooled import DiscountedSums
 from apportion.types import Batch, Counts, Prompt
 
 MOST_TOKENS = 2.0**62
-"""Of all completions of a prompt in a saved state: their mean fits in 64 bits."""
+"""Largest total of tokens of a prompt in a saved state, so that its mean fits in 64 bits."""
 
 
 @dataclass

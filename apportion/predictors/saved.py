@@ -19,7 +19,7 @@ Bounds = tuple[float, ...]
 
 @dataclass(frozen=True)
 class SavedValues:
-    """The ``values`` of the saved state of ``owner``, by name. Each method returns one of them, or raises ValueError.
+    """The ``values`` of a saved state of ``owner``, by name. Each method returns one value, or raises ValueError.
 
     ``keys`` are the names that it must have, no more and no fewer.
 
@@ -52,7 +52,7 @@ class SavedValues:
         return value
 
     def counts(self, key: str) -> list[int]:
-        """Return a list of integers as ``count`` does one."""
+        """Return a list of integers, each checked as by ``count``."""
         value = self.values[key]
         if not isinstance(value, list) or not all(map(_is_count, value)):
             raise self.refusal(key, "a list of numbers of at least 0 without decimals")
@@ -86,13 +86,16 @@ class SavedValues:
         return value
 
     def by_prompt(self, key: str, low: Bounds, high: Bounds | float = INFINITY) -> dict[str, NDArray[np.float64]]:
-        """Return finite numbers by prompt id: as many for each as ``low`` has, from its entry there to ``high``'s."""
+        """Return lists of finite numbers by prompt id.
+
+        Entry i of a list lies between entry i of ``low`` and of ``high``.
+        """
         by_id = self.state(key)
         wanted = f"{len(low)} finite numbers by prompt id, at least {', '.join(f'{each:g}' for each in low)}"
         return dict(zip(by_id, _rows(list(by_id.values()), low, high, self.refusal(key, wanted)), strict=True))
 
     def row(self, key: str, low: Bounds, high: Bounds | float = INFINITY) -> list[float]:
-        """Return as many finite numbers as ``low`` has, each from its entry there to that of ``high``."""
+        """Return a list of finite numbers. Entry i lies between entry i of ``low`` and of ``high``."""
         refusal = self.refusal(key, f"{len(low)} finite numbers")
         return _rows([self.values[key]], low, high, refusal)[0].tolist()
 
@@ -104,7 +107,7 @@ class SavedValues:
         return value
 
     def state(self, key: str) -> dict[str, Any]:
-        """Return a saved state within this one."""
+        """Return a saved state that is nested in this one."""
         value = self.values[key]
         if not isinstance(value, dict) or not all(type(name) is str for name in value):
             raise self.refusal(key, "values by name")
@@ -119,7 +122,7 @@ class SavedValues:
 
 
 class OtherSettingsError(ValueError):
-    """A saved state is whole, but of another run: of another part, or of the same one with other settings."""
+    """A saved state that is intact, but belongs to another part or to other settings."""
 
 
 class Learner:
@@ -130,7 +133,7 @@ class Learner:
     """
 
     kind: ClassVar[str]
-    """What it is in a run: the key under which a state has its name."""
+    """The kind of part, such as predictor: the key under which a state keeps its name."""
     name: ClassVar[str]
 
     def state_dict(self) -> dict[str, Any]:
@@ -180,7 +183,7 @@ class Learner:
         return {}
 
     def _completed(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return a saved ``state`` of the minor version before as one of today."""
+        """Return a saved ``state`` of the previous minor version in today's form."""
         return state
 
     def _restore(self, saved: SavedValues) -> None:
@@ -188,7 +191,7 @@ class Learner:
 
 
 class HasState(Protocol):
-    """What saves and restores what it has learned."""
+    """Anything that saves and restores what it has learned."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state."""
@@ -199,7 +202,7 @@ class HasState(Protocol):
 
 @contextmanager
 def undone_if_refused(*parts: HasState) -> Iterator[None]:
-    """Give ``parts`` the states that they have now if the block raises ValueError: all are restored, or none."""
+    """Restore all of ``parts`` to their present states if the block raises ValueError."""
     before = [(part, part.state_dict()) for part in parts]
     try:
         yield

@@ -1,4 +1,4 @@
-"""What may be read otherwise, and what the figures would be under another reading.
+"""What a log leaves open, and the figures under the other reading.
 
 A doubt is one line: what was found, how it was read, the figure under the other reading, and the flag that chooses it.
 """
@@ -15,17 +15,18 @@ from apportion.records.run_record import PER_GROUP, RunRecord
 from apportion.types import Counts, Floats, Mask
 
 SPOILT = "no figure here is that of the run"
-"""What a doubt says if the rows are not the rollouts of the run."""
+"""The words of a doubt which says that the rows are not the rollouts of the run."""
 MOST_TRIED = 2_000
-"""Groups whose answers are compared."""
+"""Largest number of groups whose answers are compared."""
 LEAST_MIXED = 16
-"""Mixed groups that say whether each rollout is there several times."""
+"""Least number of mixed groups that can tell whether each rollout is there several times."""
 LEAST_ROLLOUTS = 8
-"""Rollouts that a statement about all rewards needs."""
+"""Least number of rollouts for a statement about all rewards."""
 SEVERAL_TIMES = 2
 ALONE = "no prompt has two rollouts in a step"
 USUAL_SHARE, LEAST_SHARE = 0.8, 0.5
-"""The share of groups that have the usual size, if the others are worth a line; and if all are multiples of it."""
+"""The share of groups with the usual size, from which on other sizes are reported: in general, and if all are
+multiples."""
 
 
 def doubts_of(
@@ -36,7 +37,7 @@ def doubts_of(
     lists: Mapping[str, int] = {},
     piece: int = 0,
 ) -> list[str]:
-    """Return what may be otherwise in a run that was read.
+    """Return the doubts about how a run was read.
 
     ``other_rewards`` are further columns that may be the reward [R], beside that called ``reward``. ``lists`` has the
     usual length of columns of lists that nobody read. Rows of groups come ``piece`` at a time, if that is not 0.
@@ -71,7 +72,7 @@ def doubts_of(
 
 
 def _in_groups_of(record: RunRecord, size: int) -> str:
-    """Return how each ``size`` rollouts of a group become one, and the share of them that would be dead."""
+    """Return the text for groups read in pieces of ``size`` rollouts, and the share of pieces that would be dead."""
     sizes = np.diff(record.first)
     times = -(-sizes // size)
     of = np.repeat(np.arange(len(sizes)), times)
@@ -103,7 +104,7 @@ def _sizes_in_doubt(record: RunRecord, sizes: Counts) -> list[str]:
 
 
 def parts_in_doubt(record: RunRecord) -> list[str]:
-    """Return what is said of a run whose lists were read as groups, if prompts have several lists in a step."""
+    """Return the doubt for a run whose lists were read as groups, if prompts have several lists in a step."""
     sizes = np.unique(np.diff(record.first))
     lists = np.bincount(numbered(record.step, record.prompt)[0])
     if len(sizes) > 1 or (lists > 1).mean() < USUAL_SHARE:
@@ -115,7 +116,7 @@ def parts_in_doubt(record: RunRecord) -> list[str]:
 
 
 def _copies(record: RunRecord) -> int:
-    """Return how often each rollout is there, by its reward, tokens and answer; 1 if too few groups could tell.
+    """Return how often each rollout is repeated, judged by reward, tokens and answer; 1 if too few groups can tell.
 
     Groups with as many right as wrong rollouts could not, because a selection makes such.
     """
@@ -131,7 +132,7 @@ def _copies(record: RunRecord) -> int:
 
 
 def gold_answers(record: RunRecord) -> str:
-    """Return what is said if ``answer`` is the known answer of the problem, and "" otherwise.
+    """Return the doubt if ``answer`` seems to be the known answer of the problem, and "" otherwise.
 
     Right and wrong rollouts of a prompt cannot have the same answer. It is no sample's answer if they have in most
     groups with both.
@@ -156,7 +157,7 @@ def gold_answers(record: RunRecord) -> str:
 
 
 def dead_but_trained(record: RunRecord, taught: Mask) -> list[str]:
-    """Return what is said of dead groups whose logged advantages are not all 0, which is ``taught`` [N]."""
+    """Return the doubt for dead groups whose logged advantages are not all 0. ``taught`` [N] marks those groups."""
     if not (record.dead & taught).any():
         return []
     counted, both = (record.dead | record.mixed).sum(), (record.dead & taught).sum()
@@ -168,7 +169,7 @@ def dead_but_trained(record: RunRecord, taught: Mask) -> list[str]:
 
 
 def two_valued(reward: Floats) -> tuple[float, float] | None:
-    """Return the two values of rewards [R] that are no 0 and 1, if there are just two; None otherwise."""
+    """Return the two values of rewards [R] if there are exactly two, other than 0 and 1; else None."""
     known = np.unique(reward[~np.isnan(reward)])
     if len(known) != 2 or set(known.tolist()) <= {0.0, 1.0} or np.isfinite(reward).sum() < LEAST_ROLLOUTS:
         return None

@@ -17,7 +17,7 @@ from apportion.rows import kind_of
 
 @dataclass(frozen=True, eq=False)
 class LogNews:
-    """What changed in a log: steps from ``removed_from`` on were removed, if it is not None, and ``records`` are new.
+    """Changes of a log: steps from ``removed_from`` on were removed, if that is not None; ``records`` are new.
 
     Each record is one file of the log, with one step or a few.
     """
@@ -33,7 +33,7 @@ class LogNews:
 
 @dataclass
 class Follower:
-    """Reads the steps of the log in ``folder`` that are new since the last look. It remembers the files that it read.
+    """Reads the new steps of the log in ``folder``. It remembers which files it has read.
 
     The folder may be missing. A run that resumes from an earlier step removes or replaces files: these steps are
     reported as removed, and their new files as new.
@@ -95,7 +95,7 @@ def follow(
 
 
 def _foreign(folder: Path) -> Path | None:
-    """Return a log of another tool in or below a folder without a step of a rollout log; None without one."""
+    """Return another tool's log in or below a folder that has no step of a rollout log; None if there is none."""
     if files_of(folder):
         return None
     found = (each for pattern in ("*", "*/*") for each in sorted(folder.glob(pattern)) if each.name != ABOUT)
@@ -103,6 +103,6 @@ def _foreign(folder: Path) -> Path | None:
 
 
 def _identity(path: Path) -> tuple[int, int, int]:
-    """Return what changes if a file is replaced."""
+    """Return a value that changes if the file is replaced."""
     status = path.stat()
     return status.st_ino, status.st_mtime_ns, status.st_size

@@ -15,13 +15,13 @@ LEAST_ROWS, LARGER = 16, 1.5
 others a group is that two of them have."""
 
 LEAST_AGAIN = 3
-"""The least mean number of steps that a further run in a file repeats. Rows that came late repeat fewer."""
+"""Least mean number of steps that a further run in a file repeats. Rows that came late repeat fewer steps."""
 
 USUAL_SHARE, MOSTLY = 0.9, 0.5
 """The share of groups that have the commonest number of pieces, if all are said to have it; and the commonest size."""
 
 MOST_NAMED = 6
-"""Runs of files that are named."""
+"""Most runs of a file that are named."""
 
 Named = Mapping[str, tuple[Counts, Sequence[str]]]
 """What names prompts, of "id", "prompt" and "gold", or of "group" alone, and what names the "run": the code of each
@@ -84,7 +84,7 @@ def keys_of(
 
 
 def _by_run(step: Counts, keys: Keys, run: Counts, names: Sequence[str], by_files: bool) -> Keys:
-    """Return the keys with the groups of several runs or models apart, unless that tears groups.
+    """Return the keys in which groups of several runs or models are apart, unless that splits groups into single rows.
 
     Raises RecordError if the runs are of files, and most groups of one are also in another.
     """
@@ -138,7 +138,7 @@ def _by_group(step: Counts, group: Counts, texts: Sequence[str]) -> Keys:
 
 
 def _by_gold(step: Counts, keys: Keys, gold: Counts, golds: Sequence[str]) -> Keys:
-    """Return the keys by text, and by known answer where one text has several, unless that tears groups."""
+    """Return the keys by text, and by known answer if a text has several answers, unless that splits groups."""
     own, heads = numbered(keys.prompt, gold)
     of = keys.prompt[heads]
     several = int((np.bincount(of) > 1).sum())
@@ -163,7 +163,7 @@ def _by_gold(step: Counts, keys: Keys, gold: Counts, golds: Sequence[str]) -> Ke
 
 
 def _by_id_or_text(step: Counts, group: Counts, named: Named, whole: bool) -> Keys:
-    """Return the keys by id or by text if there are both, and what may be otherwise."""
+    """Return the keys by id or by text, if there are both, and the doubts."""
     (id, ids), (text, texts) = named["id"], named["prompt"]
     heads = numbered(id, text)[1]
     heads = heads[text[heads] >= 0]
@@ -199,7 +199,7 @@ def _by_id_or_text(step: Counts, group: Counts, named: Named, whole: bool) -> Ke
 
 
 def _with_runs(step: Counts, keys: Keys, files: Counts) -> Keys:
-    """Return the keys with the groups of several runs apart, if the step goes back in the rows.
+    """Return the keys in which groups of several runs are apart, if the step goes back in the rows.
 
     Rows that came late, and processes that each logged a part of every group, are one run. Of several runs a group
     that both have is larger than the others. If all have all groups, that cannot be seen: then files that were given
@@ -247,7 +247,7 @@ def _with_runs(step: Counts, keys: Keys, files: Counts) -> Keys:
 
 
 def _drawn_again(step: Counts, keys: Keys) -> Keys:
-    """Return the keys with the groups of a prompt apart that was drawn several times in a step.
+    """Return the keys in which repeated draws of a prompt in a step are groups of their own.
 
     Most groups have one size and one piece, that is, rows that follow each other. A larger group in several pieces,
     each of that size or a multiple, is several. If all groups have several pieces, that is said, and they stay.
@@ -271,7 +271,7 @@ def _drawn_again(step: Counts, keys: Keys) -> Keys:
 
 
 def places_of(numbers: Counts) -> Counts:
-    """Return the place of each row among those of its number, from 0."""
+    """Return each row's index among the rows with its number, from 0."""
     order = np.argsort(numbers, kind="stable")
     own = numbers[order]
     places = np.empty_like(order)
@@ -285,13 +285,13 @@ def _usual(sizes: Counts) -> float:
 
 
 def _restarts(step: Counts, id: Counts) -> bool:
-    """Return whether every step has about the same ids."""
+    """Return whether every step has about the same ids, so that ids restart."""
     steps, ids = len(np.unique(step)), len(np.unique(id))
     return steps > 1 and len(_sizes(step, id)) >= 0.9 * steps * ids
 
 
 def _tears(before: Counts, after: Counts) -> bool:
-    """Return whether another reading makes groups of one, given the sizes of groups before and after."""
+    """Return whether a reading splits groups into single rows, given the group sizes before and after."""
     return bool((after == 1).mean() > (before == 1).mean() + 0.05)
 
 
@@ -312,7 +312,7 @@ def numbered(*codes: Counts) -> tuple[Counts, Counts]:
 
 
 def by_appearance(values: Counts) -> tuple[Counts, Counts]:
-    """Return the number of each row's value by appearance, and the first row of each value."""
+    """Return each row's number, by the first appearance of its value, and the first row of each value."""
     _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
     heads = np.sort(first)
     return np.searchsorted(heads, first)[inverse], heads

@@ -1,4 +1,4 @@
-"""The folder of a rollout log: its steps and the run that they are of."""
+"""The folder of a rollout log: its step files and the id of its run."""
 
 from __future__ import annotations
 

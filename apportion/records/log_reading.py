@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ATTEMPTS = 5
-"""How often a log is listed again if a step disappears while it is read, because a run resumes from an earlier one."""
+"""How often the files are listed again if a step disappears during reading, because the run resumed from an earlier
+one."""
 
 
 def read_log(folder: str | Path) -> Table:
@@ -31,7 +32,7 @@ def read_log(folder: str | Path) -> Table:
 
 
 def read_whole(folder: str | Path, read: Callable[[list[Path]], T]) -> T:
-    """Return ``read`` of all files, in order. Raise RecordError if there are none.
+    """Return ``read`` of each file, in order. Raise RecordError if there are none.
 
     A run that resumes from an earlier step removes steps. If one is gone before it was read, all are read again.
     """
@@ -81,7 +82,7 @@ def read_file(path: Path, columns: Sequence[str] = tuple(COLUMNS), coded: Sequen
 
 
 def _check_steps(path: Path, table: Table) -> None:
-    """Raise RecordError if the first and last row are not of the steps that the file is named after."""
+    """Raise RecordError unless the first and last row have the steps in the file's name."""
     if "step" in table.column_names and len(table):
         first, last = table["step"][0].as_py(), table["step"][-1].as_py()
         if path_of(path.parent, first, last).name != path.name:

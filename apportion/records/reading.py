@@ -90,7 +90,7 @@ def record_of_files(paths: Iterable[Path], about: About) -> RunRecord:
 def _columns(
     table: Table, ids: dict[str, int], texts: list[str | None], answers: dict[str, int]
 ) -> dict[str, NDArray[Any]]:
-    """Return the columns of the rows of a file. New ids and answers get the next numbers, and prompts their texts."""
+    """Return the columns of a file's rows. New ids and answers get the next free numbers; prompts keep their texts."""
     step, place = _numbers(table["step"]), _numbers(table["place"])
     starts = np.flatnonzero((np.diff(step, prepend=-1) != 0) | (np.diff(place, prepend=-1) != 0))
     drawn = ~np.isnan(_numbers(table["index"])) & np.isnan(_numbers(table["reused_step"]))

@@ -29,7 +29,7 @@ ABOUT = "run.json"
 
 
 SMALL_BYTES = 2**18
-"""The most bytes in memory of a table that is compressed quickly and not well."""
+"""Largest size, in bytes in memory, of a table that is compressed fast rather than small."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _columns(part: RunRecord, ids: Array, texts: Array, binary: bool) -> dict[st
 
 
 def with_nulls(values: Floats) -> Array:
-    """Return ``values`` with null for nan."""
+    """Return ``values`` with null in place of NaN."""
     from pyarrow import array  # noqa: PLC0415 - an optional extra
 
     return array(values, mask=np.isnan(values))

@@ -52,7 +52,7 @@ ALWAYS = frozenset({"step", "place", "prompt_id", "asked", "kept"})
 """Columns that are never null."""
 
 LATER = "truncated"
-"""The column that older logs lack."""
+"""The column that logs of earlier versions lack."""
 
 LogText = Literal["full", "hashes"]
 """Whether a log has prompts, answers and completions as text, or only ids of prompts and hashes of the others."""

@@ -17,14 +17,14 @@ from apportion.types import TIE, Counts, Floats, Mask, Prompt
 
 PER_GROUP = ("step", "prompt", "asked", "predicted", "written")
 PER_ROLLOUT = ("reward", "tokens", "score_norm", "truncated", "answer", "kept")
-"""Columns with a value for each group, and for each rollout."""
+"""Columns with one value per group, and columns with one value per rollout."""
 
 UNKNOWN = {
     **dict.fromkeys(("predicted", "written", "tokens", "score_norm", "truncated"), np.nan),
     "answer": -1,
     "kept": True,
 }
-"""Columns that may be left out, and what stands for nothing in them."""
+"""Columns that may be omitted, and the value that stands for nothing in each."""
 
 NOT_GIVEN: Any = None
 
@@ -133,7 +133,7 @@ class RunRecord:
 
     @cached_property
     def extremes(self) -> tuple[Floats, Floats]:
-        """The least and the largest reward of each group, [N]; inf and -inf without one."""
+        """The least and the largest reward of each group, [N]; inf and -inf for a group without a reward."""
         least, largest = (np.full(len(self.step), none) for none in (np.inf, -np.inf))
         if len(given := np.flatnonzero(self.trials)):
             begins = self.first[given]
@@ -163,7 +163,7 @@ class RunRecord:
 
     @property
     def group(self) -> Counts:
-        """The place of each rollout's group, [R]."""
+        """The index of each rollout's group, [R]."""
         return np.repeat(np.arange(len(self.step)), np.diff(self.first))
 
     def sums(self, values: Floats | Mask) -> Floats:
@@ -172,7 +172,7 @@ class RunRecord:
         return np.asarray(total[self.first[1:]] - total[self.first[:-1]])
 
     def of_groups(self, chosen: Counts | Mask) -> RunRecord:
-        """Return the record of some groups, by their places in rising order or by a mask [N]. Prompts stay all."""
+        """Return the record of some groups, given as increasing indices or a mask [N]. All prompts stay."""
         places = np.arange(len(self.step))[chosen]
         sizes = np.diff(self.first)[places]
         first = np.r_[0, np.cumsum(sizes)]

@@ -47,7 +47,7 @@ SERIES = {
         "loss": "loss pg_loss policy_loss final_loss",
     }.items()
 }
-"""Plain names of the series, the likeliest first. ``plain_name`` makes them of what a framework logs.
+"""Plain names of each series, the likeliest first. ``plain_name`` derives them from a framework's names.
 
 The KL divergence is that from the reference policy. That between the sampler and the trainer is another quantity.
 """
@@ -56,23 +56,23 @@ _SECTIONS = re.compile(
     r"^(?:(?:train|rollout|critic|actor|ppo_actor|policy|env|all|objective|optim|update|completions|generate)/)+"
 )
 _MEAN = re.compile(r"(?:^|/)(?:mean|avg|all)(?=/|$)|(?<![a-z])(?:mean|avg)_|_(?:mean|avg)(?=/|$)")
-"""Sections under which frameworks log, and how they call a mean."""
+"""Sections under which frameworks log, and their words for a mean."""
 
 VERDICTS = {*USUAL["correct"], *USUAL["share"][1:]}
 PART = re.compile(r"rewards?/(?!total$|std$|min$|max$)([^/]+)")
 HELD_OUT = re.compile(r"(?:^|/)acc/mean@[0-9]+$")
-"""Names of verdicts, of the parts of a reward, and of verl's accuracy on held-out problems."""
+"""Names of verdicts, of parts of a reward, and of verl's accuracy on held-out problems."""
 
 NOT_FINITE = {"NaN": math.nan, "nan": math.nan, "Infinity": math.inf, "inf": math.inf, "-Infinity": -math.inf}
-"""How W&B writes numbers that are not finite."""
+"""How W&B writes NaN and infinite numbers."""
 
 TABLES, LEAST_OF_A_TABLE, MOST_AGAIN = (".jsonl", ".ndjson", ".csv"), 2, 2
 """Files that may be something else; the series that one of several columns must have to be a log of steps, and how
 often a step comes again."""
 CHART = "W&B export"
-"""What wrote a table with ``run - name`` above its columns. It may have one series."""
+"""Tells W&B's chart exports, with ``run - name`` above the columns. A chart may have one series."""
 LEAST_OF_A_CHART = 8
-"""Steps that a table of one series must have, without what says that it is a chart."""
+"""Least number of steps in a table of one series that nothing else marks as a chart."""
 OF_TENSORBOARD = {"Wall time", "Step", "Value"}
 """The columns of a chart that TensorBoard exports: its file is called run-NAME-tag-SERIES.csv."""
 
@@ -87,10 +87,10 @@ PATTERNS = (
     "**/events.out.tfevents.*",
     "metrics.jsonl",
 )
-"""Files with series in a folder, those that say most first."""
+"""File patterns of series in a folder, the most informative first."""
 LARGEST_VALUE = 1e300
 HEADER, EVENT_LIMIT = 12, 2**26
-"""Bytes before the content of an event, and the most bytes of one."""
+"""Bytes before the content of a TensorBoard event, and the most bytes of an event."""
 
 
 def plain_name(name: str) -> str:
@@ -165,7 +165,7 @@ def _finite(steps: Counts, values: Floats) -> tuple[Counts, Floats] | None:
 
 
 class ScalarsOnlyError(RecordError):
-    """A file has means of steps, which are ``scalars``, and no rollouts."""
+    """A file has ``scalars``, the means of steps, and no rollouts."""
 
     def __init__(self, path: Path, scalars: Scalars) -> None:
         super().__init__(
@@ -198,7 +198,7 @@ def scalars_at(path: str | Path) -> Scalars | None:
 
 
 def scalars_of(name: str, source: str, rows: Iterable[tuple[float, Mapping[str, Any]]]) -> Scalars | None:
-    """Return the series of a run in ``rows``, each a step and its values; None if rows are rollouts.
+    """Return the series of a run from ``rows``, each a step and its values; None if the rows are rollouts.
 
     Steps are rounded down, and those that are too large or nan are left out.
     """
@@ -227,7 +227,7 @@ def scalars_of(name: str, source: str, rows: Iterable[tuple[float, Mapping[str, 
 
 
 def _files_of(path: Path) -> tuple[list[Path], int]:
-    """Return the files with series at ``path``, in order, and how many folders below have others.
+    """Return the files with series at ``path``, in order, and how many folders below have further ones.
 
     Of several checkpoints the last has all steps. A run that was resumed has several files in one folder.
     """
@@ -244,7 +244,7 @@ def _files_of(path: Path) -> tuple[list[Path], int]:
 
 
 def _rows_of(path: Path) -> tuple[str, Iterable[tuple[float, Mapping[str, Any]]]]:
-    """Return what wrote the file, and its rows, each with its step; none of a file that is unknown."""
+    """Return the tool that wrote the file and its rows with their steps; no rows if the file is unknown."""
     name = path.name.lower()
     if "tfevents" in name:
         return "TensorBoard events", _events(path)
@@ -267,7 +267,7 @@ def _rows_of(path: Path) -> tuple[str, Iterable[tuple[float, Mapping[str, Any]]]
 
 
 def _with_steps(rows: Rows) -> Iterator[tuple[float, dict[str, Any]]]:
-    """Yield rows of metrics, each with its step or number. The values may lie under ``data``, as verl writes them."""
+    """Yield rows of metrics with their step, or else their number. verl puts the values under ``data``."""
     for number, row in rows:
         inner = row.get("data")
         values = inner if isinstance(inner, dict) else row
@@ -316,7 +316,7 @@ Fields = list[tuple[int, int | float | bytes]]
 
 
 def _messages(fields: Fields, path: Path, number: int | None = None) -> list[Fields]:
-    """Return the messages in the fields of this number, or in all."""
+    """Return the messages in the fields with this number, or in all fields."""
     found = [value for field, value in fields if number in (None, field)]
     return [_fields(value, path) for value in found if isinstance(value, bytes)]
 

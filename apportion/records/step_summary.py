@@ -11,7 +11,7 @@ from apportion.records.run_record import RunRecord
 from apportion.types import Counts, Floats, Mask
 
 HARD, EASY = 0.25, 0.75
-"""Groups with a mean reward below the first are hard, and those above the second are easy."""
+"""A group is hard below the first mean reward, and easy above the second."""
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from pyarrow import Array
 
 FIELDS = ("round", "correct", "answer", "reward", "tokens", "score_norm", "completion", "truncated", "step")
-"""What the log says about a rollout."""
+"""Fields of a rollout that the log has."""
 
 ABSENT = SimpleNamespace(**dict.fromkeys(FIELDS))
-"""Stands for the rollout of a prompt that has none."""
+"""Stands for the missing rollout of a prompt without one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +101,7 @@ def hash_of(text: str) -> str:
 
 
 def _rows(batch: Batch, groups: Sequence[Group]) -> Iterator[tuple[int, int | None, Any, int]]:
-    """Yield the rows of a step: the place of the prompt, the number and the rollout, and its place in all groups or -1.
+    """Yield the rows of a step: the prompt's index, the rollout's number, the rollout, its index in all groups or -1.
 
     Raises ValueError for groups of another batch or in another order.
     """
@@ -129,7 +129,7 @@ def _rows(batch: Batch, groups: Sequence[Group]) -> Iterator[tuple[int, int | No
 
 
 def _fits(group: Group, prompt: Prompt, drawn: Sequence[Rollout]) -> bool:
-    """Return whether ``group`` is of ``prompt``, and has the first of its ``drawn`` rollouts or reused ones.
+    """Return whether ``group`` is of ``prompt``, and its rollouts are the first ``drawn`` ones or reused ones.
 
     The verdict and the reward of a rollout may differ.
     """
@@ -143,7 +143,7 @@ def _fits(group: Group, prompt: Prompt, drawn: Sequence[Rollout]) -> bool:
 
 
 def _stands_for(used: Rollout, drawn: Rollout | None) -> bool:
-    """Return whether ``used`` is a reused rollout, in the place of ``drawn`` or after all drawn ones."""
+    """Return whether ``used`` is a reused rollout that replaces ``drawn`` or follows all drawn ones."""
     return used.step is not None and (drawn is None or drawn.step is None)
 
 
@@ -183,7 +183,7 @@ def _columns(step: LoggedStep, text: Callable[[Any], str], log_text: LogText) ->
 
 
 def _numbers(name: str, values: ArrayLike | None, size: int) -> Floats:
-    """Return ``values``, one for each of ``size`` rollouts of the groups; nan without ``values``."""
+    """Return ``values``, one for each of the groups' ``size`` rollouts; NaN if there are no values."""
     array = np.full(size, np.nan) if values is None else number_array(name, values)
     if array.shape != (size,):
         raise ValueError(

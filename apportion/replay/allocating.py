@@ -24,7 +24,7 @@ Observe = Literal["own", "recorded"]
 
 @dataclass(frozen=True, eq=False)
 class ReplayedBatch:
-    """A finished batch of a replay, its groups for the loss, and the place in the record behind each prompt, [P]."""
+    """A finished batch of a replay, its groups for the loss, and the index in the record of each prompt, [P]."""
 
     batch: Batch
     groups: Sequence[Group]
@@ -72,7 +72,7 @@ def replay_allocator(
 
 
 def _columns(number: int, each: ReplayedBatch) -> tuple[NDArray[Any], ...]:
-    """Return what ``replay_allocator`` reads of a batch, a value for each prompt, [P]."""
+    """Return the values that ``replay_allocator`` reads of a batch, one per prompt, [P]."""
     own = each.batch.sampled.rollouts
     mixed = {id(group.prompt): group.informative for group in each.groups}
     return (
@@ -88,14 +88,14 @@ def _columns(number: int, each: ReplayedBatch) -> tuple[NDArray[Any], ...]:
 
 
 def _recorded(allocator: Allocator, population: OutcomePopulation, batch: Batch, places: Counts) -> Batch:
-    """Return the batch that was recorded, with the belief of ``batch`` about its first prompts."""
+    """Return the recorded batch, with the belief that ``batch`` has about the same prompts."""
     rollouts = [[rollout_of(population, row) for row in own_rows(population, place).tolist()] for place in places]
     empty = allocator.start(batch.prompts[: len(places)])
     return empty.add(Plan(np.array([len(own) for own in rollouts])), rollouts)
 
 
 def _distinct(prompts: Sequence[Prompt], places: Counts) -> list[Prompt]:
-    """Return the prompts at ``places``, an object for each, also for a prompt that comes twice."""
+    """Return the prompts at ``places``. A prompt that comes twice is two objects."""
     first = set(np.unique(places, return_index=True)[1].tolist())
     return [prompts[q] if at in first else replace(prompts[q]) for at, q in enumerate(places.tolist())]
 

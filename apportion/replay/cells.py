@@ -12,7 +12,7 @@ from apportion.replay.population import OutcomePopulation
 from apportion.types import Counts, Floats
 
 MEASURES = ("rollouts", "tokens", "mixed", "hits", "dead", "variance", "signal")
-"""What is measured of each prompt of a batch.
+"""The measures of each prompt of a batch.
 
 - rollouts: those that were drawn.
 - tokens: those of their completions, nan if unknown.
@@ -103,7 +103,7 @@ class Cells:
         return int(self.seed.max(initial=0)) + 1
 
     def total(self, measure: str, even: bool = False) -> float:
-        """Return the sum over the run of a measure, mean over seeds."""
+        """Return a measure summed over the run, as the mean over seeds."""
         return float(self._values(measure, even).sum() / self.seeds)
 
     def by_step(self, measure: str, even: bool = False) -> Floats:

@@ -23,7 +23,7 @@ from apportion.selection import Selector
 from apportion.types import Counts, Floats
 
 Outcome = Literal["near", "same"]
-"""Which recorded group is a chosen prompt's outcome: a random one of ten visits around, or the visit of that time."""
+"""The recorded group that a chosen prompt gets: a random one of ten visits around, or the visit at that time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,7 @@ class Choices:
 
     @property
     def longest_wait(self) -> int:
-        """The most steps from one choice of a prompt to the next, from before the first step to after the last."""
+        """The most steps that a prompt waited for its next choice, counted also from the start and to the end."""
         steps = len(self.chosen)
         last, longest = np.full(self.prompts, -1), np.zeros(self.prompts, np.int64)
         for step, row in enumerate(self.chosen):
@@ -110,7 +110,7 @@ def choose_along(
 
 
 def _steps(record: RunRecord, batch: int, rows: Counts, visits: Counts) -> Iterator[tuple[int, Counts]]:
-    """Yield for each step how many prompts it chooses, and which of its ``visits`` [Q] each prompt has reached, [Q].
+    """Yield for each step how many prompts to choose, and which of its ``visits`` [Q] each prompt has reached, [Q].
 
     ``rows`` [Q] are the places in the record of the prompts that have a group. If only visits are known, step s of
     batches of B prompts has reached visit s B // Q of every prompt. Otherwise it is the prompt's latest visit so far,

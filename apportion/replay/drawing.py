@@ -14,7 +14,7 @@ from apportion.replay.population import OutcomePopulation
 from apportion.types import Counts, Mask, Prompt, Rollout
 
 MOST_DRAWN = 10_000_000
-"""The most rollouts that are drawn for a batch at a time, which take about 3 GiB."""
+"""Most rollouts that are drawn for a batch at a time, about 3 GiB."""
 
 
 @dataclass(eq=False)
@@ -43,7 +43,7 @@ class Drawing:
         self._fresh = fresh_groups(self.population.record, self.groups, self.population.size > 0)
 
     def __call__(self, prompts: Sequence[Prompt], counts: Counts) -> list[list[Rollout]]:
-        """Return up to ``counts`` [P] further rollouts of each prompt, fewer once a pool has run dry.
+        """Return up to ``counts`` [P] further rollouts of each prompt; fewer if its pool is exhausted.
 
         Raises ValueError for more rollouts than fit in memory.
         """
@@ -53,7 +53,7 @@ class Drawing:
         return [[rollout_of(self.population, row) for row in rows.tolist()] for rows in found]
 
     def source(self, count: int) -> list[Prompt]:
-        """Return ``count`` fresh prompts for the batch: those of the nearest other groups.
+        """Return ``count`` fresh prompts for the batch, from the nearest other groups.
 
         Raises ValueError if the run has no more prompts.
         """
@@ -68,7 +68,7 @@ class Drawing:
         return [record.prompts[q] for q in record.prompt[taken]]
 
     def _next(self, place: int, count: int) -> Counts:
-        """Return the next ``count`` rows of the prompt at ``place`` in the batch."""
+        """Return the next ``count`` rows for the prompt at index ``place`` of the batch."""
         given = self._given.get(place, 0)
         self._given[place] = given + count
         if self.population.source == "pools":
@@ -83,7 +83,7 @@ class Drawing:
         return np.concatenate([first, self.population.rows[drawn]])
 
     def _own(self, place: int) -> Counts:
-        """Return the recorded rows of a prompt, in a random order if theirs is not known."""
+        """Return the recorded rows of a prompt, in random order if the order was not recorded."""
         if place not in self._pools:
             rows = own_rows(self.population, self.groups[place])
             self._pools[place] = rows if self.population.record.ordered else self.generator.permutation(rows)
@@ -129,7 +129,7 @@ def rollout_of(population: OutcomePopulation, row: int) -> Rollout:
 
 
 def fresh_groups(record: RunRecord, groups: Sequence[int], usable: Mask) -> Iterator[int]:
-    """Yield the places of other groups from which fresh prompts are drawn for the batch ``groups``.
+    """Yield the indices of other groups from which fresh prompts for the batch ``groups`` are drawn.
 
     These are the groups that follow in time, and then the earlier ones, the latest first. If only visits are known they
     are the other groups of the same visit, in a fixed order after the last group of the batch, and then those of later

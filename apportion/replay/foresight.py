@@ -15,13 +15,13 @@ from apportion.types import Batch, Belief, Counts, Floats, Plan, Prompt, Rollout
 
 BATCH = 128
 MOST_GROUPS = 64_000
-"""A run of more groups is replayed and diagnosed on a random sample of its prompts."""
+"""Larger runs are replayed and diagnosed on a random sample of their prompts with so many groups."""
 BINS = 10
 RIGHT, WRONG = Rollout(True), Rollout(False)
 
 
 def batches_of(record: RunRecord, seed: int = 0, size: int = BATCH) -> list[Counts]:
-    """Return the places of the groups of each batch of the run, in its order.
+    """Return the indices of the groups of each batch of the run, in its order.
 
     A step is a batch. If steps are visits, the batches have ``size`` prompts, in an order that ``seed`` decides.
     """
@@ -88,7 +88,7 @@ def foresee(predictor: Predictor, record: RunRecord, batches: Sequence[Counts]) 
 
 
 def shuffled(belief: Belief, batches: Sequence[Counts], seed: int = 0) -> Belief:
-    """Return ``belief`` [N] permuted within each batch, as ``Shuffled`` of the same predictor would have said it."""
+    """Return ``belief`` [N] permuted within each batch, as the predictor ``Shuffled`` would."""
     order = np.arange(len(belief))
     for updates, places in enumerate(batches):
         order[places] = places[np.random.default_rng([seed, updates]).permutation(len(places))]

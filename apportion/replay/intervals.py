@@ -11,7 +11,7 @@ from apportion.types import Counts, Floats
 
 RESAMPLES = 2000
 BLOCKS = 2000
-"""The most units that are drawn. More prompts are first put into so many random blocks, which keeps the interval."""
+"""Most units that are resampled. More prompts are first put into this many random blocks, which keeps the interval."""
 LEVEL = 0.95
 
 
@@ -33,7 +33,7 @@ def share(value: float) -> str:
 
 
 def spanned(value: float, drawn: Floats, level: float = LEVEL) -> Spanned:
-    """Return ``value`` with the interval of what was ``drawn``, without draws at which it is not defined."""
+    """Return ``value`` with the interval of the ``drawn`` values, leaving out draws for which it is undefined."""
     drawn = drawn[np.isfinite(drawn)]
     low, high = np.quantile(drawn, ((1 - level) / 2, (1 + level) / 2)) if len(drawn) else (np.nan, np.nan)
     return Spanned(float(value), float(low), float(high))
@@ -89,5 +89,5 @@ def resampled(generator: Generator, units: int, number: int) -> Floats:
 
 
 def per_unit(unit: Counts, columns: Floats, units: int) -> Floats:
-    """Return the sums [units, c] of the rows of ``columns`` [N, c] over each unit, named by ``unit`` [N]."""
+    """Return the rows of ``columns`` [N, c] summed by unit, [units, c]. ``unit`` [N] has the unit of each row."""
     return np.stack([np.bincount(unit, column, units) for column in columns.T], axis=1)

@@ -16,7 +16,7 @@ from apportion.selection import Selector, check_selector
 from apportion.types import Floats, Needs
 
 MOST_MISSING = 0.1
-"""The largest share of rollouts missing from the pools with which a replay is more than guesswork."""
+"""Largest share of rollouts missing from the pools with which a replay is shown."""
 
 HARD, EASY = 0.25, 0.75
 
@@ -53,7 +53,7 @@ class Missing:
 
 
 def missing(cells: Cells, population: OutcomePopulation) -> Missing | None:
-    """Return what the pools did not have; None if they had everything."""
+    """Return the rollouts that the pools did not have; None if they had all of them."""
     got = cells.rule["rollouts"]
     short = cells.asked - got
     if not short.any():
@@ -74,7 +74,7 @@ def missing(cells: Cells, population: OutcomePopulation) -> Missing | None:
 
 
 def check_missing(name: str, found: Missing | None) -> None:
-    """Raise ValueError if so much is missing that the replay of the rule ``name`` would be guesswork."""
+    """Raise ValueError if so many rollouts are missing that the replay of the rule ``name`` would be guesswork."""
     if found is not None and found.share > MOST_MISSING:
         raise ValueError(
             f"the pools must hold {1 - MOST_MISSING:.0%} of the rollouts that {name} asks for, got "

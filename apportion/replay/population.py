@@ -20,14 +20,14 @@ from apportion.types import TIE, Counts, Floats, Mask
 Source = Literal["pools", "expected"]
 
 WINDOW = 5
-"""Visits before a group that an expectation is over, and one fewer after it."""
+"""An expectation is over this many visits before a group, and one fewer after it."""
 ROUNDING = 1e-9
-"""A variance below this share of the squares that it is the rest of is a rounding error."""
+"""A difference of squares below this share of them is a rounding error, and no variance."""
 
 
 @dataclass(frozen=True, eq=False)
 class OutcomePopulation:
-    """The rollouts that stand for each group of a record, and what n of them are expected to show.
+    """The recorded rollouts that represent each group of a record, and what n of them are expected to show.
 
     Args:
         record: the run.
@@ -74,7 +74,7 @@ class OutcomePopulation:
 
     @cached_property
     def rows(self) -> Counts:
-        """The rollouts that can be drawn, by prompt, visit and place in their group."""
+        """The rollouts that can be drawn, ordered by prompt, visit and index in their group."""
         sizes = np.diff(self.record.first)[self.order]
         ends = np.cumsum(sizes)
         every = np.repeat(self.record.first[:-1][self.order] - (ends - sizes), sizes) + np.arange(ends[-1])
@@ -82,7 +82,7 @@ class OutcomePopulation:
 
     @cached_property
     def bounds(self) -> tuple[Counts, Counts]:
-        """Begin and end in ``rows`` of what belongs to each group, [N] each."""
+        """Start and end in ``rows`` of the rollouts that represent each group, [N] each."""
         number = len(self.order)
         place = np.empty(number, np.int64)
         place[self.order] = np.arange(number)
@@ -94,17 +94,20 @@ class OutcomePopulation:
 
     @cached_property
     def size(self) -> Counts:
-        """How many rollouts stand for each group, [N]."""
+        """Number of rollouts that represent each group, [N]."""
         return self.bounds[1] - self.bounds[0]
 
     @cached_property
     def rate(self) -> Floats:
-        """Mean reward of what stands for each group, [N], nan for none: the success rate if rewards are 0 or 1."""
+        """Mean reward of the rollouts that represent each group, [N]; NaN without any.
+
+        It is the success rate of rewards 0 and 1.
+        """
         return self._mean(self.record.reward)
 
     @cached_property
     def variance(self) -> Floats:
-        """OutcomePopulation variance of the reward, [N]: p (1 - p) if rewards are 0 or 1."""
+        """Variance of the reward of the rollouts that represent each group, [N]: p (1 - p) for rewards of 0 and 1."""
         if self.record.binary:
             return self.rate * (1 - self.rate)
         centre = np.nanmean(self.record.reward) if len(self.rows) else 0.0
@@ -114,7 +117,7 @@ class OutcomePopulation:
 
     @cached_property
     def tokens(self) -> Floats:
-        """Mean tokens of a completion, [N], nan if unknown."""
+        """Mean tokens of a completion, [N]; NaN if unknown."""
         return self._mean(self.record.tokens)
 
     def none_right(self, groups: Counts, number: Floats | Counts) -> Floats:
@@ -159,7 +162,7 @@ class OutcomePopulation:
         return np.divide(total[high] - total[low], high - low, out=found, where=high > low)
 
     def _values(self, groups: Counts) -> tuple[Counts, Counts]:
-        """Return for each distinct reward in each of ``groups`` the place of the group and how often it is there."""
+        """Return the index of the group and the frequency of each distinct reward in ``groups``."""
         size = self.size[groups]
         if self.record.binary:
             right = np.rint(np.nan_to_num(self.rate[groups]) * size).astype(np.int64)
@@ -174,7 +177,7 @@ class OutcomePopulation:
         return owner[begins], np.diff(np.r_[begins, len(owner)])
 
     def _all_of(self, count: Counts, size: Counts, number: Counts) -> Floats:
-        """Return the probability that ``number`` draws from ``size`` rollouts are all among some ``count`` of them."""
+        """Return the probability that ``number`` draws from ``size`` rollouts all fall among ``count`` of them."""
         if self.source == "expected":
             return np.asarray((count / np.maximum(size, 1)) ** number)
         number = np.minimum(number, size)
@@ -184,7 +187,7 @@ class OutcomePopulation:
         return np.where(fits, np.exp(ways), 0.0)
 
     def _between(self, number: Floats | Counts, function: Callable[[Counts], Floats]) -> Floats:
-        """Return ``function`` of ``number``, and between whole numbers the average of the two next to it."""
+        """Return ``function`` at ``number``. Between whole numbers, interpolate between the two nearest."""
         low = np.floor(number).astype(np.int64)
         found, share = function(low), number - low
         if not share.any():

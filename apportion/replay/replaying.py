@@ -37,7 +37,7 @@ def replay(
     seeds: Sequence[int] = (0,),
     allow_missing: bool = False,
 ) -> Replay:
-    """Return what ``record`` would have been under ``rules``, by name. The rules themselves learn nothing.
+    """Return the replay of ``record`` under ``rules``, by name. The rules themselves stay unchanged.
 
     Args:
         record: the run.
@@ -119,7 +119,7 @@ def _sampled(record: RunRecord) -> RunRecord:
 
 @dataclass(eq=False)
 class _Player:
-    """Replays allocators on one record, with populations that are made once."""
+    """Replays allocators on one record. Its populations are computed once."""
 
     record: RunRecord
     window: int | None
@@ -178,7 +178,7 @@ class _Player:
 
 
 def _as_recorded(record: RunRecord, population: OutcomePopulation, budget: int) -> AllocatorReplay:
-    """Return the run itself, beside an even split of the rollouts of each of its steps."""
+    """Return the run itself, compared with an even split of the rollouts of each of its steps."""
     places, labels = np.flatnonzero(population.size > 0), population.labels
     got = (record.trials if labels else np.diff(record.first))[places]
     drawn = {
@@ -194,7 +194,7 @@ def _as_recorded(record: RunRecord, population: OutcomePopulation, budget: int) 
 def _selections(
     rules: Mapping[str, Selector], record: RunRecord, seeds: tuple[int, ...], outcome: Outcome, batch: int
 ) -> tuple[SelectorReplay, ...]:
-    """Return the replays of shuffled epochs and of ``rules``; none without a rule."""
+    """Return the replays of ``rules`` and of shuffled epochs; nothing if there are no rules."""
     control, found = {ShuffledEpochs.name: ShuffledEpochs()}, list[SelectorReplay]()
     for name, rule in ({**control, **rules, **control} if rules else {}).items():
         choices = tuple(choose_along(copy.deepcopy(rule), record, seed, outcome, batch) for seed in seeds)

@@ -25,14 +25,14 @@ COMPARED = ("mixed", "variance", "signal", "hits", "dead", "tokens")
 """The measures of ``AllocatorReplay.ratios``."""
 
 SAME_TOTAL = 0.01
-"""Totals that differ by less than this share count as equal."""
+"""Relative difference below which two totals count as equal."""
 
 RESAMPLES = 1000
 
 
 @dataclass(frozen=True, eq=False)
 class AllocatorReplay:
-    """What one rule would have got along the run, beside an even split of the same rollouts.
+    """The result of one rule along the run, compared with an even split of the same rollouts.
 
     Args:
         name: what the rule is called.
@@ -56,7 +56,7 @@ class AllocatorReplay:
 
     @cached_property
     def ratios(self) -> Mapping[str, Spanned]:
-        """The rule's sum of each measure over that of the even split; a measure that is unknown is left out."""
+        """The rule's sum of each measure divided by that of the even split. Unknown measures are left out."""
         cells = self.cells
         known = [name for name in COMPARED if not np.isnan([cells.rule[name], cells.even[name]]).any()]
         return {name: _ratio(cells.by_prompt(name), cells.by_prompt(name, even=True)) for name in known}
@@ -68,7 +68,7 @@ class AllocatorReplay:
 
     @property
     def of_budget(self) -> float:
-        """The rule's rollouts over those of the budget for each group of the run."""
+        """The rule's rollouts divided by the budget of all groups of the run."""
         return self.cells.total("rollouts") / (self.budget * self.groups)
 
     @property
@@ -79,7 +79,7 @@ class AllocatorReplay:
 
 @dataclass(frozen=True, eq=False)
 class SelectorReplay:
-    """What one rule that chooses prompts would have found along the run, beside shuffled epochs.
+    """The result of one selection rule along the run, compared with shuffled epochs.
 
     Args:
         name: what the rule is called.
@@ -105,7 +105,7 @@ class SelectorReplay:
 
     @classmethod
     def of(cls, name: str, choices: tuple[Choices, ...], record: RunRecord, control: SelectorReplay | None) -> Self:
-        """Return what ``choices`` found in ``record``, beside the ``control``, or beside themselves if it is None."""
+        """Return the result of ``choices`` in ``record`` beside the ``control``, or beside themselves if it is None."""
         shown = np.stack([each.shown for each in choices])
         given = shown >= 0
         found = [np.unique(own[own >= 0]) for own in shown]
@@ -164,7 +164,7 @@ class Replay:
 
 
 def _ratio(rule: Floats, even: Floats) -> Spanned:
-    """Return the sum of ``rule`` over that of ``even``, both [S, Q] by seed and prompt, with a paired interval.
+    """Return the sum of ``rule`` divided by that of ``even``, both [S, Q] by seed and prompt, with a paired interval.
 
     It is a bootstrap over prompts, and over seeds if there are several. The counts stay as they are: a prompt's share
     of a batch is not planned again for the resampled batch. A sum of 0 or infinity to compare with gives nan.
@@ -183,7 +183,7 @@ def _ratio(rule: Floats, even: Floats) -> Spanned:
 
 
 def _difference(found: Floats, control: Floats, length: int) -> Spanned:
-    """Return the mean of ``found`` [S, T] less that of ``control`` [S, T], by seed and step, with its interval.
+    """Return the mean of ``found`` [S, T] minus that of ``control`` [S, T], by seed and step, with its interval.
 
     Blocks of ``length`` steps are resampled, in pairs and of all seeds, because neighbouring steps are alike.
     """

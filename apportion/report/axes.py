@@ -1,4 +1,4 @@
-"""Axes: round ticks, the place of a value on the page, and numbers as short texts."""
+"""Axes: round ticks, positions of values on the page, and numbers as short texts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ class Scale:
     end: float
 
     def of(self, values: Floats | float) -> Any:
-        """Return the place of a value, or the places of ``values``, at the nearer end for values beyond."""
+        """Return the position of a value, or the positions of ``values``.
+
+        Values beyond the scale are at its nearer end.
+        """
         return np.interp(values, (self.low, self.high), (self.start, self.end))
 
 

@@ -56,7 +56,7 @@ def calibrate(predicted: Floats, right: Floats, trials: Counts, cluster: Counts)
 
 
 def _effective(tenth: Counts, t: Floats, n: Floats, cluster: Counts, observed: Floats, size: Floats) -> Floats:
-    """Return the effective number of rollouts in each tenth [10], at most their number."""
+    """Return the effective number of rollouts in each tenth [10], at most the actual number."""
     pairs, at = np.unique(tenth * (cluster.max() + 1) + cluster, return_inverse=True)
     own = pairs // (cluster.max() + 1)
     residual = np.bincount(at, t - observed[tenth] * n)

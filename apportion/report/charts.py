@@ -29,14 +29,14 @@ class ReportTable:
 def table_of(
     caption: str, header: Sequence[str], rows: Iterable[Sequence[str]], notes: Iterable[str] = (), left: int = 1
 ) -> ReportTable:
-    """Return a table. Its first columns are aligned to the left, so many as ``left``, and all others to the right."""
+    """Return a table. The first ``left`` columns are aligned to the left, and all others to the right."""
     align = "l" * left + "r" * (len(header) - left)
     return ReportTable(caption, tuple(header), tuple(map(tuple, rows)), align, tuple(notes))
 
 
 @dataclass(frozen=True, eq=False)
 class ChartSeries:
-    """One line. ``style`` is the place of its run in the table of runs.
+    """One line of a chart. ``style`` is the index of its run in the table of runs.
 
     ``more`` has further columns of the table of the chart, each with a text for each point.
     """
@@ -49,7 +49,7 @@ class ChartSeries:
 
 @dataclass(frozen=True, eq=False)
 class Chart:
-    """A chart of lines: over costs, of shares over other shares with a line where both are equal, or over numbers.
+    """A chart of lines, over costs, over numbers, or of shares over other shares with a diagonal.
 
     Args:
         key: its name in JSON and in links.
@@ -82,7 +82,7 @@ class Chart:
 
     @property
     def table(self) -> ReportTable:
-        """The numbers: a row for each point; if all series have the same places, one for each place."""
+        """The numbers as a table: one row per point, or one row per shared place if all series have the same places."""
         places = (self.x_label,) if self.costs == ("",) else (*COSTS,)
         first = self.series[0].curve
         if len(self.series) > 1 and all(each.curve.x is first.x for each in self.series):

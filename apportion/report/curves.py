@@ -11,10 +11,10 @@ from apportion.evaluation import seed_interval
 from apportion.types import Counts, Floats
 
 COSTS = {"rollouts": "rollouts", "tokens": "completion tokens", "hours": "hours"}
-"""What a run is measured against: the keys of ``Curve.x`` and their words."""
+"""The costs that curves are drawn over: keys of ``Curve.x``, and their labels."""
 
 PLACES = 60
-"""Points of a mean over seeds."""
+"""Number of points of a mean over seeds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ def share_curve(x: Mapping[str, Floats], count: Floats, of: Floats) -> Curve:
 
 
 def wilson(share: Floats, trials: Floats) -> tuple[Floats, Floats]:
-    """Return Wilson's 95% interval of shares of so many ``trials``, which may be fractions. nan without trials."""
+    """Return Wilson's 95% interval of shares of ``trials``, which may be fractions; NaN without trials."""
     z = 1.96
     n = np.where(trials > 0, trials, np.nan)
     middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
@@ -80,7 +80,7 @@ def mean_curve(curves: Sequence[Curve]) -> Curve:
 
 
 def resampled(curves: Sequence[Curve], values: Sequence[Floats]) -> Floats:
-    """Return ``values`` of each seed, [B] each, at 60 equal places in rollouts that all reached [S, 60]."""
+    """Return ``values`` of each seed, [B] each, at 60 equally spaced rollouts that all seeds reached, [S, 60]."""
     ways = [curve.x["rollouts"] for curve in curves]
     places = np.linspace(max(way[0] for way in ways), min(way[-1] for way in ways), PLACES)
     return np.array([np.interp(places, way, own) for way, own in zip(ways, values, strict=True)])

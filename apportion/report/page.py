@@ -59,7 +59,7 @@ def _summary(report: RunReport, at: int) -> str:
 
 
 def _costs(known: tuple[str, ...]) -> str:
-    """Return the switch between the costs that are known."""
+    """Return the control that switches between the known costs."""
     if len(known) < 2:
         return ""
     choices = [
@@ -87,7 +87,7 @@ def _folded(table: ReportTable) -> str:
 
 
 def _table(table: ReportTable) -> str:
-    """Return a table, which scrolls sideways and takes the focus of the keyboard."""
+    """Return a table that scrolls sideways and can get the keyboard's focus."""
     head, *rows = (
         "".join(f"<{tag}{SIDES[side]}>{_text(cell)}</{tag[:2]}>" for cell, side in zip(row, table.align, strict=True))
         for tag, row in [('th scope="col"', table.header), *(("td", row) for row in table.rows)]
@@ -99,5 +99,5 @@ def _table(table: ReportTable) -> str:
 
 
 def _text(text: str) -> str:
-    """Return ``text`` for the page: escaped, and with a direction of its own."""
+    """Return ``text`` escaped for the page, with its own text direction."""
     return escape(text) if text.isascii() else f"<bdi>{escape(text)}</bdi>"

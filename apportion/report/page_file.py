@@ -10,7 +10,7 @@ from apportion.runs.whole_files import write_whole
 
 
 def check_place(out: Path, runs: Sequence[Path]) -> None:
-    """Raise ValueError if a page at ``out`` would replace something else than a page, or has no folder.
+    """Raise ValueError if ``out`` holds a file that is no report, or if its folder is missing.
 
     ``runs`` are the runs on the page. A link, a device and a named pipe would be replaced by a file.
     """
@@ -35,7 +35,7 @@ def write_page(out: Path, page: str) -> None:
 
 @contextmanager
 def _named(out: Path) -> Iterator[None]:
-    """Raise ValueError, which names the page and not its draft, in place of an OSError in the block."""
+    """Replace an OSError in the block by a ValueError that names the page, and not its draft."""
     try:
         yield
     except OSError as error:

@@ -25,18 +25,18 @@ from apportion.report.wasted import WastedPrompt, wasted_prompts
 from apportion.types import Counts, Floats
 
 STRETCHES = 60
-"""The most stretches that a run is divided into. Each is a point of its curves."""
+"""Most stretches that a run is divided into. Each is one point of its curves."""
 
 STRETCH_GROUPS, FEWEST_STRETCHES = 128, 12
 """A stretch has this many groups on average, unless that would make fewer stretches than these."""
 
 BANDS = (0.0, 0.05, 0.2, 0.5, 0.8, 0.95, 1.0)
-"""Edges of the bands of difficulty, which is the share of right rollouts of a prompt."""
+"""Edges of the bands of difficulty, by a prompt's share of right rollouts."""
 
 BAND_NAMES = ("under 5%", "5 to 20%", "20 to 50%", "50 to 80%", "80 to 95%", "over 95%")
 
 VISITS = 2
-"""A prompt's success at a visit is estimated from its groups up to this many visits before and after."""
+"""A prompt's success at a visit is estimated from its groups up to so many visits before and after."""
 
 ALL_RIGHT, ALL_WRONG, ALL_EQUAL = "all right", "all wrong", "all equal"
 DEAD_KINDS = {ALL_RIGHT: "all right", ALL_WRONG: "all wrong", ALL_EQUAL: "equal"}
@@ -174,7 +174,7 @@ def band_of(success: Floats) -> Counts:
 
 
 def band_shares(success: Floats, rollouts: Floats, stretch: Counts, count: int) -> Floats:
-    """Return the share of the rollouts in each stretch by band of difficulty [B, 6], 0 where there is none."""
+    """Return the share of each stretch's rollouts by band of difficulty, [B, 6]; 0 where there are none."""
     width = len(BANDS) - 1
     table = np.bincount(stretch * width + band_of(success), rollouts, minlength=count * width).reshape(count, width)
     total = table.sum(axis=1, keepdims=True)
@@ -200,7 +200,7 @@ def _stretches(step: Counts) -> Counts:
 
 
 def _costs(record: RunRecord, stretch: Counts, count: int) -> tuple[dict[str, Floats], dict[str, Floats]]:
-    """Return the known cumulative costs at the end of each stretch [B], and those in its middle."""
+    """Return the known cumulative costs at the end of each stretch [B], and at its middle."""
     spent: dict[str, Floats] = {"rollouts": np.bincount(stretch, record.asked, minlength=count).astype(np.float64)}
     if len(record.tokens) and not np.isnan(record.tokens).any():
         spent["tokens"] = np.bincount(stretch, record.sums(record.tokens), minlength=count).astype(np.float64)
@@ -236,7 +236,7 @@ def _bands(record: RunRecord, stretch: Counts, count: int) -> Floats | None:
 
 
 def _by_size(record: RunRecord) -> Curve | None:
-    """Return the share of dead groups by their size, forecast from the first group of each prompt."""
+    """Return the share of dead groups by group size, forecast from the first group of each prompt."""
     if not record.binary or not record.trials.any():
         return None
     sample = probe_of(record).sample

@@ -16,7 +16,7 @@ UNKNOWN = Spanned(math.nan, math.nan, math.nan)
 
 
 def measures(found: Replay) -> str:
-    """Return what the columns of ratios are."""
+    """Return the explanation of the columns of ratios."""
     return (
         f"Ratios are over an even split of the same rollouts, with 95% intervals over prompts"
         f"{' and seeds' * (found.seeds > 1)}. Variance: of RLOO under a loss that is a mean over prompts; less is "
@@ -26,7 +26,7 @@ def measures(found: Replay) -> str:
 
 
 def allocator_row(each: AllocatorReplay, digits: int = 2) -> dict[str, str]:
-    """Return the columns of a rule that splits rollouts. Its ratios have so many ``digits``."""
+    """Return the columns of an allocator's row. Ratios have ``digits`` decimals."""
     cells = each.cells
     names = ("mixed", "variance", "signal", "hits", "dead")
     return {
@@ -41,7 +41,7 @@ def allocator_row(each: AllocatorReplay, digits: int = 2) -> dict[str, str]:
 
 
 def selector_row(each: SelectorReplay) -> dict[str, str]:
-    """Return the columns of a rule that chooses prompts."""
+    """Return the columns of a selection rule's row."""
     return {
         "choice": each.name,
         "mixed share": f"{np.nanmean(each.mixed):.3f}",

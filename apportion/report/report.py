@@ -16,7 +16,7 @@ from apportion.report.votes import VoteProfile
 
 @dataclass(frozen=True, eq=False)
 class RunReport:
-    """What is shown.
+    """The content of a report.
 
     Args:
         names: the runs and votes in order. The place of a name decides how it is drawn.
@@ -75,7 +75,7 @@ def _decisions(profile: RunProfile | VoteProfile, price: float | None) -> Iterat
 
 
 def _cost(totals: RunTotals, price: float) -> str:
-    """Return what a run cost, and what of that went into dead groups."""
+    """Return the cost of a run, and the part that dead groups took."""
     if totals.hours is None or totals.steps < 2:
         return "Cost: unknown, because the time of the steps was not recorded."
     spent = totals.hours * totals.steps / (totals.steps - 1)  # the log has the ends of steps
@@ -89,7 +89,7 @@ def _cost(totals: RunTotals, price: float) -> str:
 
 
 def _notes(runs: Sequence[RunProfile]) -> Iterator[str]:
-    """Yield each note once, with the runs that it is about unless it is about all."""
+    """Yield each note once, preceded by the runs that it is about, unless it is about all."""
     for note in dict.fromkeys(note for run in runs for note in run.notes):
         names = [run.name for run in runs if note in run.notes]
         yield note if len(names) == len(runs) else f"{', '.join(names)}: {note}"

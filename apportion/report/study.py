@@ -23,7 +23,7 @@ METRICS = "metrics.jsonl"
 SEED = re.compile(r"(.+)-seed(\d+)")
 
 LISTS = ("p", "predicted", "counts")
-"""What a step has for each of its prompts."""
+"""Keys of a step that have one value per prompt."""
 
 SHARE, COST = (0.0, 1.0), (0.0, 1e15)
 BOUNDS = {
@@ -31,7 +31,7 @@ BOUNDS = {
     **dict.fromkeys(("counts", "rollouts", "tokens", "cpu_seconds"), COST),
     "train_reward": (-1e15, 1e15),
 }
-"""The least and the largest number that is taken from a file."""
+"""Least and largest number that is accepted from a file."""
 
 
 def is_study(folder: Path) -> bool:
@@ -102,7 +102,7 @@ class _LabRun:
         return np.bincount(self.stretch, values, minlength=self.count).astype(np.float64)
 
     def dead_curve(self, kind: str) -> Curve:
-        """Return the share of groups of a kind in each stretch, with Wilson's interval."""
+        """Return the share of groups of one kind in each stretch, with Wilson's interval."""
         return share_curve(self.places(), self.sums(self.groups * self.dead[kind]), self.sums(self.groups))
 
 
@@ -143,7 +143,7 @@ def _profile(arm: str, runs: Sequence[_LabRun]) -> RunProfile:
 
 
 def _bands(runs: Sequence[_LabRun], curves: Sequence[Curve]) -> Floats:
-    """Return the shares of the rollouts by band of exact success, at the places of the mean of ``curves``."""
+    """Return the shares of rollouts by band of exact success, at the places where the mean of ``curves`` is drawn."""
     tables = [band_shares(run.p, run.counts, run.of_prompts, run.count) for run in runs]
     if len(tables) == 1:
         return tables[0]

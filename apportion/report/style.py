@@ -23,7 +23,7 @@ COLOURS = {
 LIGHT, DARK = ({name: pair[at] for name, pair in COLOURS.items()} for at in range(2))
 
 STYLES = 8
-"""Colours. Further series begin again, with other dashes."""
+"""Colours of the series. Further series use them again with other dashes."""
 
 RULES = """
 *{box-sizing:border-box}

@@ -17,7 +17,7 @@ from apportion.report.style import STYLES
 from apportion.types import Floats, Mask
 
 MARKS = 21
-"""A line with more points has no markers."""
+"""Most points of a line that is drawn with markers."""
 
 LETTER = 7.2
 """Mean width of a letter in pixels, at the size of the labels, in a wide font."""
@@ -40,7 +40,7 @@ def draw(chart: Chart, cost: str, id: str) -> str:
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """Return the names without what all begin with up to ": ".
+    """Return the names without their common beginning, up to ": ".
 
     >>> short_names(["hard: vip", "hard: uniform"]), short_names(["a: b", "c"])
     (['vip', 'uniform'], ['a: b', 'c'])
@@ -87,7 +87,7 @@ def _lines(chart: Chart, cost: str) -> Iterator[str]:
 
 
 def _band(each: ChartSeries, at: Floats, y: Scale) -> str:
-    """Return the band between the ends of the intervals, in one area for each stretch of known ones."""
+    """Return the band between the ends of the intervals, one area per stretch of known points."""
     low, high = y.of(each.curve.low), y.of(each.curve.high)
     areas = [
         f"{_through(np.r_[at[part], at[part][::-1]], np.r_[high[part], low[part][::-1]])}Z"
@@ -118,7 +118,7 @@ def _short(value: float, is_share: bool) -> str:
 
 
 def _through(x: Floats, y: Floats) -> str:
-    """Return the path through the points, broken where one is not finite."""
+    """Return the path through the points. It is interrupted where a point is not finite."""
     return "".join(
         "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in zip(x[part], y[part], strict=True))
         for part in _runs(np.isfinite(x) & np.isfinite(y))
@@ -126,13 +126,13 @@ def _through(x: Floats, y: Floats) -> str:
 
 
 def _runs(whole: Mask) -> Iterator[slice]:
-    """Yield the stretches of true values."""
+    """Yield the start and end of each run of true values."""
     edges = np.flatnonzero(np.diff(np.r_[False, whole, False]))
     yield from (slice(begin, end) for begin, end in edges.reshape(-1, 2))
 
 
 def _apart(heights: Sequence[float], y: Scale) -> Floats:
-    """Return ``heights`` moved apart, so that a line of text fits at each, in their order and within the axis."""
+    """Return ``heights`` moved apart so that each has room for a line of text, in their order and within the axis."""
     order, room = np.argsort(heights, kind="stable"), LINE_HEIGHT * np.arange(len(heights))
     moved = np.maximum.accumulate(np.asarray(heights, float)[order] - room) + room
     moved = np.minimum(moved, y.start - room[::-1])
@@ -142,6 +142,6 @@ def _apart(heights: Sequence[float], y: Scale) -> Floats:
 
 
 def _cut(text: str, room: float) -> str:
-    """Return ``text``, cut to so many pixels."""
+    """Return ``text``, shortened to a number of pixels."""
     letters = int(room / LETTER)
     return text if len(text) <= letters else f"{text[: letters - 1]}…"

@@ -186,12 +186,12 @@ def _bands(run: RunProfile, bands: Floats) -> Chart:
 
 
 def _mean(runs: Sequence[RunProfile]) -> str:
-    """Return what the mean of rewards is called: success if all are 0 or 1."""
+    """Return the name for a mean of rewards: success if all are 0 or 1."""
     return "success" if all(run.binary for run in runs) else "mean reward"
 
 
 def _reward(run: RunProfile, mean: float | None, digits: int = 0) -> str:
-    """Return a mean reward as text."""
+    """Return a mean reward as text; a share as a percentage."""
     return percent(mean, digits) if run.shares or mean is None else f"{mean:.3g}"
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from apportion.vote.ballot import Ballot
 
 LONGEST_VOTE = 100_000
-"""A larger max_samples is taken for a mistake."""
+"""A larger max_samples is taken for a mistake in the file."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -48,7 +48,7 @@ class VoteProfile:
 
     @property
     def saved(self) -> float | None:
-        """The share of the samples of full votes that were not taken; None if it is unknown."""
+        """The share of the full votes' samples that was saved; None if unknown."""
         if self.max_samples is None or not len(self.samples):
             return None
         return 1 - float(self.samples.sum()) / (self.max_samples * len(self.samples))
@@ -90,7 +90,7 @@ def vote_profile(path: Path, name: str) -> VoteProfile:
 
 
 def _max_samples(path: Path, ballots: list[Ballot]) -> int | None:
-    """Return the samples of a full vote by the settings; None without settings."""
+    """Return the number of samples of a full vote from the settings; None without settings."""
     from apportion.vote.journal import read_started, settings_path  # noqa: PLC0415 - slow to import
     from apportion.vote.lines import JournalError  # noqa: PLC0415
 

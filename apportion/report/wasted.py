@@ -13,7 +13,7 @@ from apportion.untrusted import one_line, parse_json
 
 LONGEST_CHAT = 100_000
 WORST, PROMPT_LETTERS = 8, 140
-"""Prompts that are listed for a run, and the letters that are shown of each."""
+"""Number of prompts that are listed for a run, and number of characters shown of each."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ _TURN = re.compile(r"(?:^|\n)(?:system|user)\n(.*?)(?=\n(?:user|assistant)\n|$)"
 
 
 def _spoken(text: str) -> str:
-    """Return the content of the latest message of a chat, as JSON or as a template without its marks; else ``text``."""
+    """Return the content of the last message of a chat, which may be JSON or a filled template; else ``text``."""
     if text.startswith("[{") and len(text) <= LONGEST_CHAT:
         try:
             messages = parse_json(text)

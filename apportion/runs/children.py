@@ -50,7 +50,7 @@ class ChildTask:
 
 @dataclass(frozen=True)
 class Parent:
-    """The parent of a process, as its task sees it."""
+    """The parent of a process, as seen by its task."""
 
     link: Connection
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -65,7 +65,7 @@ class Parent:
         self.link.send(message)
 
     def watch(self) -> None:
-        """Wait for the word to stop, then for the end of the parent, and end this process with it."""
+        """Wait for the request to stop, then for the end of the parent. Then end this process."""
         try:
             while self.link.recv_bytes() == STOP:
                 self._stop.set()
@@ -76,7 +76,9 @@ class Parent:
 def run_all(
     tasks: Sequence[ChildTask], parallel: int, hear: Callable[[str, Any], None], interrupted: Callable[[], None]
 ) -> None:
-    """Run ``tasks`` in this order, at most ``parallel`` at a time. ``hear`` gets the name of a task and each message.
+    """Run ``tasks`` in order, at most ``parallel`` at a time.
+
+    ``hear`` is called with the name of a task and each message.
 
     If a task fails, or a signal comes, all others are told to stop, and the error is raised when they have ended. On a
     signal ``interrupted`` is called first.
@@ -126,7 +128,7 @@ def _start(task: ChildTask, running: dict[Connection, _Child]) -> None:
 
 
 def _begin(link: Connection) -> None:
-    """Run the task that comes through ``link``, and send back how it ended."""
+    """Run the task that arrives through ``link``, and send its outcome back."""
     ignore_signals()
     end_with_parent()
     parent = Parent(link)
@@ -165,7 +167,7 @@ class _Ended:
 
 
 def _hear_from(running: dict[Connection, _Child], hear: Callable[[str, Any], None]) -> None:
-    """Wait for children that have a message, and take one of each. Raise the error of a child that failed."""
+    """Wait until children have messages, and take one of each. Raise the error of a child that failed."""
     for link in wait(list(running)):
         assert isinstance(link, Connection)
         with stop_later():
@@ -205,6 +207,6 @@ def _stop(running: dict[Connection, _Child], hear: Callable[[str, Any], None]) -
 
 
 def _reap(child: _Child) -> None:
-    """Wait until the process of a child that has nothing more to say is gone."""
+    """Wait until the process of a finished child has ended."""
     child.link.close()
     child.process.join()

@@ -22,7 +22,7 @@ def fits(value: Any, kind: Any) -> bool:
 
 @cache
 def _test_of(kind: Any) -> Callable[[Any], bool]:
-    """Return a function that says whether a value is of the type ``kind``, made once for many lines of a file."""
+    """Return a function that tests values for the type ``kind``. It is made once for many lines of a file."""
     origin, parts = get_origin(kind), get_args(kind)
     if kind is Any:
         return lambda value: True

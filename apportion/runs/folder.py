@@ -25,7 +25,7 @@ LOCK = "lock"
 
 @contextmanager
 def hold_lock(path: Path, wait_seconds: float = 0.0) -> Iterator[None]:
-    """Keep other processes out of a block by a lock on the file ``path``. The lock of a process that dies is free.
+    """Hold a lock on the file ``path`` for a block, so that other processes wait. A dead process loses its lock.
 
     Raises BlockingIOError if another process still holds the lock after ``wait_seconds``, ValueError if ``path`` is not
     a file, and OSError if the file cannot be made.
@@ -45,7 +45,7 @@ def hold_lock(path: Path, wait_seconds: float = 0.0) -> Iterator[None]:
 
 @contextmanager
 def hold_folder(folder: Path, kind: str) -> Iterator[None]:
-    """Make ``folder``, and keep other processes out of it for a block. ``kind`` is "study" or "job".
+    """Make ``folder`` and lock it for a block, so that other processes stay out. ``kind`` is "study" or "job".
 
     Raises ConfigError if another process is in it, or if it cannot be written.
     """
@@ -84,7 +84,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 def check_settings(
     place: Path, started: Mapping[str, Any], given: Mapping[str, Any], remedy: str, may_change: Collection[str] = ()
 ) -> None:
-    """Raise ConfigError if the ``given`` settings of a run are not those that it was ``started`` with at ``place``.
+    """Raise ConfigError if the ``given`` settings of a run differ from those that it was ``started`` with at ``place``.
 
     Settings of tables have dotted keys, such as "training.seed". Those in ``may_change`` are not compared.
 
@@ -132,7 +132,7 @@ def usable_cores() -> int:
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the settings by their dotted keys, as JSON gives them back, without those that are None."""
+    """Return the settings by their dotted keys, as JSON returns them. Settings of None are left out."""
     found: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What a person sees of a long run: bars on a terminal, and elsewhere a plain line now and then."""
+"""What a person sees of a long run: bars on a terminal, and elsewhere a line from time to time."""
 
 import threading
 import time
@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 LINE_EVERY_SECONDS = 15.0
 NAMED = {"informative": "mixed groups"}
-"""What a person reads in place of a key of the records."""
+"""Labels of the keys of the records."""
 
 
 class Bars(Progress):
@@ -105,7 +105,7 @@ class _Runs:
             self.bars.say(f"{self._show_all()}; {run}: {'finished, ' * finished}{note}", always=finished)
 
     def _show_all(self) -> str:
-        """Draw the bar of all runs; return what they have spent, and the time that is left."""
+        """Draw the bar of all runs. Return what they have spent, and the remaining time."""
         spent = sum(record.get(self.unit, 0) for record in self.latest.values())
         total, new = self.length * len(self.latest), spent - self.resumed
         units = "steps" if self.unit == "step" else self.unit

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asked the process to stop. ``code`` is the exit code that says so."""
+    """A signal asked the process to stop. ``code`` is the exit code for that signal."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"stopped by signal {code - 128}")
@@ -33,7 +33,7 @@ class Stopped(KeyboardInterrupt):
 
 
 class _Signals:
-    """The signals that the process has received, and what the first one does: raise ``Stopped``, or ``action``."""
+    """The signals that the process has received. The first one raises ``Stopped``, or calls ``action``."""
 
     def __init__(self) -> None:
         self.code: int | None = None
@@ -42,7 +42,7 @@ class _Signals:
         self._received_at = 0.0
 
     def receive(self, number: int, frame: object) -> None:
-        """Stop the process; end it at once if it was told to stop before, or if it is a fork of the command's."""
+        """Stop the process. End it at once on a second signal, or if it is a fork of the command's process."""
         if os.getpid() != self.process:
             os._exit(128 + number)
         if self.code is None:
@@ -53,7 +53,7 @@ class _Signals:
             os._exit(128 + number)
 
     def act(self) -> None:
-        """Do what a first signal does."""
+        """Act on the first signal: raise ``Stopped`` or call the action."""
         if self.action is not None:
             self.action()
         elif self.code is not None:
@@ -87,7 +87,7 @@ def run_command(command: Callable[[], object]) -> None:
 
 
 def ignore_signals() -> None:
-    """Leave signals to the parent of this process, which decides what its children do."""
+    """Ignore signals in this process, because its parent decides what its children do."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     if HAS_MASK:
@@ -101,7 +101,7 @@ def code_of(stop: KeyboardInterrupt) -> int:
 
 @contextmanager
 def on_stop(action: Callable[[], object]) -> Iterator[None]:
-    """Let a first signal do ``action`` in place of raising ``Stopped``, for a block."""
+    """Call ``action`` on the first signal, in place of raising ``Stopped``, for a block."""
     before, _signals.action = _signals.action, action
     try:
         yield
@@ -111,7 +111,7 @@ def on_stop(action: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def stop_later() -> Iterator[None]:
-    """Let a first signal act behind a block."""
+    """Delay the effect of a first signal until the block has ended."""
     held: list[bool] = []
     with on_stop(lambda: held.append(True)):
         yield
@@ -121,7 +121,7 @@ def stop_later() -> Iterator[None]:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Hold signals back for a block, also in the processes that it starts until they call ``ignore_signals``."""
+    """Hold signals back for a block, also in processes that it starts until they call ``ignore_signals``."""
     with stop_later():  # because another thread may receive the signal
         before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS) if HAS_MASK else set()
         try:

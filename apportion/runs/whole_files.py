@@ -1,4 +1,4 @@
-"""Files that are either the old one or the new one, whatever happens to the process that writes them."""
+"""Files that are replaced in one step: after a kill, a file is the old one or the new one, both whole."""
 
 import os
 import stat
@@ -29,7 +29,7 @@ def write_whole(path: Path, content: str | bytes | memoryview) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what killed writers left in ``folder``. Call it under the lock of the folder."""
+    """Remove the unfinished files of killed writers in ``folder``. Call it while the folder is locked."""
     for path in folder.glob(f".*{UNFINISHED}"):
         path.unlink(missing_ok=True)
 

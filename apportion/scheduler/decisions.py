@@ -45,14 +45,14 @@ UNDECIDED: Any = None
 """The default of an allocator that a preset may decide."""
 
 EQUAL_PROMPTS = 500
-"""The first prompts of a run after which equal numbers of rollouts are warned of."""
+"""Number of prompts with equal counts, from the start of a run, after which a warning is logged."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunDecisions:
-    """What is decided in a run of any engine: how many rollouts, which prompts, what baseline, what weights.
+    """The decisions of a run in any engine: how many rollouts, which prompts, which baseline, which weights.
 
     The name of an allocator, a baseline, a selection or a preset stands for one with its defaults, as in TOML and verl.
     A preset makes the decisions of a method, and is None afterwards; see ``take_preset``. Raises TypeError for one of
@@ -69,7 +69,7 @@ class RunDecisions:
     outcome_gate: OutcomeGate = False
 
     _equal: ClassVar[tuple[int, int] | None] = (0, 0)
-    """Prompts so far that all got equal numbers of rollouts, and that number; None once one differed or it was said."""
+    """Number of prompts so far, all with equal counts, and that count; None after an unequal count or the warning."""
     _alarm: ClassVar[ShapingAlarm | None] = None
 
     def __post_init__(self) -> None:
@@ -108,7 +108,7 @@ class RunDecisions:
 
     @property
     def idle(self) -> tuple[str, ...]:
-        """The settings of votes, if nothing reads them because rewards do not come from votes."""
+        """The settings of votes that have no effect, because rewards do not come from votes."""
         return () if self.label_free else ("extract", "equivalence")
 
     @property
@@ -166,7 +166,7 @@ class RunDecisions:
             learn()
 
     def lessons(self, batch: Batch) -> list[Callable[[], None]]:
-        """Return the steps of ``observe``, one for each part that learns."""
+        """Return one call per part that learns. Together they are ``observe``."""
         steps: list[Callable[[], None]] = [partial(self.allocator.observe, batch), partial(self._compare, batch)]
         if not self.outcome_gate and len(batch.prompts) > 1:
             steps.append(partial(self._look, batch))
@@ -177,7 +177,7 @@ class RunDecisions:
         return steps
 
     def for_baseline(self, batch: Batch) -> Batch:
-        """Return what the baseline learns of ``batch``: under a gate outcomes, the mean of what trains."""
+        """Return the batch from which the baseline learns. Under a gate its rewards are outcomes."""
         return batch.sampled.judged if self.outcome_gate else batch.sampled
 
     def _look(self, batch: Batch) -> None:
@@ -193,7 +193,10 @@ class RunDecisions:
             object.__setattr__(self, "_equal", self._equal_after(*self._equal, batch.asked))
 
     def _equal_after(self, prompts: int, each: int, asked: Counts) -> tuple[int, int] | None:
-        """Return ``_equal`` after a batch with these counts. Log a warning once enough prompts got equal ones."""
+        """Return the new value of ``_equal`` after a batch with these counts.
+
+        Warn once enough prompts had equal counts.
+        """
         prompts, each = prompts + len(asked), each if prompts else int(asked[0])
         if (asked != each).any():
             return None
@@ -232,7 +235,7 @@ class TrainerAllocation(RunDecisions):
 
     @property
     def loss_weighting(self) -> Weighting:
-        """What has equal weight in the loss."""
+        """Which unit (prompt, rollout or token) has equal weight in the loss."""
         return self.weighting or default_weighting(self.trained_estimator)
 
     @property
@@ -243,7 +246,7 @@ class TrainerAllocation(RunDecisions):
         return reduce(or_, parts, own)
 
     def check_arrived(self, prompt: Prompt, rollout: Rollout) -> None:
-        """As in ``RunDecisions``, also for the estimator."""
+        """Check as ``RunDecisions`` does, and for what the estimator needs."""
         super().check_arrived(prompt, rollout)
         own = self.trained_estimator
         if own is not None and rollout.reward is not None and rollout_needs(own).score_norms:
@@ -269,7 +272,7 @@ class TrainerAllocation(RunDecisions):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """As in ``RunDecisions``, with the estimator and what has equal weight."""
+        """The settings of ``RunDecisions``, the estimator and the weighting."""
         return super().settings | {"estimator": self.trained_estimator, "weighting": self.loss_weighting}
 
     def weights(self, groups: Sequence[Group], reduction: Reduction = "sum") -> Floats:
@@ -283,7 +286,7 @@ class TrainerAllocation(RunDecisions):
 
 
 def take_preset(decisions: Any) -> None:
-    """Put what the ``preset`` of a frozen dataclass decides into the fields of these names, and None into ``preset``.
+    """Replace the ``preset`` of a frozen dataclass by None, and set the fields of these names to what it decides.
 
     So decisions by a preset equal those that are spelled out, also in a checkpoint. What the preset leaves open may be
     given beside it. Raises TypeError for another type, ValueError for an unknown name and for a decision made twice.
@@ -312,7 +315,7 @@ def take_preset(decisions: Any) -> None:
 
 
 def bill(allocator: Allocator, prompts: int, usual: int | None) -> str:
-    """Return in one line what a batch of ``prompts`` prompts costs, beside the engine's ``usual`` number of rollouts.
+    """Return in one line what a batch of ``prompts`` prompts costs, compared with the engine's ``usual`` rollouts.
 
     Logs a warning if it can cost more.
 
@@ -347,7 +350,7 @@ def bill(allocator: Allocator, prompts: int, usual: int | None) -> str:
 
 
 def check_draws(allocator: Allocator, prompts: int, distinct: Callable[[int], int]) -> None:
-    """Raise ValueError if a data set cannot give the fresh prompts that ``allocator`` may draw beside ``prompts``.
+    """Raise ValueError if a data set is too small for the fresh prompts that ``allocator`` may draw beside ``prompts``.
 
     ``distinct`` returns the number of distinct prompts of the data set, counted up to the number that it is given. So a
     run is refused before its first step, and does not end when its draws run out.
@@ -362,7 +365,7 @@ def check_draws(allocator: Allocator, prompts: int, distinct: Callable[[int], in
 
 
 def warn_of_idle(allocation: RunDecisions, prefix: str = "") -> None:
-    """Log a line for each setting of votes that ``allocation`` changes, although nothing reads it."""
+    """Warn of each setting of votes in ``allocation`` that has no effect."""
     for name in allocation.idle:
         if getattr(allocation, name) != getattr(type(allocation), name):
             said = "%s%s has no effect, because %s does not learn from votes; leave it out"

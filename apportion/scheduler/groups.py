@@ -10,7 +10,7 @@ from apportion.scheduler.values import Ticket, Update
 from apportion.types import Rollout
 
 LONGEST_WAIT = 1.0
-"""Seconds that ``stream_groups`` waits at most before it looks at the clock again, and for calls that it cancelled."""
+"""Longest wait of ``stream_groups``, in seconds, between two looks at the clock, and for cancelled calls."""
 
 Sample = Callable[[Ticket], Awaitable[Rollout | None]]
 """A request -> its rollout, or None if it failed, awaited."""

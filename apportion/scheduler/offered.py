@@ -10,7 +10,7 @@ from apportion.scheduler.updates import Prompts
 from apportion.types import Prompt
 
 NO_PATIENCE = 1e12
-"""Seconds that no request lasts: the engine has deadlines of its own, and says ``gave_up``."""
+"""A patience, in seconds, that never ends: the engine has its own deadlines, and calls ``gave_up``."""
 
 
 class OfferedScheduler(Scheduler):
@@ -43,7 +43,7 @@ class OfferedScheduler(Scheduler):
         super().__init__(decisions, prompts, due, Offered(), attempts=attempts, patience=NO_PATIENCE)
 
     def wanted(self) -> int:
-        """Return how many prompts to offer beyond ``due.size`` for each update. They count as offered.
+        """Return how many more prompts to offer than ``due.size`` per update. They count as offered from now on.
 
         They replace those of updates that had more, and prompts that got no rows.
         """
@@ -54,7 +54,7 @@ class OfferedScheduler(Scheduler):
         return wanted
 
     def restarted(self) -> None:
-        """As in ``Scheduler``."""
+        """Do the same as ``Scheduler.restarted``."""
         if self._training:  # it will be taken, and counted, again
             self.counts["owed"] -= len(self._training) - self.due.size
         super().restarted()

@@ -1,4 +1,4 @@
-"""What a reward function said of one completion: a reward, or why the rollout has failed; and the rollout with it."""
+"""What a reward function returned for one completion: a reward, or the reason for a failed rollout."""
 
 import logging
 import math
@@ -21,7 +21,7 @@ LARGEST = 3.4028234e38
 """The largest 32-bit number. Trainers hold rewards in 32 bits, in which a larger one is infinite."""
 
 _failed = count(1)
-"""Numbers the rollouts that fail. The first is warned of, and then the tenth, the hundredth and so on."""
+"""Counts failed rollouts. Warnings are logged for number 1, 10, 100 and so on."""
 
 
 def are_verdicts(rewards: Iterable[float]) -> bool:

@@ -16,7 +16,7 @@ Records = Sequence[type[Any]]
 
 
 def encode(value: Any, kept: list[Any] | None = None) -> Any:
-    """Return ``value`` as JSON. Its tensors and arrays are appended to ``kept``, and stand for their number.
+    """Return ``value`` as JSON. Its tensors and arrays are appended to ``kept`` and replaced by their index.
 
     Without ``kept`` arrays are in the JSON, and tensors are refused. Raises TypeError for a value of any other kind.
 
@@ -91,5 +91,5 @@ def decode(value: Any, kept: dict[int, Any] | None = None, records: Records = ()
 
 
 def restored(state: Mapping[str, Any]) -> Any:
-    """Return the state of a learner that ``encode`` was given. Those of 0.3.0 are not encoded, and stay as they are."""
+    """Return the state of a learner from ``encode``. States of 0.3.0 were not encoded, and are returned unchanged."""
     return decode(state) if state.keys() == {"dict"} else state

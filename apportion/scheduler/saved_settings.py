@@ -1,4 +1,4 @@
-"""The settings of an allocator, a baseline or a selection in a checkpoint: a run resumes with those that it began with.
+"""The settings of a checkpoint's allocator, baseline and selection: a resumed run must have the same.
 
 The settings are the init fields that are compared, by dotted name. A part with a state of its own, such as a predictor,
 is left out, because its state has its settings. A function is known by its name. The settings of a part that is not a
@@ -16,7 +16,7 @@ from apportion.predictors.saved import OtherSettingsError
 from apportion.untrusted import shown
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-"""Where an object lies in memory, in its repr. Another process has it elsewhere."""
+"""The memory address in the repr of an object. It differs between processes."""
 
 
 def settings_of(parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def settings_of(parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_same_settings(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Raise OtherSettingsError for the first setting that differs. A setting that only one has is ignored.
+    """Raise OtherSettingsError for the first setting that differs. Settings that only one of the two has are ignored.
 
     >>> check_same_settings({"allocator.high": 16}, {"allocator.high": 24})
     Traceback (most recent call last):

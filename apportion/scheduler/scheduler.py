@@ -53,16 +53,17 @@ from apportion.selection import ShuffledEpochs
 from apportion.types import Batch, Plan, Prompt, Rollout, prompt_list
 
 FAILED_IN_A_ROW = 256
-"""So many rollouts given up one after the other end the run, because their prompts would be opened for ever."""
+"""Number of consecutive rollouts given up that ends a run, because otherwise their prompts would be opened for ever."""
 
 Entry = tuple[int, int, int, int, int, int]
-"""Of the queue: version, -tokens ahead, unit, place, rollout, attempt. So old units come first, and then long ones."""
+"""An entry of the queue: version, -tokens ahead, unit, place, rollout, attempt. Old units come first, then long
+ones."""
 UNIT = 2
 
 ADDED: Mapping[str, Any] = {"settings": {}, "baseline": {}}
-"""What states of 0.3.0 do not have."""
+"""Keys that states of 0.3.0 lack."""
 UNREAD = ("chosen", "postponed", "selection", "lengths", "ended")
-"""What states of 0.3.0 also have if the engine offers its prompts."""
+"""Further keys in states of 0.3.0 whose engine offers its prompts."""
 
 
 class Scheduler:
@@ -156,7 +157,10 @@ class Scheduler:
 
     @property
     def pending(self) -> int:
-        """The planned rollouts of open prompts that were not requested yet: so many requests open no further prompt."""
+        """Number of planned rollouts of open prompts that were not requested yet.
+
+        That many requests open no new prompt.
+        """
         return len(self._queue)
 
     @property
@@ -171,17 +175,17 @@ class Scheduler:
 
     @property
     def ready(self) -> int:
-        """What waits for an update, in the unit of its size."""
+        """The amount that is ready for an update, in the unit of its size."""
         return int(sum(map(self.due.share, self._finished.values())))
 
     @property
     def _room(self) -> int:
-        """The prompts that are not in flight."""
+        """Number of prompts that are not in flight."""
         return len(self._prompts) - sum(len(unit.places) for unit in self._units.values())
 
     @property
     def _reserved(self) -> float:
-        """The size of all units that are not trained on, of unfinished ones what is expected."""
+        """The total size of all units that are not yet trained on. Unfinished units count with their expected size."""
         return sum(unit.reserved for unit in self._units.values())
 
     @property
@@ -191,7 +195,7 @@ class Scheduler:
 
     @property
     def carry(self) -> float:
-        """What was granted beyond the budget, of rules with a price, in its unit; at most ``slack`` in size."""
+        """Amount granted beyond the budget, in its unit, for rules with a price; at most ``slack`` in size."""
         return self._price.carry if self._price else 0.0
 
     def decide(self, free: int, now: float) -> SlotDecision:
@@ -225,7 +229,7 @@ class Scheduler:
         return SlotDecision(tuple(requests), tuple(cancelled), update)
 
     def group(self, unit: int | None = None) -> tuple[Ticket, ...]:
-        """Return all requests that are queued for ``unit``; without one those of the oldest unit, or of a new one.
+        """Return all queued requests of ``unit``; without an argument, those of the oldest unit or of a new one.
 
         It is for engines that sample whole groups. There are none if no prompt can be opened.
         """
@@ -261,7 +265,7 @@ class Scheduler:
         return True
 
     def trained(self, version: int) -> bool:
-        """Say that the update that makes ``version`` is done, and let all decisions learn. Return whether this is new.
+        """Note that the update to ``version`` is done, and let all decisions learn from it. Return whether this is new.
 
         A version that was reached before changes nothing. Raises ValueError for one that no update was returned for. If
         a part of the run raises, the next call of any method goes on with that part, so that each learns once.
@@ -286,7 +290,7 @@ class Scheduler:
         return True
 
     def _learn(self) -> None:
-        """Let each part learn that has not learned yet from what was trained on."""
+        """Let each part that has not learned from the latest update learn from it."""
         if self._lessons and self._price:
             self._price.forget()
         while self._lessons:
@@ -294,7 +298,7 @@ class Scheduler:
             del self._lessons[0]
 
     def check_trained(self) -> None:
-        """Raise ValueError if a loop's body was given an update, ``lent``, and has not said that it is ``trained``."""
+        """Raise ValueError if a loop was given the update ``lent`` and has not called ``trained`` for it."""
         if self.lent > self.version:
             raise ValueError(
                 f"the stream must know whether update {self.lent} is trained on before it is saved or goes on, got "
@@ -306,11 +310,11 @@ class Scheduler:
         return self._units[unit].batch
 
     def unfinished(self) -> tuple[int, ...]:
-        """Return the units that are sampled."""
+        """Return the units that are still being sampled."""
         return tuple(number for number, unit in self._units.items() if unit.missing)
 
     def withdraw(self, units: Collection[int]) -> dict[int, int]:
-        """Forget ``units`` of single prompts that are not in training, because their rollouts are lost.
+        """Drop ``units`` of single prompts that are not in training, because their rollouts are lost.
 
         Return the rollouts that a price granted, by unit. Give them to ``offer`` if the prompt comes again.
         """
@@ -428,7 +432,7 @@ class Scheduler:
         self._training, self.lent = [], 0
 
     def _has_next(self) -> bool:
-        """Return whether a request is queued, of the oldest unit with one, or else of a new unit.
+        """Return whether a request can be made, for the oldest unit with one or else for a new unit.
 
         With a bound of 0 all units of an update are opened first, because none can be taken later.
         """
@@ -471,12 +475,12 @@ class Scheduler:
 
     @property
     def _expected(self) -> float:
-        """What a unit is expected to add to an update, until its count is decided."""
+        """The size that a unit is expected to add to an update, until its count is decided."""
         size = self.rule.size(self._size)
         return self.due.share(self._price.rows if self._price else float(size.kept or size.asked or self._size))
 
     def _draw(self, count: int) -> list[int]:
-        """Return ``count`` places of prompts that are not in flight, which are held from now on. So many must be.
+        """Return the indices of ``count`` prompts that are not in flight, and hold them. There must be enough.
 
         There are fewer if an engine has not offered so many.
         """
@@ -492,7 +496,7 @@ class Scheduler:
         return known is not None and known[0] == ticket
 
     def _close(self, ticket: Ticket, rollout: Rollout | None) -> None:
-        """Take a result into its unit, or request it again; go on with the unit if its round is complete."""
+        """Add a result to its unit, or request it again. Advance the unit if its round is complete."""
         del self._outstanding[ticket.number]
         if rollout is None and ticket.attempt + 1 < self._attempts:
             self.counts["again"] += 1

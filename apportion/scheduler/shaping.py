@@ -17,7 +17,7 @@ from apportion.types import TIE, Batch, Counts, Floats, Mask
 
 REMEDY = "Gate them by the outcome: outcome_gate=True, or the lines for your trainer in docs/shaped_rewards.md."
 LEAST, MOST = 12, 512
-"""The fewest steps in which trends are told from noise, and the latest ones that are looked at."""
+"""LEAST steps are needed to tell a trend from noise, and at most the latest MOST steps are examined."""
 GRADIENT, RISES, STILL, EVER = 0.25, 3.5, 1.0, 2.5
 """The share of the squared advantages; by how many standard errors shaping rises; up to how many an outcome does not,
 in the latest half and over all steps. docs/shaped_rewards.md says on which runs they were set."""
@@ -62,14 +62,14 @@ def shaping_of_batch(batch: Batch) -> StepShaping | None:
 
 @dataclass
 class ShapingAlarm:
-    """Takes one step after the other, and says once what makes the run sick."""
+    """Takes the steps one by one, and reports once why the run is sick."""
 
     _rows: deque[tuple[float, ...]] = field(default_factory=lambda: deque(maxlen=MOST), repr=False)
     _steps: int = 0
     _told: bool = False
 
     def add(self, found: StepShaping | None, step: int | None = None) -> str:
-        """Return the evidence if the run is sick from this step on, and was not before; otherwise nothing.
+        """Return the evidence if the run is sick from this step on; "" if it is not, or was sick before.
 
         ``found`` is None for a step without shaping. Others are counted from 1 unless ``step`` is given.
         """
@@ -102,7 +102,7 @@ def _differ(values: Floats, group: Counts) -> Mask:
 
 
 def _rise(values: Floats) -> float:
-    """Return the slope of ``values`` by its standard error; 0 if all are equal."""
+    """Return the slope of ``values`` divided by its standard error; 0 if all are equal."""
     x = np.arange(len(values)) - (len(values) - 1) / 2
     slope = (x @ values) / (x @ x)
     errors = values - values.mean() - slope * x

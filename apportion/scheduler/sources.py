@@ -16,7 +16,7 @@ from apportion.types import Batch, Mask, Prompt
 
 @dataclass
 class Selected:
-    """Prompts that the selection of the run chooses, those of about one update at a time.
+    """Prompts that the run's selection chooses, about as many at a time as an update has.
 
     Prompts in flight are not chosen.
 
@@ -30,10 +30,10 @@ class Selected:
     lengths: MeanLengths | None = None
     seed: int = 0
     granted: ClassVar[Mapping[int, int]] = {}
-    """Rollouts by place of prompts that come again after they were withdrawn: none."""
+    """Rollouts granted to prompts that return after they were withdrawn: none here."""
 
     def prepare(self, prompts: Sequence[Prompt], decisions: RunDecisions) -> None:
-        """Take the data set of a run with a selection. A place is an index in it."""
+        """Prepare the selection for the data set of a run. A place is an index into it."""
         assert decisions.selection is not None
         self._selection: Selector = decisions.selection
         self._selection.prepare(prompts, self.seed, getattr(decisions.allocator, "predictor", None))
@@ -42,7 +42,7 @@ class Selected:
         self._postponed: list[int] = []
 
     def next(self, held: Mask, about: int) -> int | None:
-        """Return the place of the next prompt, when an update has ``about`` so many.
+        """Return the index of the next prompt, if an update has about ``about`` prompts.
 
         A turn that comes while its prompt is in flight is put off. If it were lost, as behind a barrier, slow prompts
         would get fewer turns.
@@ -63,7 +63,7 @@ class Selected:
             self.lengths.update(batch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is needed to go on, as values that JSON takes."""
+        """Return the state that a resumed run needs, as values that JSON takes."""
         return {
             "chosen": list(self._chosen), "postponed": list(self._postponed),
             "selection": encode(self._selection.state_dict()),
@@ -78,7 +78,7 @@ class Selected:
             self.lengths.load_state_dict(restored(state["lengths"]))
 
     def _choose(self, held: Mask, count: int) -> list[int]:
-        """Return the places of the next ``count`` prompts, the last one first."""
+        """Return the indices of the next ``count`` prompts, the last one first."""
         if self._selection.learns:
             own = [self._prompts[place].id for place in np.flatnonzero(held).tolist()]
             places = self._selection.choose(min(count, len(held) - len(own)), own)[::-1]
@@ -111,7 +111,7 @@ class Offered:
         self._place_of = {prompt.id: place for place, prompt in enumerate(prompts)}
 
     def offer(self, id: str, granted: int | None = None) -> None:
-        """Have the prompt with this id opened after those offered before.
+        """Add the prompt with this id to the end of the queue of prompts to open.
 
         ``granted`` is the number of rollouts that it had before it was withdrawn. It gets them again, and the budget of
         a price is not charged twice. Raises ValueError for a prompt that is not in the data set.
@@ -121,7 +121,7 @@ class Offered:
         self.waiting.append((self._place_of[id], granted))
 
     def next(self, held: Mask, about: int) -> int | None:
-        """Return the place of the next prompt that is not held, None if there is none."""
+        """Return the index of the next prompt that is not held; None if there is none."""
         index = next((i for i, (place, _) in enumerate(self.waiting) if not held[place]), None)
         if index is None:
             return None
@@ -133,10 +133,10 @@ class Offered:
         return place
 
     def observe(self, batch: Batch) -> None:
-        """Do nothing: the engine's loader learns by itself, if it does."""
+        """Do nothing, because the engine's loader is not told of outcomes here."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is needed to go on, as values that JSON takes."""
+        """Return the state that a resumed run needs, as values that JSON takes."""
         return {"offered": [[*each] for each in self.waiting], "granted": [[*each] for each in self.granted.items()]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

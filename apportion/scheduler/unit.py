@@ -1,4 +1,4 @@
-"""Prompts that are planned together, and how they are saved."""
+"""Units: prompts that are planned together, and their saved form."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -14,7 +14,7 @@ ROLLOUT = tuple(each.name for each in fields(Rollout))
 
 @dataclass(slots=True)
 class Unit:
-    """Prompts that are planned together. ``results`` are those of the present round by (place, rollout)."""
+    """Prompts that are planned together. ``results`` has the present round's results by (place, rollout)."""
 
     number: int
     places: list[int]
@@ -27,7 +27,7 @@ class Unit:
 
 
 def saved_unit(unit: Unit) -> dict[str, Any]:
-    """Return ``unit`` as values that JSON takes, if its completions are such values. They are not copied."""
+    """Return ``unit`` as values that JSON takes, if its completions are such values. Completions are not copied."""
     batch = unit.batch
     belief = (batch.belief.alpha, batch.belief.beta, batch.belief.variance, batch.costs)
     return {
@@ -41,7 +41,7 @@ def saved_unit(unit: Unit) -> dict[str, Any]:
 
 
 def restored_unit(values: Mapping[str, Any], prompts: Sequence[Prompt]) -> Unit:
-    """Return what ``saved_unit`` was given."""
+    """Return the unit that ``saved_unit`` was given."""
     alpha, beta, variance, costs = values["belief"]
     rollouts = tuple(tuple(_restored(found) for found in own) for own in values["rollouts"])
     own = tuple(prompts[place] for place in values["places"])

@@ -24,7 +24,7 @@ class Rows:
     size: int
     age_bound: int = 1
     counts: Counter[str] = field(default_factory=Counter, init=False, repr=False)
-    """Those of the stream."""
+    """The counts of the stream."""
     updates_a_version = 1
     """Updates between two transfers of weights. Age is counted from the latest one."""
 
@@ -33,15 +33,15 @@ class Rows:
         check_integer("age_bound", self.age_bound, 0, "count updates; 0 samples everything by the newest policy")
 
     def share(self, rows: float) -> float:
-        """Return what a unit with so many ``rows`` adds to the size of an update."""
+        """Return the size that a unit with ``rows`` rows adds to an update."""
         return rows
 
     def enough(self, finished: Mapping[int, int]) -> bool:
-        """Return whether the ``finished`` units, whose rows are by number, make an update."""
+        """Return whether the ``finished`` units, given with their rows, are enough for an update."""
         return sum(finished.values()) >= self.size
 
     def take(self, finished: Mapping[int, int], units: Mapping[int, Unit], version: int, short: bool) -> list[int]:
-        """Return the numbers of the units of the next update, none if it is not due. It may be ``short`` of its size.
+        """Return the numbers of the units of the next update; [] if it is not due. It may be ``short`` of its size.
 
         ``finished`` has the rows of finished units by number.
         """
@@ -59,10 +59,10 @@ class Rows:
         return taken
 
     def took(self, units: int) -> None:
-        """Note that an update has so many ``units``."""
+        """Note that an update took these ``units``."""
 
     def fits(self, own: int, rows: int, prompts: int) -> bool:
-        """Return whether an update with so many ``rows`` of so many ``prompts`` takes a unit with ``own`` rows too."""
+        """Return whether an update of ``rows`` rows and ``prompts`` prompts has room for a unit with ``own`` rows."""
         return rows < self.size
 
 
@@ -88,16 +88,16 @@ class Prompts(Rows):
         return float(rows > 0)
 
     def enough(self, finished: Mapping[int, int]) -> bool:
-        """As in ``Rows``, by prompts with rows, or if their rows fill an update."""
+        """Return whether the finished units have enough prompts with rows, or their rows fill an update."""
         fill = self.most_rows is not None and sum(finished.values()) >= self.most_rows
         return fill or sum(map(bool, finished.values())) >= self.size
 
     def took(self, units: int) -> None:
-        """Count what is owed then."""
+        """Note by how many units the update is larger than ``size``."""
         self.counts["owed"] += units - self.size
 
     def fits(self, own: int, rows: int, prompts: int) -> bool:
-        """As in ``Rows``."""
+        """Return whether an update has room for a unit, by prompts and by rows."""
         if self.most_rows is None:
             return prompts < self.size
         left = max(0, -self.counts["owed"])

@@ -30,7 +30,7 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What the trainer takes: finished groups, oldest first, for the update that makes ``version``.
+    """What the trainer takes: finished groups, oldest first. Training on them makes the weights ``version``.
 
     Args:
         version: of the policy after the update.
@@ -52,7 +52,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class SlotDecision:
-    """The answer to free slots: requests to start, requests to cancel, and an update if one is ready."""
+    """The answer to free slots: requests to start, requests to cancel, and an update if one is due."""
 
     requests: tuple[Ticket, ...] = ()
     cancelled: tuple[Ticket, ...] = ()

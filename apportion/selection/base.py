@@ -18,7 +18,7 @@ from apportion.types import Batch, Belief, Counts, Floats, Mask, Needs, Prompt, 
 
 NEVER = -1
 WAITING_STEPS = 8
-"""Choices after which a prompt whose outcome was not observed can be chosen again, if as many as all were chosen."""
+"""A prompt whose outcome was not observed can be chosen again after this many choices, if all others had their turn."""
 
 
 class Column(NamedTuple):
@@ -38,7 +38,7 @@ class Column(NamedTuple):
 
 
 COLUMNS = {each: Column(each[1:], np.int64(NEVER), NEVER) for each in ("_seen", "_waiting")}
-"""The columns of every rule: the latest choice of each prompt, and of each whose outcome was not observed."""
+"""Columns of every rule: when each prompt was last chosen, and which choices have no observed outcome yet."""
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Selector(Learner, ABC):
 
     kind: ClassVar[str] = "selector"
     columns: ClassVar[Mapping[str, Column]] = {}
-    """The arrays by prompt that a rule keeps beside those of all, by attribute."""
+    """Arrays with one entry per prompt that a rule keeps in addition to ``COLUMNS``, by attribute."""
     _ids: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)
     _rows: Counts = field(default_factory=lambda: np.zeros(0, np.int64), init=False, repr=False, compare=False)
     _place: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -83,7 +83,7 @@ class Selector(Learner, ABC):
 
     @property
     def learns(self) -> bool:
-        """Whether the rewards of earlier batches decide."""
+        """Whether the rule decides by the rewards of earlier batches."""
         return type(self)._learn is not Selector._learn
 
     @property
@@ -112,7 +112,7 @@ class Selector(Learner, ABC):
         self._make_columns()
 
     def choose(self, count: int, held: Collection[str] = ()) -> list[int]:
-        """Return the rows [count] of distinct prompts for the next batch, without those whose ids are ``held``.
+        """Return the rows [count] of distinct prompts for the next batch. Prompts whose ids are ``held`` are left out.
 
         Raises ValueError if the data set does not have so many.
         """
@@ -188,10 +188,10 @@ class Selector(Learner, ABC):
 
     @abstractmethod
     def _choose(self, allowed: Mask, count: int, generator: Generator) -> Counts:
-        """Return ``count`` distinct places at which ``allowed`` [Q] is set. At least so many are."""
+        """Return ``count`` distinct indices where ``allowed`` [Q] is true. There must be enough."""
 
     def _learn(self, places: Counts, means: Floats) -> None:
-        """Learn the means [n] of the prompts at ``places`` [n], of verdicts, or of rewards without one."""
+        """Learn the means [n] of the prompts at ``places`` [n]: of verdicts, or of rewards if there are none."""
 
     def _restore_own(self, saved: SavedValues) -> None:
         """Restore what ``_memory`` returned. Raise ValueError if it cannot."""
@@ -201,7 +201,7 @@ class Selector(Learner, ABC):
         return {**COLUMNS, **self.columns}
 
     def _make_columns(self) -> None:
-        """Set the columns to those of a data set of which nothing was chosen."""
+        """Reset the columns for a data set of which nothing was chosen yet."""
         self._probability = np.ones(len(self._ids))
         for attribute, column in self._columns.items():
             setattr(self, attribute, column.of(len(self._ids)))
@@ -258,7 +258,7 @@ class BeliefSelector(Selector):
         return self._reader
 
     def _predict(self, places: Counts | None = None) -> Belief:
-        """Return the belief about the prompts at ``places``, or about all [Q]."""
+        """Return the belief about the prompts at ``places``, or about all, [Q]."""
         own = self._prompts if places is None else [self._prompts[place] for place in places.tolist()]
         return self._belief.predict(own)
 
@@ -294,7 +294,7 @@ class RankingSelector(BeliefSelector):
 
     @property
     def scores_alone(self) -> bool:
-        """Whether ``score`` is there: then prompts can be ranked one by one, in a stream."""
+        """Whether the rule has ``score``. Then a stream can rank prompts one by one."""
         return type(self).score is not RankingSelector.score
 
     def score(self, belief: Belief) -> Floats:
@@ -319,7 +319,7 @@ class RankingSelector(BeliefSelector):
 
 
 def _outcome(rollout: Rollout) -> float:
-    """Return the verdict as 1 or 0, or the reward if there is none. Rewards may have parts beside the verdict."""
+    """Return the verdict as 1 or 0; without one, the reward, which may have parts beside the outcome."""
     return float(rollout.correct) if rollout.correct is not None else float(rollout.reward or 0.0)
 
 

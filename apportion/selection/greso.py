@@ -23,7 +23,7 @@ from apportion.types import Counts, Floats, Mask, Prompt
 EASY, HARD = 0, 1
 LOWEST, HIGHEST = 0.05, 0.95
 EPOCHS = 10
-"""Turns of each prompt within one choice. After that, prompts are no longer skipped, so that a choice always ends."""
+"""Turns of each prompt within one choice. After them no prompt is skipped, so that a choice always ends."""
 
 
 @dataclass(kw_only=True)

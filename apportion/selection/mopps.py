@@ -15,7 +15,7 @@ from apportion.selection.base import BeliefSelector
 from apportion.types import Counts, Mask
 
 SMALLEST = 1e-9
-"""A certain belief has a parameter of 0, from which nothing can be drawn."""
+"""Least parameter of a Beta to draw from. A certain belief has a parameter of 0."""
 
 
 @dataclass(kw_only=True)

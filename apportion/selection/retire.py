@@ -20,7 +20,7 @@ from apportion.selection.shuffled import ShuffledEpochs
 from apportion.types import Counts, Floats, Mask
 
 LOST_TURNS = 4
-"""Turns that a retired prompt loses at least: one a pass through the data set."""
+"""Least number of turns that a retired prompt loses, one per pass through the data set."""
 
 
 @dataclass(kw_only=True)
@@ -58,7 +58,7 @@ class Retire(ShuffledEpochs):
     }
     _retired: Counts = field(init=False, repr=False, compare=False)
     _since: Counts = field(init=False, repr=False, compare=False)
-    """The turns that all prompts had had when each was retired."""
+    """For each prompt, the number of turns that all prompts had had when it was retired."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -43,13 +43,13 @@ class ShuffledEpochs(Selector):
         return np.array(chosen, np.int64)
 
     def _next_place(self) -> int:
-        """Return the next place in the order of the epochs."""
+        """Return the next index in the order of the epochs."""
         epoch, turn = divmod(self._drawn, len(self._ids))
         self._drawn += 1
         return int(order_of_epoch(self._seed, epoch, len(self._ids))[turn])
 
     def _accepts(self, place: int, allowed: Mask, generator: Generator) -> bool:
-        """Return whether the prompt whose turn it is gets a place in the batch."""
+        """Return whether the prompt whose turn it is enters the batch."""
         return bool(allowed[place])
 
     def _memory(self) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def inclusion_probabilities(weights: Floats, count: int) -> Floats:
 
 
 def systematic_sample(probabilities: Floats, generator: Generator) -> Counts:
-    """Return distinct places, each with its probability of ``probabilities`` [Q], which sum to a whole number."""
+    """Return distinct indices, [count]. Index q is drawn with ``probabilities[q]``; these sum to a whole number."""
     order = generator.permutation(len(probabilities))
     edges = np.cumsum(probabilities[order])
     count = int(np.rint(edges[-1]))

@@ -89,7 +89,7 @@ def check_allocator(make: Callable[[], Allocator], prompts: int = 16, steps: int
 
 
 def _finished(allocator: Allocator, members: Sequence[Prompt], prompts: int, sample: SimulatedSampler) -> Batch:
-    """Return a finished batch of the first ``prompts`` members. Raise ValueError if it is not as demanded."""
+    """Return a finished batch of the first ``prompts`` members. Raise ValueError if it violates a demand."""
     fresh = iter(members[prompts:])
     batch, state = allocator.start(members[:prompts]), copy.deepcopy(allocator.state_dict())
     final = np.zeros(prompts, bool)

@@ -41,7 +41,7 @@ LARGEST = 1.0
 
 @dataclass(frozen=True)
 class Audit:
-    """What audited questions say: the rule for the other questions, and what it is based on.
+    """The result of an audit: the rule for the other questions, and the figures that it is based on.
 
     ``questions`` is n. ``disagreement`` is the mean loss of the audited questions at this threshold, and ``bound`` is
     (n * disagreement + 1) / (n + 1), which is at most eps.

@@ -21,7 +21,7 @@ MOST_SAMPLES = 10**6
 """The most samples of a prompt. Some rules keep tables of this length."""
 
 BLOCK = 2**21
-"""Largest number of vote counts in memory at once."""
+"""Largest number of vote counts held in memory at once."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ HYPOTHESES = len(OPEN) + len(FEW)
 ANSWERS = np.array([0] * len(OPEN) + [k for k, _ in FEW])
 EXTRA = np.array([0] * len(OPEN) + [c for _, c in FEW])
 TOTAL = np.array([*OPEN, *(k * c for k, c in FEW)])
-"""k, c and A of each hypothesis; k and c are 0 if it is open."""
+"""k, c and A of each hypothesis. k and c are 0 for an open hypothesis."""
 
 with np.errstate(divide="ignore"):
     LOG_LABELS = np.log([[perm(k, d) for k, _ in FEW] for d in range(ANSWERS.max() + 2)])
@@ -56,7 +56,7 @@ def log_prior(few: float) -> Floats:
 LOG_PRIOR = log_prior(0.5)
 
 WHOLE = 64
-"""Up to this ``max_samples``, all probabilities after t samples are computed with the first one, and kept."""
+"""Up to this ``max_samples``, all probabilities after t samples are computed together and kept."""
 
 INFINITE = 700.0
 """Stands for log Gamma(0): dividing by Gamma(0) gives 0."""

@@ -1,4 +1,4 @@
-"""What a vote is for, and the rule and settings that serve it."""
+"""What a vote aims at, and the rule and settings for it."""
 
 from dataclasses import dataclass
 from types import MappingProxyType

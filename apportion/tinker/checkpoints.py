@@ -1,4 +1,4 @@
-"""What a run has learned, saved beside the cookbook's checkpoints: one file for each step that may be resumed.
+"""What a run has learned, saved beside the cookbook's checkpoints: one file for each step from which a run may resume.
 
 These are all steps after which the cookbook may write a checkpoint: the multiples of ``save_every`` and of
 ``rolling_save_every`` (0 for none), and the last one. A state is written when the rollouts of its step are finished,
@@ -23,7 +23,10 @@ def state_file(config: Config, step: int) -> Path:
 
 
 def save(config: Config, step: int, last: int, state: dict[str, Any]) -> None:
-    """Write the state after ``step`` of ``last`` steps if a checkpoint may come. Delete those of rolling ones."""
+    """Save the state after ``step`` of ``last`` steps if a checkpoint may follow.
+
+    Delete the files of rolling checkpoints.
+    """
     kept, rolling = (range(0, last + 1, every or last + 1) for every in (config.save_every, config.rolling_save_every))
     if not (step in kept or step in rolling or step == last):
         return

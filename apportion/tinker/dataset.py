@@ -71,7 +71,7 @@ class AllocatedDataset(RLDataset):  # type: ignore[misc]
         return len(self.batches)
 
     def get_batch(self, index: int) -> Sequence[EnvGroupBuilder]:
-        """Return a group for each place of the next batch. Raises ValueError for any other batch."""
+        """Return a group for each prompt of the next batch. Raises ValueError if the index is not the next one."""
         if index != self.step:
             raise ValueError(
                 f"batches must be asked for in order, each after the one before it is sampled, got {index} for "
@@ -124,7 +124,10 @@ class AllocatedDataset(RLDataset):  # type: ignore[misc]
     async def _collect(
         self, prompts: Sequence[Prompt], places: Sequence[AllocatedGroup], policy: TinkerTokenCompleter
     ) -> None:
-        """Sample a batch, learn from it, and leave what is trained on in ``places``, of which the first are its own."""
+        """Sample a batch and learn from it.
+
+        Put what is trained on into ``places``; the first of them are the batch's own.
+        """
         allocator, failure = self.allocation.allocator, None
         sample, source = partial(self._sampled, policy), partial(self._draw, {prompt.id for prompt in prompts})
         try:

@@ -15,7 +15,7 @@ from apportion.tinker.rewards import Episode
 
 @dataclass(eq=False)
 class AllocatedGroup(EnvGroupBuilder):  # type: ignore[misc]
-    """What the loop trains on as one group: the ``members`` that ``sample`` leaves in it, none if it is left out.
+    """A group as the loop trains on it. ``sample`` sets its ``members``; there are none if the group is left out.
 
     Their environments are made and cleaned up by the user's ``builder``. ``errors`` are those of its rounds, which are
     logged in ``context``: the cookbook logs by context, one for each group. One without ``sample`` is of a prompt that
@@ -34,7 +34,7 @@ class AllocatedGroup(EnvGroupBuilder):  # type: ignore[misc]
             self.members[0] = replace(first, metrics=first.metrics | metrics)
 
     async def make_envs(self) -> Sequence[Env]:
-        """Raise ValueError: only ``AllocatedRollouts`` knows how many environments there are."""
+        """Raise ValueError, because only ``AllocatedRollouts`` knows the number of environments."""
         raise ValueError(
             "rollout_error_tolerance must be the strategy that allocated() set, got another; give yours to the "
             "configuration before allocated()"
@@ -52,7 +52,10 @@ class AllocatedGroup(EnvGroupBuilder):  # type: ignore[misc]
 
 
 class AllocatedRollouts(RolloutStrategy):  # type: ignore[misc]
-    """Runs groups of an allocation. All others, such as those of an evaluation, run by the user's ``inner``."""
+    """Runs the groups of an allocation.
+
+    Other groups, such as those of an evaluation, run under the user's ``inner``.
+    """
 
     def __init__(self, inner: RolloutStrategy) -> None:
         self.inner, self.failed = inner, False
@@ -63,7 +66,10 @@ class AllocatedRollouts(RolloutStrategy):  # type: ignore[misc]
 
     @property
     def catches_group_errors(self) -> bool:
-        """Whether a group with an error is skipped, as under ``inner``. An error of the allocation ends the run."""
+        """Whether a group with an error is skipped, as ``inner`` says.
+
+        An error of the allocation itself ends the run.
+        """
         return self.inner.catches_group_errors and not self.failed
 
     async def execute(self, env_group_builder: EnvGroupBuilder, policy: TinkerTokenCompleter) -> RolloutResult:

@@ -1,4 +1,4 @@
-"""The user's group builders: the prompt that each is about, and copies of them with other numbers of environments."""
+"""The user's group builders: the prompt of each, and copies with other numbers of environments."""
 
 import copy
 from dataclasses import is_dataclass, replace

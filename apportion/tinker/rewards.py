@@ -26,7 +26,7 @@ from apportion.types import Floats, Group, Rollout
 
 @dataclass(frozen=True, slots=True)
 class EarlierEpisode:
-    """What is kept of an episode for later steps: its sampled ``tokens``. They serve as a baseline only."""
+    """What is kept of an episode for later steps: its sampled ``tokens``. It serves only as a baseline."""
 
     tokens: tuple[int, ...]
 
@@ -41,11 +41,11 @@ class Episode:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """All sampled tokens, by which an allocator recognises equal responses."""
+        """All sampled tokens. An allocator recognises equal responses by them."""
         return tuple(token for transition in self.trajectory.transitions for token in transition.ac.tokens)
 
     def for_reuse(self) -> EarlierEpisode:
-        """Return what a later step needs."""
+        """Return the part of the rollout that a later step needs."""
         return EarlierEpisode(self.tokens)
 
 
@@ -75,7 +75,7 @@ def rollouts_of(group: TrajectoryGroup, allocation: TinkerAllocation) -> list[Ro
 def rewarded(
     groups: Sequence[Group], allocation: TinkerAllocation, average: float | None = None
 ) -> list[list[Episode]]:
-    """Return what of each group enters the loss, such that the cookbook's advantages are those of the estimator.
+    """Return the part of each group that enters the loss, such that the cookbook computes the estimator's advantages.
 
     Where prompts weigh equally, a group weighs as much as one of ``average`` rollouts; by default of their own mean.
     """
@@ -89,7 +89,7 @@ def rewarded(
 
 
 def _members(group: Group, advantages: Floats) -> list[Episode]:
-    """Return the kept members with ``advantages`` [G] around their mean reward, and one more if these have a sum."""
+    """Return the kept members with rewards that give ``advantages`` [G], and a balancing one if these have a sum."""
     kept, rewards = np.flatnonzero(group.keep), group.rewards[group.keep]
     shifts = advantages[kept] - ESTIMATORS[OWN_ESTIMATOR](rewards, np.zeros(len(kept)))
     episodes = [group.rollouts[i].completion for i in kept]

@@ -32,11 +32,11 @@ MODULES = {
     "Meter": "meter",
     "TRLAllocation": "settings",
 }
-"""Where the names are that ``trainer`` does not have."""
+"""The modules of the names that are not in ``trainer``."""
 
 
 def __getattr__(name: str) -> object:
-    """Import a name when it is first used: some need versions of TRL that others do not."""
+    """Import a name on first use, because some need versions of TRL that others do not."""
     if name in __all__:
         return getattr(import_module(f"apportion.trl.{MODULES.get(name, 'trainer')}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -87,7 +87,10 @@ class EvaluationAtK(TrainerCallback):
             self._answers.close()
 
     def _named(self, *args: Any, metric_key_prefix: str = "eval", **settings: Any) -> Any:
-        """Evaluate as the trainer does, which calls this again for each of several sets with its name as a prefix."""
+        """Evaluate as the trainer does.
+
+        It calls this again for each of several sets, with the set's name as a prefix.
+        """
         name = metric_key_prefix.partition("_")[2]
         with replaced(self, _prefix=name and f"{name}_"):
             return self._evaluate(*args, metric_key_prefix=metric_key_prefix, **settings)

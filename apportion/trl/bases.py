@@ -49,7 +49,7 @@ def check_trainer(kind: type[Any]) -> None:
 
 
 def around(base: type[Any], own: type[Any], loss: str | None) -> tuple[type[Any], ...]:
-    """Return ``base`` with a class before and after it, which check at the first step that its methods call TRL's.
+    """Return ``base`` between two classes, which check at the first step that its methods call TRL's.
 
     ``own`` is TRL's class. With a named ``loss`` the methods of the loss need not call TRL's.
     """
@@ -61,7 +61,7 @@ def around(base: type[Any], own: type[Any], loss: str | None) -> tuple[type[Any]
 
 
 def _reaching(own: type[Any], name: str) -> Callable[..., Any]:
-    """Return TRL's method ``name``, which notes that it was called.
+    """Return TRL's method ``name``, wrapped so that its call is noted.
 
     The one of a round numbers its rows in the place of their advantages, which are 0 in groups of one.
     """
@@ -77,7 +77,10 @@ def _reaching(own: type[Any], name: str) -> Callable[..., Any]:
 
 
 class _Checked:
-    """Comes before a trainer: raises ValueError if it does not call TRL's methods, or changes their rows."""
+    """Stands before a trainer's class.
+
+    Raises ValueError if the trainer does not call TRL's methods, or changes their rows.
+    """
 
     model: Any
     _must: tuple[str, ...]

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 FILE = "apportion.pt"
 LAST = "trainer_state.json"
-"""The file that TRL writes last: a checkpoint that has it is whole."""
+"""The file that TRL writes last. A checkpoint is whole if it has this file."""
 KIND, BATCH_KIND = "TRL run", "TRL generation batch"
 REMEDY = "resume from another checkpoint, or start a new run from its weights with model="
 TRLTrainer: Any = object  # one of TRL's trainers comes later in the method resolution order
@@ -59,10 +59,10 @@ class SavedState:
 
 
 class WholeCheckpoints(TRLTrainer):  # type: ignore[misc]
-    """Overrides the methods of TRL so that a checkpoint with its last file has our own files too."""
+    """Overrides TRL's methods so that our own files are written before TRL's last file."""
 
     _save_allocation: Callable[[Path], None]
-    """Writes our own files of this rank to the folder of a checkpoint."""
+    """Writes our own files of this rank into the folder of a checkpoint."""
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **settings: Any) -> Any:
         """Train as TRL does. ``resume_from_checkpoint=True`` is the last whole checkpoint in the output folder.
@@ -93,7 +93,7 @@ class CheckpointedTrainer(WholeCheckpoints):
     allocation: TRLAllocation
     _batches: int = 0
     _step_begun: int = -1
-    """The finished optimizer steps before the latest micro-batch."""
+    """Number of optimizer steps that were finished before the latest micro-batch."""
     _log: str | None = None
     _sampler: Any = None
 
@@ -200,7 +200,7 @@ def load(folder: Path) -> SavedState:
 
 
 def save_batch(folder: Path, rank: int, chunks: list[dict[str, Any]] | None) -> None:
-    """Write the micro-batches that one rank has yet to train on, or remove their file if ``chunks`` is None."""
+    """Write the micro-batches that a rank has not trained on yet. If ``chunks`` is None, remove their file."""
     if chunks is None:
         _batch_file(folder, rank).unlink(missing_ok=True)
     else:
@@ -211,7 +211,7 @@ def save_batch(folder: Path, rank: int, chunks: list[dict[str, Any]] | None) -> 
 def load_batch(
     folder: Path, rank: int, sharing: tuple[int, int, int], device: torch.device, state: SavedState
 ) -> list[dict[str, Any]] | None:
-    """Load what ``save_batch`` wrote to ``device``; None if the checkpoint with ``state`` lies between two batches.
+    """Load what ``save_batch`` wrote onto ``device``. None if the checkpoint with ``state`` lies between two batches.
 
     Raises ValueError if the batch was shared by other numbers of ranks, micro-batches and iterations than ``sharing``,
     or if the file is missing or damaged.

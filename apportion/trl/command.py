@@ -57,7 +57,7 @@ def _argument(setting: str, default: Any) -> tuple[str, Any, Any]:
 JobArguments = make_dataclass(
     "JobArguments", [_argument(each.name, each.default) for each in fields(TRLAllocation)], bases=(_OwnArguments,)
 )
-"""What a job says besides TRL's arguments: the settings of ``TRLAllocation``, and a few of its own."""
+"""Settings of a job in addition to TRL's arguments: those of ``TRLAllocation``, and a few of the command."""
 
 
 class _Parser(trl.TrlParser):  # type: ignore[misc]
@@ -102,7 +102,10 @@ def run(algorithm: str, words: Sequence[str]) -> int:
 
 
 def _parsed(script: Any, algorithm: str, words: Sequence[str]) -> list[Any]:
-    """Return the arguments of TRL's script by class, then ours. Raises ConfigError for one that nothing reads."""
+    """Return the arguments of TRL's script by class, then ours.
+
+    Raises ConfigError for an argument that nothing reads.
+    """
     kinds = [*script.make_parser().dataclass_types, JobArguments]
     parser = _Parser(kinds, prog=f"python -m apportion.trl {algorithm}")
     *arguments, of_file, of_line = parser.parse_args_and_config(
@@ -116,7 +119,7 @@ def _parsed(script: Any, algorithm: str, words: Sequence[str]) -> list[Any]:
 
 
 def _make(algorithm: str, ours: Any, **given: Any) -> Any:
-    """Return the trainer for what TRL's script gives. A dry run prints the plan and exits instead."""
+    """Return the trainer with the arguments of TRL's script. A dry run prints the plan and exits instead."""
     args, read = given["args"], {each.name: getattr(ours, each.name) for each in fields(TRLAllocation)}
     allocation = build(TRLAllocation, {name: value for name, value in read.items() if value is not None})
     if not given["reward_funcs"] and not allocation.label_free:
@@ -175,7 +178,7 @@ def _sets(evaluation: Any, args: Any) -> dict[str, Any]:
 
 
 def _loaded(kind: Any, model: str, args: Any) -> Any:
-    """Return what ``kind``, one of transformers' Auto classes, loads of the model."""
+    """Return what an Auto class of transformers (``kind``) loads for the model."""
     given = args.model_init_kwargs or {}
     named = {name: given[name] for name in ("revision", "trust_remote_code") if given.get(name)}
     try:
@@ -214,7 +217,7 @@ def _plan(allocation: TRLAllocation, given: dict[str, Any]) -> list[str]:
 
 
 def _say(line: str, code: int) -> int:
-    """Write the line to stderr, unless this is not the first process of its machine; return the exit code."""
+    """Write the line to stderr on the first process of each machine. Return the exit code."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
         sys.stderr.write(f"{one_line(line)}\n")
     return code

@@ -52,7 +52,7 @@ class FailedRewards:
             check_integer("number", self.number, 0, "leave it out for no bound")
 
     def seconds_before(self, attempt: int) -> float:
-        """Return the seconds to wait before the further call of number ``attempt``, from 0; at most ten minutes."""
+        """Return the wait, in seconds, before retry ``attempt`` (from 0); at most ten minutes."""
         return min(self.wait * 2.0 ** min(attempt, 60), MOST_SECONDS)
 
     @classmethod

@@ -27,7 +27,7 @@ from apportion.types import Prompt
 logger = logging.getLogger(__name__)
 
 HEALTH_CHECKS = 50
-"""The health of a run is looked at again once its log has grown by a fiftieth, so that long runs do not pay for it."""
+"""The health of a run is checked again when its log has grown by this share, so that long runs do not pay for it."""
 
 
 class Meter(TrainerCallback):

@@ -52,7 +52,7 @@ def open_table(logs: dict[str, Any]) -> None:
 
 @contextmanager
 def whole_columns(logs: dict[str, Any]) -> Iterator[None]:
-    """Give each extra column of TRL's table a value for each row of a round: None where the functions logged none.
+    """Give each extra column of TRL's table a value in each row of a round: None in rows that a function did not log.
 
     A reward function may log a column in some calls only. TRL calls it once a batch, an allocator once a round.
     """

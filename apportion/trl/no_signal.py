@@ -14,12 +14,12 @@ from apportion.trl.planner import FinishedBatch
 logger = logging.getLogger(__name__)
 
 PATIENCE = 5
-"""Batches in a row without a gradient, before the warning."""
+"""Number of batches in a row without a gradient that causes the warning."""
 
 
 @dataclass
 class NoSignal:
-    """Counts the batches in a row without a gradient, and warns of the cause of the latest, once of each.
+    """Counts the batches in a row without a gradient. Warns of the latest batch's cause, and of each cause once.
 
     ``extract`` is the name of what finds answers in label-free training, None if rewards come from functions.
     """

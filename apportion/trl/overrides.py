@@ -42,7 +42,7 @@ class AllocatedTrainer(CheckpointedTrainer):
 
     _config: type[Any]
     _stock: type[Any]
-    """TRL's classes of settings and of the trainer."""
+    """TRL's classes of the settings and of the trainer."""
     _own_loss: str | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -85,11 +85,11 @@ class AllocatedTrainer(CheckpointedTrainer):
 
     @property
     def _loss(self) -> str:
-        """The key of the loss in ``LOSSES``."""
+        """The loss type, a key of ``LOSSES``."""
         return self._own_loss or str(getattr(self, "loss_type", "rloo"))
 
     def _check(self, args: Any, given: dict[str, Any]) -> None:
-        """Take the allocator's budget from ``args`` if it has none. Raise ValueError for what cannot work."""
+        """Set the allocator's budget from ``args`` if it has none. Raise ValueError for settings that cannot work."""
         if not isinstance(args, self._config):
             raise ValueError(
                 f"args must be a trl.{self._config.__name__} for {type(self).__name__}, got a {type(args).__name__}, "
@@ -196,7 +196,10 @@ class AllocatedTrainer(CheckpointedTrainer):
         return loss * inputs["loss_share"] if "loss_share" in inputs else loss
 
     def _scaled(self, coefficient: str, *scales: Tensor | None) -> AbstractContextManager[None]:
-        """Multiply a coefficient of the loss, if it has it, by ``scales`` within a block."""
+        """Multiply some coefficients of the loss by ``scales`` within a block.
+
+        Coefficients that it lacks are skipped.
+        """
         factor = math.prod(float(scale) for scale in scales if scale is not None)
         if factor == 1.0 or not hasattr(self, coefficient):
             return nullcontext()
@@ -211,7 +214,7 @@ def _placeholder(name: str) -> Any:
 
 
 class BillLine(TrainerCallback):
-    """Write what a batch costs to stderr, before the first one is sampled, and call ``close`` when training ends."""
+    """Writes the cost of a batch to stderr before the first one is sampled, and calls ``close`` when training ends."""
 
     def __init__(self, line: str, close: Callable[[], None] = lambda: None) -> None:
         self.line, self.close = line, close

@@ -61,7 +61,7 @@ def generation_batch(trainer: Any, inputs: Sequence[Row], rounds: Rounds) -> Tra
 
 
 def _firsts(inputs: Sequence[Row], num_generations: int, start: int) -> list[Row]:
-    """Return the first row of each prompt among ``inputs``, of which ``start`` come before on other ranks."""
+    """Return the first row of each prompt among ``inputs``. ``start`` rows come before these, on other ranks."""
     for i in range(1, len(inputs)):
         if (start + i) % num_generations and inputs[i].get("prompt") != inputs[i - 1].get("prompt"):
             raise ValueError(

@@ -12,7 +12,7 @@ from accelerate.utils import broadcast_object_list, gather_object
 
 T = TypeVar("T")
 HEARTBEAT_SECONDS = 20.0
-"""Far below the timeouts of process groups, which are 10 minutes or more by default."""
+"""Seconds between heartbeats: far below the timeouts of process groups, which are at least 10 minutes by default."""
 
 
 class MainRankError(RuntimeError):

@@ -1,4 +1,4 @@
-"""What reward functions return, value by value: a reward, None for a row that a function does not judge, or a failure.
+"""Read each value that a reward function returns: a reward, None for a row that it does not judge, or a failure.
 
 A score is NaN where a function gave None, which is TRL's way to say that it does not judge this row. It is infinite
 where the function failed: it raised, or what it returned is no number.
@@ -22,16 +22,16 @@ from apportion.untrusted import shown
 logger = logging.getLogger(__name__)
 
 Values = list[float | None]
-"""What TRL gets of a function for the completions [N] of a call."""
+"""What TRL gets from a function for the completions [N] of one call."""
 
 Logged = list[tuple[str, tuple[Any, ...], Mapping[str, Any]]]
 """Calls of TRL's ``log_extra`` and ``log_metric``: the name of each and its arguments."""
 
 LOGS = ("log_extra", "log_metric")
-"""TRL's functions among the columns by which a reward function logs."""
+"""Columns that hold TRL's functions for logging, which a reward function may call."""
 
 GIVEN_UP = 3
-"""After an exception a function is called for one prompt at a time, until it has failed for so many in a row."""
+"""After an exception a function is called prompt by prompt. So many failed calls in a row end that."""
 
 
 @dataclass
@@ -54,7 +54,7 @@ class RewardReader:
     def reading(
         self, place: int, function: Any, wait: Callable[[float], None] = time.sleep, *, whole: bool = False
     ) -> Callable[..., Any]:
-        """Return the ``function`` at ``place`` such that TRL gets None, a number, or infinity for each completion.
+        """Return the ``function`` at index ``place``, wrapped so that each completion gets None, a number or infinity.
 
         It is called again for completions that it failed, after ``wait`` of some seconds, and for those that it gave
         None if it is the only function, or the judge. A further call of a ``whole`` group is for all of its rows. If a
@@ -151,7 +151,7 @@ class RewardReader:
     def _tell(
         self, name: str, problem: str, columns: Mapping[str, Any], place: int, error: Exception | None = None
     ) -> None:
-        """Log the first ``problem`` of each kind of a function, with the completion at ``place``."""
+        """Log each kind of ``problem`` of a function once, with the completion at index ``place``."""
         self.problems[name] = problem
         kind = name, problem.replace(":", ",").partition(",")[0]
         if kind in self._told:
@@ -170,7 +170,7 @@ class RewardReader:
 
 
 def _result(reading: Coroutine[Any, Any, Values]) -> Values:
-    """Return the result of a coroutine that waits for nothing, because its function is not asynchronous."""
+    """Return the result of a coroutine that never waits, because the function in it is not asynchronous."""
     try:
         reading.send(None)
     except StopIteration as finished:
@@ -181,7 +181,7 @@ def _result(reading: Coroutine[Any, Any, Values]) -> Values:
 
 
 def _copied(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns but those that log. Lists are copied, because a reward function may change them."""
+    """Return the columns without the logging functions. Lists are copied, because a reward function may change them."""
     return {
         name: copy.deepcopy(own) if isinstance(own, list) and name != "environments" else own
         for name, own in columns.items()
@@ -190,7 +190,7 @@ def _copied(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _part(columns: Mapping[str, Any], places: Sequence[int]) -> dict[str, Any]:
-    """Return the columns of the rows at ``places``."""
+    """Return the columns of the rows with these indices."""
     count = len(columns["prompts"])
     return {
         name: [value[i] for i in places] if isinstance(value, list) and len(value) == count else value

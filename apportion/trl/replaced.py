@@ -1,4 +1,4 @@
-"""Other attributes of an object for a while, such as settings of TRL's trainer in a round."""
+"""Replace attributes of an object for a while, such as settings of TRL's trainer during a round."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from typing import Any
 
 @contextmanager
 def replaced(owner: Any, **values: Any) -> Iterator[None]:
-    """Give ``owner`` these attributes within the block. One that only its class has is its class's again afterwards."""
+    """Set attributes of ``owner`` for a block. Afterwards an attribute that only its class had is the class's again."""
     before = {name: vars(owner)[name] for name in values if name in vars(owner)}
     for name, value in values.items():
         setattr(owner, name, value)

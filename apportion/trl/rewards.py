@@ -22,9 +22,9 @@ from apportion.types import Rollout
 logger = logging.getLogger(__name__)
 
 WINDOW = 256
-"""The number of latest completions whose share of failures is bounded."""
+"""The number of latest completions over which the share of failures is bounded."""
 LEAST = 32
-"""Failures among them below which no share ends a run, so that a few failures in its first step do not."""
+"""Least number of failures that can end a run, so that a few in its first step do not."""
 
 
 @dataclass
@@ -144,7 +144,7 @@ class RewardVerdicts:
         return found
 
     def _judged(self, scores: Tensor) -> Tensor | None:
-        """Return the score [N] of the function that judges each row of ``scores`` [N, F]; None if nobody needs to know.
+        """Return the score [N] of the function that judges each row of ``scores`` [N, F]; None if nothing needs it.
 
         It is the judge, or the function of another task: one that has given None where the judge judged, and never a
         score beside it. Functions that score beside it, such as one of the format, judge nothing.

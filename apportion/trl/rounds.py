@@ -35,9 +35,9 @@ from apportion.types import Counts, Prompt, Rollout
 
 T = TypeVar("T")
 OWN_BATCHING = ("use_vllm", "use_transformers_continuous_batching", "use_transformers_paged")
-"""Settings of TRL under which the engine that generates bounds its memory, however many completions it is asked for."""
+"""Settings of TRL with which the generating engine bounds its own memory, for any number of completions."""
 LOGPROB_KEYS = ("old_per_token_logps", "sampling_per_token_logps")
-"""Columns of log-probabilities [N, T] at sampling, the model's and vLLM's. TRL has them for some configurations."""
+"""Columns with log-probabilities [N, T] at sampling, by the model and by vLLM. TRL has them in some configurations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Response:
     at: tuple[int, int] = (0, 0)
 
     def for_reuse(self) -> Self:
-        """Return what a later step needs, with the row in less memory."""
+        """Return the part of the response that a later step needs, with the row in less memory."""
         return self if self.row is None else replace(self, row=pack_row(self.row))
 
 
@@ -81,10 +81,10 @@ class Rounds:
         self.surplus, self.group_metrics = 0, dict[str, float]()
         self._votes = Votes(trainer._answers) if self.allocation.label_free else None
         self._running = False
-        """Whether the other ranks are inside a round, and expect no message."""
+        """Whether the other ranks are inside a round, where they expect no message."""
 
     def led(self, lead: Callable[[], T]) -> T:
-        """Return what ``lead`` returns on rank 0, on all ranks. The others run the rounds that it asks for.
+        """Return rank 0's result of ``lead`` on all ranks. The other ranks run the rounds that it asks for.
 
         An error of rank 0 between two rounds is raised on the others as MainRankError.
         """
@@ -197,7 +197,7 @@ class Rounds:
         ]
 
     def _noted_methods(self) -> dict[str, Callable[..., Any]]:
-        """Return methods of TRL for a round, which also note what TRL does in it.
+        """Return TRL's methods for a round, wrapped so that they also record what TRL does in them.
 
         They note times, the scores [N, F] of all ranks with the completions and token ids of this rank, and
         log-probabilities [N, T]: the policy's first, then the reference's.

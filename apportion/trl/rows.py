@@ -21,7 +21,7 @@ MASKS = ("completion_mask", "tool_mask")
 PACKED = dict.fromkeys(("prompt_mask", *MASKS), torch.bool) | dict.fromkeys(
     ("prompt_ids", "completion_ids"), torch.int32
 )
-"""The types of columns in rows that are kept for later steps."""
+"""Types of the columns in rows that are stored for later steps."""
 
 
 def make_table(output: Mapping[str, object]) -> Table:
@@ -132,7 +132,7 @@ def _rows_and_rest(chunk: Table) -> tuple[Table, Table]:
 
 
 def _deal(table: Table, count: int) -> list[Table]:
-    """Return the rows in ``count`` tables, dealt out one by one, first those that are not masked."""
+    """Return the rows in ``count`` tables, dealt out in turn; rows that are not masked come first."""
     if count == 1:
         return [table]
     masked = ~table["completion_mask"].any(dim=1)

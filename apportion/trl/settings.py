@@ -19,8 +19,8 @@ from apportion.trl.failures import FailedRewards
 logger = logging.getLogger(__name__)
 
 Divisor = Literal["row", "batch", "token"]
-"""What a loss divides a sum over rows by: the rows of a micro-batch, masked ones included; its tokens; or the tokens of
-the whole generation batch."""
+"""The divisor of a loss that sums over rows: the rows of a micro-batch, masked ones included; its tokens; or all tokens
+of the generation batch."""
 
 LOSSES: dict[str, tuple[Reduction, Divisor]] = {
     "grpo": ("mean", "row"),
@@ -33,15 +33,16 @@ LOSSES: dict[str, tuple[Reduction, Divisor]] = {
     "vespo": ("sum", "token"),
     "rloo": ("sum", "row"),
 }
-"""TRL's losses: sum or mean over the tokens of a row, and what these are divided by.
+"""TRL's losses: how the tokens of a row are reduced (sum or mean), and the divisor over rows.
 
-With "batch" a micro-batch without any token adds 0 to the mean over micro-batches."""
+With "batch" a micro-batch without any token adds 0 to the mean over micro-batches.
+"""
 
 DIVIDED_BY_MEAN = ("maxrl", "sft")
 """Estimators that divide by the mean reward of a group, which must be at least 0."""
 IMAGE_COLUMNS = ("image", "images")
 IDLE = ("whole_groups", "extract", "equivalence", "rollout_log", "rollout_log_text")
-"""Settings that a stream does not have."""
+"""Settings that have no meaning in a stream."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +127,7 @@ class TRLAllocation(TrainerAllocation):
         return getattr(self.extract, "__name__", repr(self.extract))
 
     def with_defaults(self, args: Any) -> Self:
-        """Return the settings with what TRL's configuration ``args`` says, where the allocator leaves it open.
+        """Return the settings, completed by TRL's configuration ``args`` where the allocator leaves something open.
 
         ``num_generations`` is its budget, and the estimator that trains is the one whose variance it minimises.
 
@@ -143,7 +144,7 @@ class TRLAllocation(TrainerAllocation):
             ) from error
 
     def generations(self, args: Any) -> int:
-        """Return the completions of a prompt for which TRL's batch has room: ``num_generations``, or 1.
+        """Return the number of completions per prompt that TRL's batch has room for: ``num_generations``, or 1.
 
         It is 1 if the allocator draws exactly one for each prompt, which TRL's configuration cannot say, because it
         wants at least 2. A generation batch has as many prompts then as it has rows.
@@ -319,7 +320,10 @@ class TRLAllocation(TrainerAllocation):
             )
 
     def _check_rules(self, rewards: int | None) -> None:
-        """Warn if nothing reads known rates. Raise ValueError if correct rollouts are counted and none is named."""
+        """Warn if known rates have no effect.
+
+        Raise ValueError if correct rollouts are counted, but no verdict is named.
+        """
         warn_of_idle(self)
         if self.rollout_log is None and self.rollout_log_text != "full":
             logger.warning("rollout_log_text has no effect, because there is no rollout_log; name its folder")
@@ -353,7 +357,7 @@ class TRLAllocation(TrainerAllocation):
 
     @property
     def counting(self) -> str:
-        """The name of what counts correct rollouts, if anything does."""
+        """The name of the part that counts correct rollouts, if there is one."""
         counting = (part.name for part in self.parts.values() if part is not None and part.needs.binary)
         return next(counting, "outcome_gate" if self.outcome_gate else "")
 

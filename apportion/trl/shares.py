@@ -1,4 +1,4 @@
-"""The rows that each rank trains on: equally many, a multiple of its micro-batches.
+"""The rows that each rank trains on: equal numbers, each a multiple of the rank's micro-batches.
 
 Rows stay on the rank that sampled them if possible. A rank with more than its quota sends its last rows away. A rank
 with fewer receives these, and then rows of earlier steps. Masked rows fill up what is missing on every rank.
@@ -53,7 +53,7 @@ class Share:
 
     @property
     def places(self) -> list[tuple[int, int]]:
-        """Where the rows of this step are."""
+        """The addresses of the rows that were sampled in this step."""
         return [row.at for row in self.rows if row.at is not None]
 
     @property

@@ -26,7 +26,7 @@ class Stopwatch:
 
     rounds: list[defaultdict[str, float]] = field(default_factory=list)
     _back: float = field(default_factory=time.perf_counter)
-    """When TRL's own methods were last left. Time that they take afterwards, outside a round, moves it on."""
+    """Time at which TRL's own methods were last left. Their later calls outside a round move it forward."""
 
     def begin(self, rollouts: int) -> None:
         """Begin a round of ``rollouts``."""
@@ -41,7 +41,7 @@ class Stopwatch:
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Measure "generate" or "reward" in a round, or after it: rewards of whole groups are none of our own time."""
+        """Measure "generate" or "reward", in a round or after it. Rewards of whole groups are no time of our own."""
         entered = time.perf_counter()
         yield
         took = time.perf_counter() - entered

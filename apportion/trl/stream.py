@@ -46,7 +46,7 @@ with warnings.catch_warnings():
     )
 
 PATIENCE = 1e9
-"""Seconds for a request of the stream. TRL's ``request_timeout`` bounds one of the server."""
+"""Time limit, in seconds, for a request of the stream. TRL's ``request_timeout`` bounds each request to the server."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +158,7 @@ class AllocatedAsyncGRPOTrainer(WholeCheckpoints, AsyncGRPOTrainer):  # type: ig
             self._metrics["train"][name].append(value)
 
     def get_train_dataloader(self) -> Any:
-        """Return a loader of one micro-batch after the other, which fetches none before it is needed."""
+        """Return a loader that yields one micro-batch at a time, and fetches none ahead."""
         return DataLoader(_MicroBatches(self), batch_size=None)
 
     def _save_allocation(self, folder: Path) -> None:
@@ -173,7 +173,7 @@ class AllocatedAsyncGRPOTrainer(WholeCheckpoints, AsyncGRPOTrainer):  # type: ig
 
 
 class _MicroBatches(IterableDataset[Any]):
-    """The micro-batches of a trainer, for this rank. Each update is dealt out to as many as a step has."""
+    """The micro-batches of a trainer on this rank. An update is divided into the micro-batches of one step."""
 
     def __init__(self, trainer: Any) -> None:
         self.trainer, self.ranks = trainer, Ranks(trainer.accelerator)

@@ -35,7 +35,7 @@ with warnings.catch_warnings():
 logger = logging.getLogger(__name__)
 
 IDLE_SECONDS = 0.01
-"""As long as TRL's loop sleeps if it has nothing to do."""
+"""Seconds that TRL's loop sleeps when it has nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class StreamCompletion:
 
 @dataclass
 class ScoredCompletions:
-    """Completions by the number of their request; None if the server refused to sample one.
+    """Completions by request number. None marks one that the server refused.
 
     ``reader`` knows what is wrong with the reward functions, and which ones have returned.
     """
@@ -64,7 +64,7 @@ class ScoredCompletions:
 
 
 class StreamLoop(_AsyncRolloutLoop):  # type: ignore[misc]
-    """TRL's loop in the process that samples. ``link`` brings pairs: the number of a request, the row of its prompt."""
+    """TRL's loop in the sampling process. ``link`` brings pairs of a request number and its prompt's row."""
 
     def __init__(self, *, link: Connection, reader: RewardReader, **settings: Any) -> None:
         end_with_parent()
@@ -88,7 +88,7 @@ class StreamLoop(_AsyncRolloutLoop):  # type: ignore[misc]
             os._exit(1)  # the trainer is gone
 
     async def _generate_loop(self, stop_event: asyncio.Event) -> None:
-        """Run TRL's loop while something is requested. It returns when all of that is sampled."""
+        """Run TRL's loop until everything that was requested is sampled."""
         while not stop_event.is_set():
             self._heartbeat_value.value = time.time()
             await super()._generate_loop(_Unasked(self._asked, stop_event))
@@ -100,7 +100,10 @@ class StreamLoop(_AsyncRolloutLoop):  # type: ignore[misc]
             yield number, self.dataset[row]
 
     async def _generate_one(self, prompt: Any, *, group_id: int, **given: Any) -> Any:
-        """Sample as TRL does, and say that the slot is free. What the server refuses to the end fails alone."""
+        """Sample as TRL does, then report a free slot.
+
+        If the server refuses a request to the end, only this rollout fails.
+        """
         try:
             found = await super()._generate_one(prompt, group_id=group_id, **given)
         except _RETRYABLE_HTTP_ERRORS as error:
@@ -132,7 +135,7 @@ class StreamLoop(_AsyncRolloutLoop):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class _Unasked:
-    """What TRL's loop asks before it draws: whether to stop, which it also does if nothing is requested."""
+    """Replaces TRL's stop event: TRL's loop checks it before each draw, and it is also set if nothing is requested."""
 
     asked: Sequence[Any]
     stop_event: asyncio.Event
@@ -142,7 +145,7 @@ class _Unasked:
 
 
 class _Sampled(asyncio.Queue[RolloutGroup]):
-    """The rollouts to score, without the word to end that TRL's loop puts in when it returns."""
+    """The queue of rollouts to score. It drops the end marker that TRL's loop adds when it returns."""
 
     def put_nowait(self, item: RolloutGroup | None) -> None:
         if item is not None:
@@ -150,7 +153,7 @@ class _Sampled(asyncio.Queue[RolloutGroup]):
 
 
 def merged(groups: Sequence[RolloutGroup]) -> RolloutGroup:
-    """Return ``groups`` as one: their lists, and those of the columns, one after the other."""
+    """Return ``groups`` joined into one: their lists and their columns are concatenated."""
     first = groups[0]
     lists = [each.name for each in fields(RolloutGroup) if isinstance(getattr(first, each.name), list)]
     columns = {

@@ -33,9 +33,9 @@ KIND = "TRL stream"
 RECORDS = (StreamCompletion, RolloutSample)
 STOP_SECONDS, POLL_SECONDS = 5.0, 1.0
 WAKE_SECONDS = 0.05
-"""How soon the thread notices that the trainer has made an update or stops."""
+"""Seconds within which the thread notices an update or a stop of the trainer."""
 OWN = {"num_generations": 1, "queue_maxsize": 0, "log_completions": False}
-"""Settings of TRL's loop: to it each rollout is a group, and the scheduler bounds how many wait."""
+"""Settings of TRL's loop: each rollout is a group of its own, and the scheduler bounds how many wait."""
 
 
 class StreamWorkerError(RuntimeError):
@@ -94,7 +94,7 @@ class StreamWorker(AsyncRolloutWorker):  # type: ignore[misc]
             self._thread.join(STOP_SECONDS)
 
     def check_health(self, stale_after_s: float) -> None:
-        """Raise the error of the thread or of the process, or StreamWorkerError if one of them does not go on."""
+        """Raise the error of the thread or the process. Raise StreamWorkerError if one of them hangs or has ended."""
         if self._error is not None:
             raise self._error
         if self._process is None:
@@ -125,7 +125,7 @@ class StreamWorker(AsyncRolloutWorker):  # type: ignore[misc]
             ) from error
 
     def update_model_version(self, model_version: int) -> None:
-        """Take note that the trainer has made an update, and let all rules learn from it. Called by TRL."""
+        """Note an update of the trainer, and let all rules learn from it. Called by TRL."""
         super().update_model_version(model_version)
         if self._thread is None:
             return  # TRL sets the version at which a resumed run begins
@@ -180,7 +180,7 @@ class StreamWorker(AsyncRolloutWorker):  # type: ignore[misc]
             self._link.send([(ticket.number, self.row_of(ticket.prompt.id)) for ticket in decision.requests])
 
     def _take(self, message: int | ScoredCompletions) -> None:
-        """Take the number of a rollout that is sampled, or rollouts with their scores."""
+        """Take the number of a sampled rollout, or scored rollouts."""
         self._heard = time.monotonic()
         if isinstance(message, int):
             self._sampled.add(message)
@@ -204,7 +204,7 @@ class StreamWorker(AsyncRolloutWorker):  # type: ignore[misc]
                 self.stream.arrived(ticket, rollout)
 
     def _give(self, update: Update) -> None:
-        """Put the rows of ``update`` into ``rows``, with their weighted advantages. The lock is held."""
+        """Put the rows of ``update``, with their weighted advantages, into ``rows``. The caller holds the lock."""
         groups = update.groups
         if not any(group.keep.any() for group in groups):
             raise StreamWorkerError(
@@ -225,7 +225,7 @@ class StreamWorker(AsyncRolloutWorker):  # type: ignore[misc]
             self.rows.put(row)
 
     def _log(self, update: Update) -> None:
-        """Log ``update``. The lock is held."""
+        """Log ``update``. The caller holds the lock."""
         groups, ages, batch = update.groups, update.ages, update.batch
         self.groups += len(groups)
         found = allocation_metrics(batch, groups, self.allocation.estimator) | self.stream.rule.metrics(batch)

@@ -26,7 +26,7 @@ class _AllocatedGRPO(AllocatedTrainer):
 
     _config, _stock = GRPOConfig, GRPOTrainer
     _reward_beta = 0.0
-    """GRPO has its penalty in the loss."""
+    """Factor of the KL penalty in rewards: 0, because GRPO has it in the loss."""
 
     def _advantages(self, grouped: Grouped) -> Tensor:
         return grpo(grouped, self.scale_rewards, self.multi_objective_aggregation)

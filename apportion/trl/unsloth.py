@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 KEY = "max_left_pad"
-"""The column [N, 1] of M. Other trainers have none, Unsloth's for RLOO included."""
+"""Column [N, 1] with M, the offset of a window. Only Unsloth's GRPO trainer has it."""
 WINDOWED = ("old_per_token_logps", "ref_per_token_logps")
 BY_GROUP = {
     "UNSLOTH_GRPO_ZERO_VARIANCE_EXCLUDE": ("0", "an allocator decides which groups are trained on"),
     "UNSLOTH_GRPO_LOSS_AGGREGATION": ("", 'weighting="prompt" weighs prompts equally'),
     "UNSLOTH_GRPO_ROLLOUT_LOGPROBS_AS_OLD": ("0", "rounds of one batch could differ in it"),
 }
-"""Variables of Unsloth that need whole groups or whole batches: the value that is off, and why it must be."""
+"""Unsloth's environment variables that need whole groups or batches: the value that turns each off, and the reason."""
 
 
 def is_unsloth(kind: type[Any]) -> bool:
@@ -67,6 +67,6 @@ def windowed(table: Mapping[str, Tensor], pad_token: int) -> dict[str, Tensor]:
 
 
 def _places(prompt_mask: Tensor, extra: int, width: int) -> Tensor:
-    """Return the columns [N, T] of a window [N, M + T] that hold the completions."""
+    """Return the indices [N, T] of the completions in a window [N, M + T]."""
     padding = prompt_mask.size(1) - prompt_mask.sum(1, keepdim=True)
     return extra - padding + torch.arange(width, device=prompt_mask.device)

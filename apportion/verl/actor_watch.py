@@ -1,4 +1,4 @@
-"""Notice that an actor which rollouts need is dead or stopped: TransferQueue's, rollout servers, reward workers.
+"""Notice that an actor which rollouts need has died or stopped: TransferQueue's, a rollout server, a reward worker.
 
 TransferQueue notices the death of a storage unit only after its time-outs, three of 200 seconds for each request. Its
 requests to a dead controller never end. verl waits for a stopped server for ever when it puts the servers to sleep or
@@ -24,13 +24,15 @@ from apportion.verl.worker_processes import kill, place_of
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 10.0
-"""Time between two looks whether a process lives."""
+"""Seconds between two checks of whether a process lives."""
 
 ANSWER_SECONDS = 60.0
-"""Time after which the log says that a process does not answer, and then again. It may be busy, so the run goes on."""
+"""Seconds after which the log reports a process that does not answer, again and again. The run goes on: it may be
+busy."""
 
 TRAINER_SECONDS = 30.0
-"""Time in which the trainer may end with an error. Then its wait is interrupted, and later its process is ended."""
+"""Seconds that the trainer has to end with an error. After them its wait is interrupted, and later its process is
+ended."""
 
 INTERRUPTS, INTERRUPT_SECONDS = 5, 3.0
 """How often the trainer's wait is interrupted, and the time between two interrupts."""
@@ -41,7 +43,7 @@ CONTROLLER, STORAGE, SERVER, REWARDER = "TransferQueueController", "TransferQueu
 
 @dataclass(frozen=True)
 class WatchedActor:
-    """An actor without which rollouts miss a part. If Ray ``restarts`` it, a silent one is killed."""
+    """An actor that rollouts need. If Ray ``restarts`` it, it is killed when it is silent."""
 
     name: str
     handle: Any

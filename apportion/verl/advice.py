@@ -13,11 +13,11 @@ from apportion.verl.coordinator.settings import VerlAllocation
 logger = logging.getLogger(__name__)
 
 PADDED_SHARE = 0.25
-"""The share of padding rows from which a rule whose number of rows depends on outcomes is warned of."""
+"""From this share of padding rows on a warning is logged, if the number of rows depends on outcomes."""
 
 
 def warn(config: DictConfig, allocation: VerlAllocation) -> None:
-    """Log a line for each setting that has no effect, or that wastes computation."""
+    """Log a line for each setting without effect, and for each that wastes computation."""
     warn_of_idle(allocation, "allocation.")
     _warn_of_padding(config, allocation.allocator, streamed=allocation.stream)
     if allocation.rate_key is not None and not reads_rates(
@@ -31,7 +31,7 @@ def warn(config: DictConfig, allocation: VerlAllocation) -> None:
 
 
 def row_multiple(config: DictConfig) -> int:
-    """Return the number of rows that verl pads a batch to a multiple of: the mini-batches of actor and critic."""
+    """Return the number whose multiple verl pads a batch to, in rows, by the mini-batches of actor and critic."""
     rollouts = config.actor_rollout_ref.rollout.n
     actor, critic = config.actor_rollout_ref.actor.ppo_mini_batch_size, config.critic
     enabled = config.algorithm.adv_estimator == "gae" if critic.enable is None else critic.enable

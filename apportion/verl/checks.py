@@ -209,7 +209,7 @@ def _compares_beyond_loss(allocator: Allocator) -> bool:
 
 
 def _check_score_norms(config: DictConfig, allocation: VerlAllocation) -> None:
-    """Score norms are computed from the log-probabilities of sampled tokens, which verl then must return."""
+    """Check that verl returns the log-probabilities of sampled tokens, from which score norms are computed."""
     if norm_reduction(config, allocation) is not None and not config.actor_rollout_ref.rollout.calculate_log_probs:
         raise ValueError(
             f"actor_rollout_ref.rollout.calculate_log_probs must be True with {allocation.allocator.name} and "

@@ -1,4 +1,4 @@
-"""The library's advantage estimators for verl, such as ``apportion_rloo``: over whole groups, weighted by prompt.
+"""The library's advantage estimators for verl, such as ``apportion_rloo``: on whole groups, with weights by prompt.
 
 verl passes an estimator the rows of a training batch and their uids. Here a uid is the key of the row, which holds the
 columns of its group. So rollouts count that are in the baseline but not in the loss. A group of one has advantage 0,
@@ -23,7 +23,7 @@ from apportion.verl.coordinator.settings import PREFIX
 from apportion.verl.rows import columns_of
 
 NAMES = tuple(PREFIX + name for name in ESTIMATORS)
-"""The estimators as verl knows them. They need only the columns of the row's group."""
+"""The estimators by their names in verl. They need only the columns of the row's group."""
 
 PADDING = "pad"
 """The prefix of the uids of verl's padding rows."""
@@ -35,7 +35,8 @@ LOSSES: dict[str, tuple[Reduction, bool]] = {
     "seq-mean-token-sum-norm": ("sum", True),
     "seq-mean-token-mean": ("mean", True),
 }
-"""verl's ``loss_agg_mode``: sum or mean over a row's tokens, and whether it divides by the number of rows."""
+"""verl's ``loss_agg_mode``: how a row's tokens are reduced (sum or mean), and whether it divides by the number of
+rows."""
 
 OWN_AGGREGATION = {"sapo": "seq-mean-token-mean"}
 """The values of verl's ``policy_loss.loss_mode`` that always use one ``loss_agg_mode``, whatever is set."""
@@ -45,7 +46,7 @@ Columns = Callable[[list[str]], Sequence[Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class GroupEstimator:
-    """An estimator of the library, as verl calls one.
+    """One of the library's estimators in the form that verl calls.
 
     ``columns`` finds the groups of rows by their keys. With ``kl_in_reward`` the penalty that verl subtracts from a
     row's reward counts in its group; rollouts outside the loss keep their reward.

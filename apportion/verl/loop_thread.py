@@ -13,7 +13,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 REPORT_SECONDS = 60.0
-"""Time between two lines of the log while the trainer waits for a call."""
+"""Seconds between two lines of the log while the trainer waits for a call."""
 
 
 class LoopThread:

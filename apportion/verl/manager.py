@@ -112,7 +112,7 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
         return [prompt_of(row, id_key, RowAddress(row["uid"], row["uid"]), rate_key) for row in each]
 
     def _look(self) -> None:
-        """Raise RuntimeError if the run cannot continue. The trainer calls it whenever it looks for prompts."""
+        """Raise RuntimeError if the run cannot continue. Called whenever the trainer looks for prompts."""
         self._phase.looked()
         self.check()
 

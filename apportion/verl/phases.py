@@ -1,4 +1,4 @@
-"""See from another thread at which line of a step verl's trainer is, and for how long.
+"""Observe from another thread at which line of a step verl's trainer is, and for how long.
 
 Its waits for sleeping servers, for the transfer of weights and for its training workers have no end in verl.
 """
@@ -12,7 +12,10 @@ TRAINERS, LOOP = "verl.trainer.ppo.v1.", "fit"
 
 
 class PhaseWatch:
-    """Measures how long verl's trainer is at one line of a step. While it looks for prompts, it does not wait here."""
+    """Measures how long verl's trainer stays at one line of a step.
+
+    A trainer that looks for prompts does not count as waiting.
+    """
 
     def __init__(self) -> None:
         self._at: tuple[FrameType, int, int] | None = None
@@ -23,7 +26,7 @@ class PhaseWatch:
         self._looks += 1
 
     def look(self, passed: float) -> tuple[str, float]:
-        """Return where the trainer is, and for how long, if ``passed`` seconds went by since the last look."""
+        """Return the trainer's line and its seconds there; ``passed`` seconds went by since the last look."""
         frame = _trainer()
         at = None if frame is None else (frame, frame.f_lasti, self._looks)
         self._seconds = self._seconds + passed if at == self._at else 0.0

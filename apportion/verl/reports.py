@@ -1,4 +1,4 @@
-"""What a worker has for the coordinator, which holds one open Ray call a worker that returns it.
+"""The values that a worker reports to the coordinator. The coordinator holds one open Ray call per worker for them.
 
 A call returns all that came since the last one, so many results share its cost of about a millisecond. It returns after
 ``BEAT_SECONDS`` at the latest, with nothing if there is nothing: that is the worker's sign of life. The worker answers
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 BEAT_SECONDS = 2.0
-"""The longest time that a call waits for something to report."""
+"""The longest time, in seconds, that a call waits for something to report."""
 
 GROUP = "reports"
 """The concurrency group of the call, which gives it a thread of its own."""
@@ -39,5 +39,5 @@ class Outbox:
 
 
 def opened(values: Sequence[bytes]) -> list[Any]:
-    """Return what a call returned as values. They are copies, which do not hold the memory of Ray's object store."""
+    """Return the returned bytes as values. They are copies, so Ray's object store can free its memory."""
     return [pickle.loads(value) for value in values]

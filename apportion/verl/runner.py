@@ -17,7 +17,9 @@ from apportion.verl.worker_processes import RESTARTS
 
 
 class AllocatedTaskRunner(TaskRunnerV1.__ray_actor_class__):  # type: ignore[misc]
-    """verl's, which first replaces what makes the sampler of the training data, and has reward workers restarted.
+    """verl's runner.
+
+    Before it trains, it replaces the maker of the training data's sampler, and makes reward workers restart.
 
     Raises RuntimeError with the cause if the coordinator had to interrupt the trainer.
     """

@@ -16,11 +16,11 @@ from apportion.runs.declared_types import fits
 from apportion.verl.seam import replace
 
 Choose = Callable[[int], list[int]]
-"""Returns the rows of the next choice, of a data set of so many rows."""
+"""(number of rows of the data set) -> the rows of the next choice."""
 
 
 class ChosenRows(Sampler[int]):
-    """Yields row numbers without end: the rows of one choice, then those of the next, which is made when it is needed.
+    """Yields row numbers without end: the rows of one choice after the other. A choice is made when it is needed.
 
     A choice is for a whole training batch, also if the loader takes single rows. The position is saved with the loader,
     so that a resumed run neither repeats nor loses a choice. Iterating again continues at the position.
@@ -52,7 +52,7 @@ class ChosenRows(Sampler[int]):
         return self._rest.pop(0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position: the rows of the latest choice that are still to come."""
+        """Return the position: the rows of the latest choice that were not yielded yet."""
         return {"rest": list(self._rest)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -138,7 +138,7 @@ SAYS = """
     RewardLoopManager._init_reward_loop_workers => self.reward_loop_workers_class.options(
     RewardLoopManager._init_reward_loop_workers => name=f"reward_loop_worker_{i}"
 """
-"""Functions, classes and packages of verl, and what stands in them in this order.
+"""Functions, classes and packages of verl, and code that must be in them, in this order.
 
 The trainer looks up names that we replace when it calls them, among them the sampler, which it makes before the manager
 and asks after it. It computes advantages once a batch, with its padding and before mini-batches, so that a batch's
@@ -157,7 +157,7 @@ LACKS = """
     trainer_base => config.data.sampler
     trainer_base.create_rl_sampler => data_config.sampler
 """
-"""What does not stand in them. verl reads no sampler of the data, so that a selection replaces the function."""
+"""Code that must not be in them. verl reads no sampler of the data, so that a selection replaces the function."""
 
 SETTINGS = """
     actor_rollout_ref.actor.loss_agg_mode
@@ -221,11 +221,11 @@ AHEAD: dict[str, str] = {
         "checkpoint. The allocator's state is that of the checkpoint, so it would not have learned from these rows."
     ),
 }
-"""Proposed changes of verl, by their threads as of September 2026, each with what it would break here."""
+"""Proposed changes of verl, by their threads as of September 2026, and what each would break here."""
 
 
 def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    """Put what ``make`` returns for verl's own ``owner.name`` in its place, also if that was done before."""
+    """Replace verl's ``owner.name`` by what ``make`` returns for verl's original, even if it was replaced before."""
     own = inspect.unwrap(getattr(owner, name))
     made = make(own)
     made.__wrapped__ = own
@@ -233,7 +233,7 @@ def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
 
 
 def call_before(owner: Any, name: str, act: Callable[..., None]) -> None:
-    """Have ``act`` called before verl's own ``owner.name``, with the same arguments. It replaces an earlier one."""
+    """Call ``act`` with the same arguments before verl's own ``owner.name``. It replaces an earlier ``act``."""
 
     def begun(own: Callable[..., Any]) -> Callable[..., Any]:
         def act_and_go_on(*args: Any, **settings: Any) -> Any:

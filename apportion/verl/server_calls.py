@@ -1,4 +1,4 @@
-"""The generate calls that a worker's sessions have at inference servers, and their end once they are given up.
+"""The generate calls of a worker's sessions at inference servers, and how abandoned calls are ended.
 
 If an ``asyncio`` task that awaits a Ray call is cancelled, Ray lets the call run on. The server then generates for
 nobody, and verl waits for it before it puts it to sleep. So ``ServerCalls`` cancels the Ray call. vLLM then aborts the
@@ -51,7 +51,7 @@ _SESSION: ContextVar[CallingSession | None] = ContextVar("session", default=None
 
 
 class ServerCalls:
-    """Notes all generate calls of ``client``, and stops those that are given up.
+    """Tracks all generate calls of ``client``, and stops the abandoned ones.
 
     It replaces the client's method by which each call gets its server. So it works for every class of clients. Outside
     of sessions, as in validation, a call is stopped if the task that awaits it is cancelled.
@@ -64,14 +64,14 @@ class ServerCalls:
         client._acquire_server = self._acquire_server
 
     async def _acquire_server(self, request_id: str, **extra: Any) -> tuple[str, SimpleNamespace]:
-        """Return the address of a server's HTTP server, and in place of its handle one whose calls are noted."""
+        """Return the server's address, and instead of its handle a wrapper that tracks its calls."""
         address, server = await self._acquire(request_id, **extra)
         generate = SimpleNamespace(remote=partial(self._call, server, address, request_id))
         return address, SimpleNamespace(generate=generate)
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[None]:
-        """Stop all calls that the session in this context leaves behind, and wait for that.
+        """Stop all calls that the session in this context leaves behind, and wait until they have ended.
 
         The wait is at most twice ``ABORT_SECONDS``.
         """
@@ -116,7 +116,7 @@ class ServerCalls:
             raise
 
     async def _stop(self, reference: Any, address: str, request: str | None) -> None:
-        """Have the server stop a call. A failure is logged once, because it may be that of every call."""
+        """Have the server stop a call. Only the first failure is logged, because every call may fail alike."""
         try:
             if self._sglang and request is not None:
                 async with asyncio.timeout(ABORT_SECONDS), aiohttp.ClientSession(raise_for_status=True) as http:

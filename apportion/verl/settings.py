@@ -83,7 +83,7 @@ def by_row(config: DictConfig) -> bool:
 
 
 def refilling(config: DictConfig) -> list[str]:
-    """Return the settings of ``config`` by which verl replaces single prompts, such as those without a rollout."""
+    """Return the settings in ``config`` that make verl replace single prompts, such as those without a rollout."""
     v1 = config.trainer.v1
     each = {
         f"trainer.v1.trainer_mode={v1.trainer_mode}": v1.trainer_mode != "sync",

@@ -1,4 +1,4 @@
-"""Misspelt overrides of ``python -m apportion.verl``, found in a second, before verl is imported, which takes ten."""
+"""Misspelt overrides of ``python -m apportion.verl``, found before verl is imported, which takes ten seconds."""
 
 import re
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ def _composed(overrides: list[str]) -> Any:
 
 
 def _unknown(key: str, config: Any) -> str:
-    """Return what is wrong with ``key``, by the settings beside it."""
+    """Return the error for an unknown ``key``, with the nearest of its neighbouring settings."""
     place, parts = config, key.split(".")
     while len(parts) > 1 and isinstance(place.get(parts[0]), DictConfig):
         place = place[parts.pop(0)]

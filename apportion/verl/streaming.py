@@ -22,16 +22,16 @@ from apportion.verl.rows import PARTITION
 NextUpdate = Callable[[bool, set[str] | None], TrainerUpdate]
 
 MODES = ("separate_async", "colocate_async")
-"""verl's trainers that sample all the time."""
+"""verl's trainers that sample continuously."""
 
 BUFFER = {"path": "pkg://apportion.verl.streaming", "name": "StreamedReplayBuffer"}
-"""``trainer.v1.sampler.custom_sampler`` under a stream."""
+"""Value of ``trainer.v1.sampler.custom_sampler`` under a stream."""
 
 POLL_SECONDS = 0.05
 """Polling interval while the trainer waits for an update."""
 
 UNBOUNDED = 1 << 30
-"""The age bound if verl's staleness control is off."""
+"""The maximum staleness if verl's control of staleness is off."""
 
 
 class StreamedReplayBuffer(ReplayBufferAsync):  # type: ignore[misc]
@@ -47,7 +47,7 @@ class StreamedReplayBuffer(ReplayBufferAsync):  # type: ignore[misc]
         self._asked = False
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
-        """Return the rows of the next update, whatever ``batch_size`` says. Bring the prompts that the stream lacks.
+        """Return the rows of the next update, whatever ``batch_size`` is. Request the prompts that the stream lacks.
 
         Raises RuntimeError if the run cannot continue.
         """

@@ -14,7 +14,7 @@ from apportion.engines.metrics import PREFIX
 from apportion.verl.seam import replace
 
 STEP = "training/global_step"
-"""A metric that training steps have, and validations do not."""
+"""A metric that training steps have and validations lack."""
 
 COUNTED = ("rows", "padding")
 counts = Counter[str]()

@@ -45,16 +45,16 @@ VALIDATION = "val"
 """TransferQueue's partition of validations."""
 
 ENDING_SECONDS = 2 * ABORT_SECONDS + 4.0
-"""How long a session that was given up may take to end, with its requests at the servers."""
+"""How long an abandoned session may take to end, with its requests at the servers."""
 
 WRITING_SECONDS = 0.05
 """Polling interval while rows are being written."""
 
 TRIES, AGAIN_SECONDS = 3, 1.0
-"""How often a worker's call of TransferQueue is tried, and the pause before the next try."""
+"""How often a worker's call of TransferQueue is tried, and the pause in seconds between two tries."""
 
 DESCRIBED = 500
-"""The longest description of a failed rollout, in letters."""
+"""Longest description of a failed rollout, in characters."""
 
 UNFINISHED = ("pending", "running")
 """The statuses of a prompt that the trainer waits for."""
@@ -81,7 +81,7 @@ class HeldRow:
     closed: bool = False
 
     def give_up(self, sessions: Iterable[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
-        """Cancel those of ``sessions`` that are not writing their rows, and return them."""
+        """Cancel the ``sessions`` that are not writing their rows yet, and return them."""
         given_up = {each for each in sessions if self.running.get(each, -1) not in self.writing}
         for each in given_up:
             each.cancel()
@@ -104,11 +104,14 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
 
     @ray.method(concurrency_group=GROUP)  # type: ignore[untyped-decorator]
     def reports(self) -> list[bytes]:
-        """Return what is done since the last call, see ``Outbox``. A prompt of a validation is a task by its uid."""
+        """Return what was finished since the last call; see ``Outbox``.
+
+        A validated prompt is a task with its uid as name.
+        """
         return self._outbox.take()
 
     async def carry_out(self, tasks: Sequence[WorkerTask]) -> None:
-        """Begin ``tasks``, whose results follow."""
+        """Begin ``tasks``. Their results are reported later."""
         for task in tasks:
             running = asyncio.create_task(self._carry_out(task))
             self._running.add(running)
@@ -135,7 +138,7 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
     async def _run_prompt(
         self, prompt: dict[str, Any], sampling_params: dict[str, Any], trajectory: dict[str, Any], trace: bool = False
     ) -> None:
-        """Keep the row until tasks request its rollouts, in place of verl's fixed number of sessions."""
+        """Keep the row until tasks request its rollouts, instead of running verl's fixed number of sessions."""
         uid = prompt["uid"]
         if trajectory["validate"]:
             if uid not in self._done:
@@ -157,7 +160,7 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         self._future_row(uid).set_result(row)
 
     async def _validate(self, uid: str, validation: Awaitable[None]) -> None:
-        """Await verl's ``validation`` of a prompt, which has failed if that takes longer than the deadline."""
+        """Wait for verl's ``validation`` of a prompt. It has failed if it takes longer than the deadline."""
         seconds = self.allocation.deadline_seconds
         try:
             async with asyncio.timeout(None if math.isinf(seconds) else seconds):
@@ -172,7 +175,7 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         return self._rows[uid]
 
     async def _row(self, uid: str) -> HeldRow:
-        """Return the row of ``uid`` once it is here. It may still have to be taken over from a dead worker."""
+        """Return the row of ``uid`` once it is here: it may first have to be taken over from a dead worker."""
         async with asyncio.timeout(self.allocation.limits.row):
             return await asyncio.shield(self._future_row(uid))
 
@@ -216,7 +219,7 @@ class AllocatedWorker(AgentLoopWorkerTQ.__ray_actor_class__):  # type: ignore[mi
         return TaskResult(task.id, rollouts, tuple(failures), expired=bool(late))
 
     async def _session(self, row: HeldRow, task: RolloutTask, session: int) -> Rollout:
-        """Return the rollout of a session. If it cannot be read the commit clears its rows."""
+        """Return the rollout of a session. If the rollout cannot be read, the commit clears its rows."""
         async with self._calls.session():
             outputs = await row.run(session, row.data | dict(task.address.row or {}))
         if not outputs:
@@ -340,7 +343,7 @@ async def _rows_of(uid: str) -> set[str]:
 
 
 async def insisted(work: Callable[[], Awaitable[T]]) -> T:
-    """Return the result of ``work``, which may be repeated. It is tried again if it raises, as in a network."""
+    """Return the result of ``work``, which must be repeatable. After an error it is tried again, as over a network."""
     for _ in range(TRIES - 1):
         try:
             return await work()
@@ -351,7 +354,10 @@ async def insisted(work: Callable[[], Awaitable[T]]) -> T:
 
 
 def _described(error: BaseException, seconds: float | None) -> str:
-    """Return in a line why a rollout failed. An error of another process is its cause, without Ray's traceback."""
+    """Return the reason for a failed rollout in one line.
+
+    For an error of another process it is the cause, without traceback.
+    """
     if isinstance(error, asyncio.CancelledError):
         return f"no end within {seconds:g} s" if seconds else "its cancellation"
     cause = error.cause if isinstance(error, RayTaskError) else error

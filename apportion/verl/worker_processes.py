@@ -1,4 +1,4 @@
-"""The processes of actors: ask where one runs, and kill it on its host."""
+"""The processes of actors: find out where one runs, and kill it on its host."""
 
 import asyncio
 import logging
@@ -15,13 +15,15 @@ from apportion.verl.coordinator.messages import WorkerPlace
 logger = logging.getLogger(__name__)
 
 RESTARTS = 16
-"""How often a worker is restarted that dies before it has done anything; a reward worker in all of a run."""
+"""How often a worker is restarted that dies before it has done anything. A reward worker has as many in all of a
+run."""
 
 KILL_SECONDS = 60.0
 """How long it may take to kill a process on its host. A host that is gone takes Ray about as long to notice."""
 
 STARTED_SECONDS = 60.0
-"""How far apart two readings of a process's start may be, because the system's clock is corrected now and then."""
+"""Largest difference, in seconds, between two readings of a process's start. The system's clock may be corrected
+between."""
 
 
 async def place_of(handle: Any) -> WorkerPlace:

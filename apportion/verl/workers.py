@@ -1,4 +1,4 @@
-"""The agent-loop workers as the coordinator sees them: rows and tasks go out, results come back, the dead are replaced.
+"""The agent-loop workers as the coordinator sees them: they get rows and tasks, report results, and are replaced.
 
 One open call of Ray a worker returns its results, and nothing every ``BEAT_SECONDS``. If the worker's process dies Ray
 fails the call. A worker whose call does not return is killed first, so that nothing of it can write rows any more when
@@ -25,18 +25,18 @@ from apportion.verl.worker_processes import KILL_SECONDS, RESTARTS, kill, place_
 logger = logging.getLogger(__name__)
 
 START_SECONDS, RETRY_SECONDS = 0.05, 0.5
-"""Time between two looks whether all workers have started, and whether Ray has restarted a worker."""
+"""Seconds between two checks of whether all workers have started, and of whether Ray has restarted a worker."""
 
 LOOK_SECONDS = 0.5
-"""Time between two looks for what takes too long: a silent worker, tasks whose time is over, a trainer that waits."""
+"""Seconds between two checks for what takes too long: a silent worker, an overdue task, a waiting trainer."""
 
 REPORT_SECONDS = 60.0
-"""Time between two lines of the log while no result comes, or while the trainer is at one line of a step."""
+"""Seconds between two lines of the log while no result comes, or while the trainer stays at one line of a step."""
 
 
 @dataclass(eq=False)
 class LivingWorker:
-    """One life of a worker. It is ``useful`` once it has reported something, and ``silent`` for so many seconds.
+    """One life of a worker. It is ``useful`` once it has reported, and ``silent`` is how many seconds ago that was.
 
     It is ``given_up`` when it is killed. ``waiting`` are the tasks of this turn of the event loop.
     """
@@ -101,7 +101,7 @@ class WorkerGroup:
             task.cancel()
 
     def hand_out(self, request: TrainerRequest, begin: Callable[[TrainerRequest], None]) -> None:
-        """Have the coordinator ``begin`` the ``request``, and give its rows to its workers."""
+        """Have the coordinator ``begin`` the ``request``, and give the request's rows to workers."""
         if not self._coordinator.waits:
             self._waiting_since = time.monotonic()
         begin(request)
@@ -132,7 +132,7 @@ class WorkerGroup:
         self._deliver(living, living.handle.take_over.remote(request.chunks, list(uids)))
 
     def _receive(self, worker: LivingWorker, values: Sequence[bytes]) -> None:
-        """Take what a worker reports, which may be nothing."""
+        """Take a worker's report, which may be empty."""
         if values:
             worker.useful, self._waiting_since = True, time.monotonic()
             self._coordinator.receive(opened(values))
@@ -150,7 +150,7 @@ class WorkerGroup:
         self._run(deliver())
 
     def _run(self, work: Any) -> asyncio.Task[None]:
-        """Run ``work`` beside the rest. A fault in it ends the run."""
+        """Run ``work`` in the background. A fault in it ends the run."""
         task: asyncio.Task[None] = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._end)
@@ -163,13 +163,13 @@ class WorkerGroup:
             self._coordinator.fail(f"the coordinator or a worker failed: {error!r}")
 
     def _name_silent(self) -> None:
-        """Name the actors that do not answer in an error that may follow from their silence."""
+        """Add the names of silent actors to an error that their silence may have caused."""
         error, silent = self._coordinator.error, ", ".join(sorted(self._others_watch.silent))
         if error is not None and silent and silent not in error:
             self._coordinator.error = f"{error} (no answer of {silent})"
 
     def _end_run(self, message: str) -> None:
-        """Fail, and end a trainer that does not notice because it waits for what cannot come."""
+        """Fail the run, and end a trainer that waits in vain and does not notice."""
         where, _ = self._phase.look(0.0)
         message += f" (the trainer is at {where})" if where and where not in message else ""
         self._coordinator.fail(message)
@@ -178,7 +178,7 @@ class WorkerGroup:
             self._run(end_trainer(message, lambda: bool(self._phase.look(0.0)[0])))
 
     async def _watch(self, name: str) -> None:
-        """Watch a worker through its restarts, until it is gone for good or has died so often without a result."""
+        """Watch a worker through its restarts, until it is gone for good, or has died too often without a result."""
         lives = 0
         while lives <= RESTARTS and (place := await self._find(name)) is not None:
             worker = self._living[name] = LivingWorker(name, self._handles[name], place)
@@ -197,7 +197,10 @@ class WorkerGroup:
             )
 
     async def _listen(self, worker: LivingWorker) -> BaseException:
-        """Take what a worker reports until its process is dead. Return how it ended. Kill it if it is silent."""
+        """Take a worker's reports until its process is dead, and return how it ended.
+
+        Kill the worker if it is silent.
+        """
         killed = 0.0
         while True:
             worker.silent = 0.0
@@ -217,7 +220,7 @@ class WorkerGroup:
             self._receive(worker, call.result())
 
     async def _part(self, worker: LivingWorker, error: BaseException) -> None:
-        """Have others take over from a worker, once it is certain that its process is gone."""
+        """Have others take over from a worker, once its process is certainly gone."""
         del self._living[worker.name]
         if not isinstance(error, ActorDiedError):
             await kill(worker.name, worker.place)
@@ -241,7 +244,7 @@ class WorkerGroup:
         return None
 
     async def _look(self) -> None:
-        """Look for what takes too long."""
+        """Look regularly for what takes too long."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             now = time.monotonic()
@@ -258,7 +261,7 @@ class WorkerGroup:
             self._run(kill(worker.name, worker.place))
 
     def _look_for_results(self, now: float) -> None:
-        """Say every minute without a result what is waited for."""
+        """Log every minute without a result what is waited for."""
         silence = now - self._waiting_since
         if min(silence, now - self._reported) >= REPORT_SECONDS and (waits := self._coordinator.waits):
             self._reported = now
@@ -274,7 +277,7 @@ class WorkerGroup:
         return "; ".join(found)
 
     def _look_at_trainer(self) -> None:
-        """Say every minute at which line of a step the trainer waits. End the run if it stays there for too long."""
+        """Log every minute at which line of a step the trainer waits. End the run if it stays there for too long."""
         if self._ending:
             return
         where, waited = self._phase.look(LOOK_SECONDS)

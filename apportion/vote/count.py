@@ -29,11 +29,11 @@ Otherwise a server that is down would use up the budget."""
 
 
 Weight = Literal["votes", "tokens"]
-"""What a vote counts for in the choice of the winner."""
+"""How much a vote counts when the winner is chosen."""
 
 
 Draw = Callable[[Sequence[int]], AsyncGenerator[Sample, None]]
-"""The numbers of samples -> these samples, in order, and fewer if there are no more."""
+"""(numbers of samples) -> these samples, in order; fewer if there are no more."""
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Count:
         self._started = time.monotonic()
 
     def wanted(self) -> range:
-        """Return the numbers of the samples that the rule needs at least from here, whatever their answers."""
+        """Return the numbers of the samples that the rule needs next in any case, whatever their answers are."""
         counts = replace(self.voting, wave="free").plan(self.batch).counts
         return range(len(self.samples), len(self.samples) + int(counts[0]))
 
@@ -111,12 +111,12 @@ class Count:
 
     @property
     def refused(self) -> bool:
-        """Whether the server refuses the question: none of its samples arrived, and one was refused under all seeds."""
+        """Whether the server refuses the question: no sample of it arrived, and one was refused under every seed."""
         return not self.arrived and any(sample.refused for sample in self.samples)
 
     @property
     def failing(self) -> bool:
-        """Whether the last ``max_failures`` samples all failed, or more samples than a question may have."""
+        """Whether the last ``max_failures`` samples all failed, or more samples failed than a question may have."""
         last = self.samples[-self.max_failures :]
         in_a_row = len(last) == self.max_failures and not any(sample.arrived for sample in last)
         return in_a_row or len(self.samples) - len(self.arrived) > self.voting.max_samples

@@ -1,4 +1,4 @@
-"""Lower and upper bounds on what a vote will take, before anything is asked. No server is contacted."""
+"""Lower and upper bounds on the cost of a vote, before anything is asked. No server is contacted."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ CHARACTERS_PER_TOKEN = 4
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of ``questions``, ``finished`` are answered already. The rest takes between ``least_`` and ``most_``.
+    """Of ``questions``, ``finished`` need nothing more. ``least_`` and ``most_`` bound the cost of the others.
 
     Prompt tokens are estimated at 4 characters each, with one prompt a sample. ``most_completion_tokens`` counts each
     completion at its longest; None if the server sets that. ``most_cost`` is None without prices, or without it. The

@@ -99,7 +99,7 @@ class Journal:
 
 @dataclass(frozen=True)
 class VoteRecord:
-    """What files hold: ballots and samples by question, and the bytes of each file up to its last whole line."""
+    """The content of the files: ballots and samples by question, and each file's size up to its last whole line."""
 
     ballots: dict[str, Ballot] = field(default_factory=dict)
     samples: dict[str, Samples] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class VoteRecord:
         return list(dict.fromkeys([*self.samples, *self.ballots]))
 
     def stream(self, id: str) -> list[str | None]:
-        """Return the answers to a question in the order of the samples, None for none, up to the first missing one."""
+        """Return the answers to a question in sampling order, None without one, up to the first missing sample."""
         found = self.samples.get(id, {})
         return [found[number].answer for number in takewhile(found.__contains__, count())]
 
@@ -226,7 +226,7 @@ def _read_ballots(path: Path) -> tuple[dict[str, Ballot], int]:
 def _read_samples(
     path: Path, but: Container[str], extractor: Extractor | None, must_read: bool
 ) -> tuple[dict[str, Samples], int]:
-    """Return the samples of all questions ``but`` some, and the number of bytes in the file.
+    """Return the samples of all questions apart from ``but``, and the number of bytes in the file.
 
     Answers are read by ``extractor``. A sample without its text keeps its answer, unless ``must_read``.
     """
@@ -268,7 +268,7 @@ def _check_counted(path: Path, ballots: Mapping[str, Ballot], samples: Mapping[s
 
 
 def _sampled(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of ``settings`` that decide what is sampled, not how it is counted."""
+    """Return those of ``settings`` that decide what is sampled, as opposed to how it is counted."""
     return {name: value for name, value in settings.items() if not is_about_counting(name)}
 
 

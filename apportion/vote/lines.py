@@ -13,7 +13,7 @@ from apportion.untrusted import TABLE_BYTES, check_file, parse_json
 Record = TypeVar("Record")
 
 BEGINNING = b'{"id": '
-"""The first bytes of every line, by which a torn line is told from a file of something else."""
+"""First bytes of every line. They tell a torn line of ours from the line of another file."""
 
 LINE_BYTES = 2**28
 """The longest line: 256 MiB."""
@@ -33,7 +33,7 @@ def sealed(record: Mapping[str, Any]) -> str:
 
 
 def unsealed(line: str) -> dict[str, Any]:
-    """Return the record of a line that ``sealed`` wrote. Raise ValueError for any other line."""
+    """Parse a line of ``sealed`` and verify its checksum. Raise ValueError for any other line."""
     record = parse_json(line)
     if not isinstance(record, dict):
         raise ValueError("not a record")
@@ -141,7 +141,7 @@ class LineWriter:
 
 
 def remove_if_possible(path: Path) -> None:
-    """Remove a file that has nothing of use. It may stay on a disk that is read-only, because nothing reads it."""
+    """Remove a file without useful content. On a read-only disk it stays, because nothing reads it."""
     with suppress(OSError):
         path.unlink(missing_ok=True)
 

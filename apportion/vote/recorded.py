@@ -1,4 +1,4 @@
-"""Count the answers that somebody else recorded: what a stopping rule would have taken of them, and answered."""
+"""Count answers that another tool recorded: how many of them a stopping rule would have taken, and its answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEAST_SAMPLES = 2
 
 @dataclass(frozen=True)
 class RecordedVote:
-    """What a rule would have done on recorded answers.
+    """The result of a rule on recorded answers.
 
     Args:
         name: of the run.
@@ -72,7 +72,7 @@ def revote_record(
     max_samples: int | None = None,
     curtail: bool = True,
 ) -> RecordedVote:
-    """Return what a rule would have done on the answers of ``record``, in their order. Equal texts are equal answers.
+    """Return the result of a rule on the answers of ``record``, in their order. Equal texts are equal answers.
 
     Each group is a question. ``max_samples`` is by default the usual size of a group, and at most 64. Raises ValueError
     if answers were not recorded, or for an unknown rule or target.

@@ -127,7 +127,9 @@ def revote(
 
 
 def read_again(path: Path, questions: Sequence[Question], **changes: Any) -> tuple[Setup, VoteRecord]:
-    """Return what is at ``path``, read under its settings with ``changes``, and these settings. Ask no server.
+    """Return the answers at ``path``, read under their settings with ``changes``, and these settings.
+
+    No server is asked.
 
     Raises JournalError and ValueError as ``revote`` does.
     """

@@ -38,7 +38,9 @@ _LETTER = re.compile(r"\W*[A-Ja-j]\W*")
 
 @dataclass(frozen=True)
 class RightWinners:
-    """Of ``labelled`` questions ``right`` have the right winner. Of all ``finished`` ones at least a share has it.
+    """Of ``labelled`` questions, ``right`` have the right winner.
+
+    Of all ``finished`` ones, a share of ``at_least`` has.
 
     ``at_least`` holds with probability ``confidence`` over the draw of the labelled questions.
     """
@@ -105,7 +107,7 @@ def check_labels(labels: Mapping[str, Question], asked: Mapping[str, str]) -> No
 
 
 def check_golds(questions: Iterable[Question], setup: Setup) -> None:
-    """Raise ValueError for a right answer that no answer can equal: where letters are read, it must be one."""
+    """Raise ValueError for a gold answer that no answer can equal, such as a text where letters are read."""
     letters = setup.extract == "choice" and setup.equivalence in ("math", "exact", "phrase")
     for question in questions if letters else ():
         for gold in question.golds:

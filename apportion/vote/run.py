@@ -24,12 +24,12 @@ from apportion.vote.setup import Setup, make_setup
 from apportion.vote.summary import Summary, summarise
 
 MAX_UNPARSED = 0.5
-"""The usual share of whole samples without an answer above which a run ends."""
+"""Default share of whole samples without an answer above which a run ends."""
 MOST_CUT_OFF = 0.9
-"""The share of samples that were cut off before an answer above which a run ends. Fewer only cost more samples."""
+"""Share of samples cut off before their answer above which a run ends. Below it, cut samples only cost more."""
 
 FIRST_QUESTIONS, FIRST_SAMPLES = 3, 24
-"""Questions that must have ended, and samples that must have arrived, before the share is looked at."""
+"""Finished questions, and arrived samples, before these shares are checked."""
 
 
 class NoAnswersError(ValueError):
@@ -211,7 +211,7 @@ def _check_same(question: Question, done: str, what: str, before: object, now: o
 
 @dataclass
 class _OpenQuestions:
-    """The questions that are open at the same time, at most one for each request in flight, and what they spent."""
+    """The questions that are open at the same time, one per request in flight at most, and their cost."""
 
     setup: Setup
     journal: Journal
@@ -317,7 +317,7 @@ class _OpenQuestions:
         return ballot
 
     def _check_answers(self) -> None:
-        """Raise NoAnswersError if most samples of the first questions hold no answer, because all others may be so."""
+        """Raise NoAnswersError if most samples of the first questions hold no answer: others may be like them."""
         arrived, unparsed, cut_off = self.tally.arrived, self.tally.unparsed, self.tally.cut
         if self.ended < FIRST_QUESTIONS or arrived < FIRST_SAMPLES:
             return

@@ -86,7 +86,7 @@ class Sample:
 
     @property
     def states_nothing(self) -> bool:
-        """Whether the text states no answer: a filter ended it, or it was cut off before its reasoning ended.
+        """Whether the text can state no answer: a filter ended it, or it was cut off before its reasoning ended.
 
         The prompt may have opened the reasoning, so a text without tags may be all reasoning.
         """

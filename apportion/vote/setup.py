@@ -122,7 +122,7 @@ SETTINGS: tuple[tuple[type[Any], tuple[str, ...]], ...] = (
 
 
 def is_about_counting(key: str) -> bool:
-    """Return whether the setting ``key`` of ``Setup.resolved`` decides how samples are counted, not what is sampled."""
+    """Return whether the setting ``key`` of ``Setup.resolved`` decides how samples are counted, not drawn."""
     return key.partition(".")[0] in (*VOTING, *COUNTED)
 
 

@@ -16,8 +16,8 @@ REPEATS = (
     "temperature? If it gives one seed to all samples of a request, use --wave 1"
 )
 ONE_SEED = 0.9
-"""The share of questions whose requests each gave one text from which the server is taken to repeat itself. Where the
-model is certain, all samples of a few questions are the same text without a fault."""
+"""From this share of questions with one text per request on, the server is taken to repeat itself. A certain model
+gives the same text for a few questions without a fault."""
 
 
 class Accuracy(NamedTuple):
@@ -234,7 +234,7 @@ def _counted(*counts: tuple[int, str]) -> str:
 
 
 def _costs(summary: Summary, prices: Prices) -> tuple[float, float] | tuple[None, None]:
-    """Return the cost of this vote, with its judge and what is in no ballot, and of the full vote; None if unknown."""
+    """Return the cost of this vote, with its judge and lost samples, and of the full vote; None if unknown."""
     used, full = summary.prompt_tokens, summary.full_prompt_tokens
     if used is None or full is None or summary.completion_tokens is None or summary.full_completion_tokens is None:
         return None, None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -153,14 +154,19 @@ def overview():
             told = [claim for claim in found if claim.kind in SHORT]
             lines = [_told(claim, each) for claim in told]
             if others := ", ".join(_link(claim) for claim in found if claim not in told):
-                lines.append(f"- Others: {others}.")
+                lines.append(_item(f"Others: {others}."))
             parts += [f"**{each}**\n", *lines, ""] if found else []
     return "\n".join(parts)
 
 
 def _told(claim, verdict):
     fast, why = " *Fast.*" * claim.is_fast, f" {claim.open}" * (verdict is Verdict.OPEN)
-    return f"- {_link(claim)} {claim.claim}{SHORT[claim.kind]}{fast}{why}"
+    return _item(f"{_link(claim)} {claim.claim}{SHORT[claim.kind]}{fast}{why}")
+
+
+def _item(text):
+    """Return an item of a list in lines of at most 120 characters."""
+    return textwrap.fill(f"- {text}", 120, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _link(claim):
@@ -231,16 +237,17 @@ def _summary():
     values = all_committed()
     hours = sum(each["facts"]["cpu_seconds"] for each in values.values()) / 3600
     return "\n".join(
-        [
-            f"- **Of {len(central)} learning claims that a paper is about, {verdicts[Verdict.HOLDS]} hold outright.** "
+        _item(text)
+        for text in (
+            f"**Of {len(central)} learning claims that a paper is about, {verdicts[Verdict.HOLDS]} hold outright.** "
             f"{verdicts[Verdict.OPEN]} cannot be told, {few} of them because they have fewer than {ENOUGH_SEEDS} seeds."
             + (f" By verdict: {'; '.join(told)}." if told else ""),
-            f"- Of {len(measured)} claims that a paper measured, {measured.count(Verdict.HOLDS)} hold, "
+            f"Of {len(measured)} claims that a paper measured, {measured.count(Verdict.HOLDS)} hold, "
             f"{measured.count(Verdict.FAILS)} do not, and {open_} cannot be told, for reasons that are given: more "
             "seeds would hardly help. Theorems and identities are counted apart.",
-            f"- {len(values) - len(OLDER)} of {len(values)} values are of today's code{_older()}. All take {hours:.1f} "
+            f"{len(values) - len(OLDER)} of {len(values)} values are of today's code{_older()}. All take {hours:.1f} "
             "hours of one core. The details name the commit and the processor of each.",
-        ]
+        )
     )
 
 

@@ -98,7 +98,7 @@ class BudgetedAllocator(Allocator):
         )
 
     def plan(self, batch: Batch) -> Plan:
-        """Return the rollouts of the largest ``gains`` at once, for rules of one round."""
+        """Return one round that gives the rollouts to the largest ``gains``, for rules that plan all at once."""
         low = np.full(len(batch.prompts), self.least)
         gains = self.gains(batch.belief, batch.asked, batch.asked, self._width(batch, low))
         return Plan(np.maximum(self._spend(batch, gains, low) - batch.asked, 0))
@@ -122,7 +122,10 @@ class BudgetedAllocator(Allocator):
         return batch
 
     def final(self, batch: Batch, plan: Plan) -> Mask:
-        """Return all prompts if all is planned at once, else those for which the rest of the budget buys nothing."""
+        """Return all prompts if the rule plans at once.
+
+        Otherwise those for which the rest of the budget buys no rollout.
+        """
         if self.one_round:
             return np.ones(len(batch.prompts), bool)
         counts = batch.asked + plan.counts

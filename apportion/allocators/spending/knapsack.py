@@ -22,12 +22,12 @@ from apportion.types import ArrayValue, Counts, Floats, Mask
 
 FIRST_CORE, LARGEST_CORE = 16, 1024
 MOST_WORK = 2**26
-"""Cells of the largest dynamic programme, core items x budget: one byte each, in all about half a second."""
+"""Largest number of cells (items x budget) of the dynamic programme: one byte each, about half a second in all."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Spent(ArrayValue):
-    """Counts [P], and ``gap``: no other counts gain more than these by over ``gap``, which is 0.0 if they are optimal.
+    """Counts [P], and ``gap``: any other counts gain at most so much more. It is 0.0 if these counts are optimal.
 
     The certificate is exact up to the rounding of floating-point sums.
     """
@@ -89,7 +89,7 @@ def _whole(costs: ArrayLike, prompts: int) -> Counts:
 
 
 def _break_density(density: Floats, cost: Counts, room: int) -> float:
-    """Return the density of the first item that does not fit, densest first, by quickselect. Not all items may fit."""
+    """Return the density (gain per cost) of the first item that no longer fits, densest first, by quickselect."""
     while True:
         pivot = float(np.partition(density, density.size // 2)[density.size // 2])
         denser, sparser = density > pivot, density < pivot
@@ -102,7 +102,7 @@ def _break_density(density: Floats, cost: Counts, room: int) -> float:
 
 
 def _densest(density: Floats, costs: Counts, room: int, price: float) -> Counts:
-    """Return counts [P] of all items denser than ``price``, and of those as dense that fit, one per prompt in turn."""
+    """Return counts [P] of all items denser than ``price``. Items of that density are added in turn while they fit."""
     bought: Counts = (density > price).sum(axis=1)
     prompt, number = np.nonzero(density == price)
     turn = prompt[np.argsort(number - bought[prompt], kind="stable")]
@@ -113,7 +113,7 @@ def _densest(density: Floats, costs: Counts, room: int, price: float) -> Counts:
 def _improve(
     density: Floats, costs: Counts, room: int, price: float, bought: Counts, most_work: int
 ) -> tuple[Counts, float]:
-    """Return what to add to ``bought`` [P], maybe negative, and the gap: no other counts are better by more than it."""
+    """Return the change of ``bought`` [P], maybe negative, and a bound on how much better any counts could be."""
     loss = (np.abs(density - price) * costs[:, None]).ravel()
     last = np.partition(loss, LARGEST_CORE)[LARGEST_CORE] if loss.size > LARGEST_CORE else np.inf
     near = np.flatnonzero(loss <= last)  # argpartition would order equal losses as the processor's own code does

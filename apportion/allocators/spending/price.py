@@ -1,4 +1,4 @@
-"""A price in place of a batch: each prompt takes rollouts while its own gain is above what a rollout gains elsewhere.
+"""A price in place of a batch: a prompt takes rollouts while the gain of the next one is above the price.
 
 ``spend`` splits the budget of a batch: it takes the largest gains of its prompts, down to some threshold. The price is
 that threshold for the whole population. It is the multiplier of the budget: the gain above which the expected number of
@@ -36,24 +36,24 @@ from apportion.predictors.statistics.beta_binomial import log_likelihood
 from apportion.types import Batch, Belief, Floats, Plan, Prompt
 
 MOST_CELLS = 2**18
-"""Gains in the table from which the price is read. A larger population is sampled, by other prompts each time."""
+"""Largest number of gains in the table from which the price is read. Larger populations are sampled."""
 MOST_WIDTH = 256
 """The most rollouts of one prompt beyond its first ones."""
 HORIZON = 256
-"""Prompts within which the price takes the carry back."""
+"""Number of prompts over which an overspent budget is paid back."""
 AHEAD = 12
-"""The prompts whose price is read ahead, over those of the slack."""
+"""Number of coming prompts from which the price is read, as a multiple of the slack."""
 FOLLOWED, STRIDE = 32, 16
-"""After so many prompts in the order of the data set the price is that of those ahead, read again after the second."""
+"""FOLLOWED prompts in the order of the data set switch to the price of the coming prompts, read again every STRIDE."""
 SLACK_PROMPTS = 32
-"""The largest carry by default, in budgets of a prompt."""
+"""Default bound on overspending, in budgets of one prompt."""
 TIE = 1e-9
-"""The share by which equal gains may differ."""
+"""Relative difference up to which two gains count as equal."""
 SMALLEST_MEAN = 1e-9
 
 
 class Price:
-    """The price of a rollout under ``rule``, over the beliefs about ``prompts``, and the carry of its budget.
+    """The price of one more rollout under ``rule``, and the rollouts spent beyond the budget so far (the carry).
 
     Args:
         rule: a rule with ``gains``, whose budget is in rollouts or in tokens per prompt.
@@ -138,7 +138,7 @@ class Price:
         return count
 
     def decided(self, batch: Batch) -> bool:
-        """Return whether the next round of the prompt of ``batch``, or an earlier one, gives it its count."""
+        """Return whether the count of this prompt was decided by now, or is decided in the next round."""
         return batch.round >= (self._pilots > 0)
 
     def plan(self, batch: Batch, granted: int | None = None) -> Plan:
@@ -153,7 +153,7 @@ class Price:
         return Plan(np.array([(self.take(batch) if granted is None else granted) - int(batch.asked[0])]))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the carry, how often the price was read, and of which prompts. It follows from the beliefs."""
+        """Return the carry and the prompts from which the price was read. The price itself follows from the beliefs."""
         return {"carry": self.carry, "reads": self._reads, "next": self._next, "followed": self._followed}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -167,7 +167,7 @@ class Price:
         self._next, self._followed = place, followed
 
     def _population(self) -> tuple[Floats, Floats]:
-        """Return all gains, largest first, and what is spent a prompt beyond the first ones with each of them."""
+        """Return all gains, largest first, and what a prompt spends beyond its first rollouts if each is the price."""
         if self._table is None:
             batch = self.start(self._sample())
             belief, costs = batch.belief, batch.costs
@@ -192,11 +192,11 @@ class Price:
 
     @property
     def _floor(self) -> float:
-        """The least gain of a rollout that may be taken. A budget in rollouts is always spent."""
+        """The least gain that a rollout must have to be taken. A budget in rollouts is always spent in full."""
         return -math.inf if self.rule.lengths is None else 0.0
 
     def _sample(self) -> Sequence[Prompt]:
-        """Return all prompts or those ahead, or as many as the table holds, evenly spaced.
+        """Return the prompts from which the price is read: all or the coming ones, evenly thinned to fit the table.
 
         Each reading starts at another one.
         """
@@ -209,12 +209,12 @@ class Price:
 
     @property
     def _first(self) -> int | None:
-        """The place of the first of the prompts ahead, None if any may be next."""
+        """The index of the first of the coming prompts; None if prompts do not come in the order of the data set."""
         known = len(self._prompts) > self._ahead and self._followed >= FOLLOWED
         return (self._next - 1) // STRIDE * STRIDE if known else None
 
     def _follow(self, id: str) -> None:
-        """Note whether the prompt ``id`` is among those that follow the latest one in the data set."""
+        """Update how many prompts in a row came in the order of the data set, given the ``id`` of the newest."""
         first, place = self._first, self._place_of.get(id)
         if place is None or (place - self._next) % len(self._prompts) >= HORIZON:
             self._followed = 0

@@ -18,10 +18,10 @@ from apportion.checks import check_integer, number_array
 from apportion.types import Counts, Floats
 
 BISECTIONS, LEAST = 200, 1e-300
-"""Halvings of an interval, and the least a_q, so that its logarithm is finite."""
+"""BISECTIONS halvings of an interval; LEAST is the least a_q, so that its logarithm is finite."""
 LOG_LAMBDA = (-800.0, 50.0)
 LARGEST_LOG_RATIO = 100.0
-"""Of a_q / lambda: larger than the cube of any U, so that every count is at its upper bound."""
+"""Bound on log(a_q / lambda): beyond the cube of any U, where every count is at its upper bound."""
 LEAST_ROLLOUTS = {"rloo": 2, "dr_grpo": 3}
 """The least L under which each objective is convex and falls."""
 

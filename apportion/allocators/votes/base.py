@@ -179,5 +179,5 @@ class SeparateVotes(ConsensusAllocator):
 
 
 def _rewarded(rollout: Rollout, reward: float | None) -> Rollout:
-    """Return ``rollout`` with this reward, and without its verdict and what is compared in place of a reward."""
+    """Return ``rollout`` with this reward. Its verdict and what is compared in place of its reward are removed."""
     return replace(rollout, correct=None, reward=reward, components=())

@@ -8,11 +8,11 @@ from apportion.lab.report.results import Run, Runs, SeedInterval
 from apportion.runs.text_table import markdown_table
 
 Value = Callable[[Sequence[Run], Sequence[Run], Sequence[Sequence[Run]]], Any]
-"""What follows from the runs of an arm, the baseline's with the same seeds, and those of all arms for each seed."""
+"""A value of an arm, from its own runs, the baseline's runs with the same seeds, and the runs of all arms by seed."""
 
 
 class Arm(SimpleNamespace):
-    """What one allocator did over all seeds: its ``name``, and each measure of the report as an attribute."""
+    """The runs of one allocator over all seeds: its ``name``, and each measure of the report as an attribute."""
 
 
 class Measure(NamedTuple):
@@ -73,7 +73,7 @@ def arm_table(measures: Sequence[Measure], summary: Sequence[Arm]) -> list[str]:
 
 
 def verdict(summary: Sequence[Arm], measure: Measure, differs: str, baseline: str, seeds: int) -> str:
-    """Return one sentence: whose ``measure``, a difference from the baseline, exceeds noise, and whose does not.
+    """Return one sentence: which arms' ``measure``, a difference from the baseline, exceeds noise, and which do not.
 
     ``differs`` says so, as "area differs from". A single seed or a single arm allows no verdict, and the text says so.
     """

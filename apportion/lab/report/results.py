@@ -47,7 +47,7 @@ class SeedInterval:
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run: what was measured at its evaluations and at its steps, by the keys of the metrics.
+    """One finished run: its evaluations and steps, by the keys of the metrics.
 
     ``evaluations`` has one value for each evaluation [E], the start first. ``steps`` has one value for each step [S].
     Lists over the prompts of a step are joined into one array over all steps. Keys that only some records have are
@@ -96,7 +96,7 @@ class Run:
 
     @property
     def area(self) -> float:
-        """Mean height of the learning curve over rollouts. Fast learning and a high end both raise it."""
+        """Mean height of the learning curve at equal rollouts. Fast learning and a high end both raise it."""
         return float(np.trapezoid(self.success, self.rollouts) / (self.rollouts[-1] - self.rollouts[0]))
 
     def area_to(self, tokens: float) -> float:
@@ -122,7 +122,7 @@ class Run:
 
     @property
     def revisits(self) -> tuple[float, float]:
-        """Return the mean visits of a prompt, and how far its success moves between two of them (root mean square).
+        """Return the mean visits of a prompt, and the root mean square change of its success between two visits.
 
         nan if the run did not record which prompts came, or if none came twice.
         """

@@ -21,14 +21,14 @@ from apportion.lab.report.results import Run, Runs, SeedInterval
 def _token_area_difference(
     runs: Sequence[Run], baseline: Sequence[Run], of_seed: Sequence[Sequence[Run]]
 ) -> SeedInterval:
-    """Return the difference of areas over tokens, up to the fewest tokens that any arm took with that seed."""
+    """Return the difference of areas over tokens, up to the fewest tokens that any arm used with the same seed."""
     fewest = [min(run.tokens[-1] for run in each) for each in of_seed]
     pairs = zip(runs, baseline, fewest, strict=True)
     return SeedInterval.of([run.area_to(tokens) - other.area_to(tokens) for run, other, tokens in pairs])
 
 
 FIRST = 20
-"""The steps of the start."""
+"""The share of the steps that counts as the start."""
 AREA = Measure("area_difference", paired(lambda run, other: run.area - other.area), "area - baseline", "+.3f")
 MEASURES = (
     Measure("success", final("success"), "success"),
@@ -48,7 +48,7 @@ MEASURES = (
 
 
 def report(runs: Runs, baseline: str) -> tuple[list[Arm], list[str]]:
-    """Return the measures of every arm, and the report: their table, and what it says and does not say."""
+    """Return the measures of every arm, and the report: their table and its explanation."""
     summary = summarise(MEASURES, runs, baseline)
     found = verdict(summary, AREA, "area differs from", baseline, len(runs[baseline]))
     lines = [*arm_table(MEASURES, summary), "", found]

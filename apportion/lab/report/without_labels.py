@@ -47,7 +47,7 @@ def _saved(key: str) -> Value:
 
 
 def _mean_16(end: Callable[[Run, Run], float]) -> Value:
-    """Measure the final mean@16 less another value of a run and the baseline's; None without gold."""
+    """Measure the final mean@16 minus another value, of a run and of the baseline's run; None without gold."""
     return _if_gold(paired(lambda run, other: run.final("mean_16") - end(run, other)))
 
 
@@ -63,7 +63,7 @@ SCORES = (
     # Exact success on problems that are never trained on.
     Measure("held_out", final("success"), "exact, held out"),
 )
-"""What was learnt: sampled answers to the prompts if gold is known, and exact success."""
+"""Columns of what was learned: answers to the prompts if gold is known, and exact success."""
 VOTES = (
     Measure("label_accuracy", _of_labels("labels_right"), "labels right"),
     Measure("false_consensus", _of_labels("false_consensus"), "false consensus"),
@@ -78,12 +78,13 @@ VOTES = (
     Measure("tokens_saved", _saved("tokens"), "saved", ".1%"),
     CPU_SECONDS,
 )
-"""How right the labels were if gold is known, how the votes ended, and what they took."""
+"""Columns of the votes: how often labels were right if gold is known, how votes ended, and how many samples they
+took."""
 MEASURES = (*SCORES, *VOTES)
 
 
 def report(runs: Runs, baseline: str, steps: int | None, pool: Pool) -> tuple[list[Arm], list[str]]:
-    """Return the measures of every arm, and the report: two tables, and what they say and do not say.
+    """Return the measures of every arm, and the report: two tables and their explanation.
 
     Every run takes so many ``steps``, if that is its length.
     """

@@ -38,7 +38,7 @@ SHARED = ("base", "labels", "reward", "problems", "prompts", "held_out", *LENGTH
 CONFIG = "config.toml"
 PROMPTS = "prompts.sha256"
 FILES = (CONFIG, ENVIRONMENT, PROMPTS, "report.md", "summary.json")
-"""Files of a study, beside the lock and the folders of its runs."""
+"""Files in the folder of a study, apart from the lock and the folders of its runs."""
 MAY_CHANGE = ("processes", "training.rollout_log")
 """Settings that may change when a study is resumed, beside the ``rollout_log`` of each of ``trainings``."""
 
@@ -91,7 +91,7 @@ class Study:
         return self.directory / f"{arm}-seed{seed}"
 
     def open_runs(self) -> list[tuple[str, int]]:
-        """Return the runs whose metrics do not reach the length. Raise ConfigError if metrics are damaged."""
+        """Return the runs that are not finished, by their metrics. Raise ConfigError if metrics are damaged."""
         try:
             last = {run: read_metrics(self.folder_of(*run) / METRICS)[-1:] for run in self.runs}
         except ValueError as error:
@@ -119,7 +119,7 @@ def read_study(
     labels: str | None = None,
     prompts: Path | None = None,
 ) -> Study:
-    """Return the study that the command line means, checked. Raises ConfigError. It does not read the file of prompts.
+    """Return the checked study of the command line. Raises ConfigError. The file of prompts is not read yet.
 
     ``allocators`` narrows the study to these and its baseline. Each is an arm of the study, or a registered allocator
     or a preset with its defaults. ``labels`` and ``prompts`` set ``training.labels`` and ``training.prompts``. Without
@@ -176,7 +176,7 @@ def _vote(names: Sequence[str]) -> bool:
 
 
 def _with_one_length(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the study's table. An overridden length of a run replaces the file's, also one in another unit."""
+    """Return the study's table. A length on the command line replaces the file's, even in another unit."""
     paths = {override.partition("=")[0].strip() for override in overrides}
     replaced = {key for key in LENGTHS if f"training.{key}" not in paths}
     if len(replaced) == len(LENGTHS):
@@ -185,7 +185,7 @@ def _with_one_length(table: dict[str, Any], overrides: Sequence[str]) -> dict[st
 
 
 def _narrow(table: dict[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
-    """Return the study's table with only the baseline and the ``wanted`` allocators, which its name then lists."""
+    """Return the study's table with only the baseline and the ``wanted`` allocators, and a name that lists them."""
     there, registered = table.get("allocators", {}), {**REGISTRIES[Allocator], **PRESETS}
     unknown = [arm for arm in wanted if arm not in there and arm not in registered]
     if unknown:
@@ -201,7 +201,7 @@ def _narrow(table: dict[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
 
 
 def _without_presets(table: dict[str, Any]) -> dict[str, Any]:
-    """Return the study's table with the decisions of each arm that names a preset in place of an allocator."""
+    """Return the study's table, in which presets are replaced by the decisions that they make."""
     arms, trainings = dict(table.get("allocators", {})), dict(table.get("trainings", {}))
     for arm, given in arms.items():
         name = given.get("name") if isinstance(given, dict) else given
@@ -224,7 +224,7 @@ def _without_presets(table: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def claim(study: Study) -> Iterator[None]:
-    """Make the study's folder, or check that it holds this very study, and keep other processes out for a block.
+    """Make the study's folder, or check that it holds the same study, and lock it for a block.
 
     The folder also keeps a hash of the file of prompts, which must not change. Raises ConfigError.
     """

@@ -71,7 +71,7 @@ def _length(study: Study) -> list[str]:
 
 
 def _expected_seconds(training: Training, allocator: Allocator) -> float:
-    """Return about how many CPU seconds a run takes; the display estimates anew while it trains."""
+    """Return about how many CPU seconds a run takes. The display estimates again during training."""
     drawn = training.prompts_per_step
     a_step = allocator.size(drawn).asked or drawn * ROLLOUTS_PER_PROMPT
     if bounds := rollout_bounds(training, allocator):

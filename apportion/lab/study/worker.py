@@ -1,4 +1,4 @@
-"""What a process of a study does: it trains a run on one thread, reports each step, and stops after a step if told."""
+"""One process of a study: it trains a run on one thread, reports each step, and stops after a step when asked."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +16,7 @@ from apportion.runs.whole_files import remove_unfinished
 SHOWN = ("step", "rollouts", "tokens", "mean_16", "success", "informative", "counts")
 """Keys of a step's record that the display shows."""
 LOCK_SECONDS = 20.0
-"""How long a run waits for a process of an earlier study, which ends within seconds after its study."""
+"""How many seconds a run waits for the lock of an earlier study, whose processes end shortly after it."""
 
 
 def train(parent: Parent, directory: Path, training: Training, allocator: Allocator, seed: int, pool: Pool) -> None:

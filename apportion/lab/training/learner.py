@@ -77,7 +77,7 @@ class PolicyLearner:
         self.critic_optimizer = _adam(self.critic, settings.critic_learning_rate) if self.critic else None
 
     def _parts(self) -> dict[str, torch.nn.Module | torch.optim.Optimizer]:
-        """Return the models and their optimisers, by their names in the state."""
+        """Return the models and their optimisers, by their keys in the state."""
         parts: dict[str, torch.nn.Module | torch.optim.Optimizer] = {"policy": self.policy, "optimizer": self.optimizer}
         if self.critic is not None and self.critic_optimizer is not None:
             parts |= {"critic": self.critic, "critic_optimizer": self.critic_optimizer}

@@ -65,7 +65,7 @@ def rows_with(groups: Sequence[Group], advantages: Sequence[float | Floats], wei
 def refresh_logprobs(
     policy: Qwen2ForCausalLM, rows: Sequence[TrainingRow], temperature: float = 1.0
 ) -> list[TrainingRow]:
-    """Return the rows, with ``policy``'s own log-probabilities in those to recompute: AR3PO's Option I."""
+    """Return the rows. Those to recompute get the log-probabilities of ``policy``: AR3PO's Option I."""
     stale = [row for row in rows if row.recompute]
     prompts, completions = [row.prompt for row in stale], [row.completion.tokens for row in stale]
     fresh = iter(completion_logprobs(policy, prompts, completions, temperature)[0].numpy())

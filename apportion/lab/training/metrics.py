@@ -33,7 +33,7 @@ def checksum_of(path: Path, size: int) -> str:
 
 
 def cut_metrics(path: Path, size: int, checksum: str) -> None:
-    """Cut the metrics at ``path`` to the ``size`` in bytes that the checkpoint beside them counts.
+    """Cut the metrics at ``path`` to ``size`` bytes, the size that the checkpoint beside them recorded.
 
     Raises ValueError, and changes nothing, if they are shorter or have another ``checksum``.
     """

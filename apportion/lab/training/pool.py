@@ -35,7 +35,7 @@ class Pool:
 
 
 def pool_of(training: Training, seed: int) -> Pool:
-    """Return the problems of a run with ``seed``. A file of prompts is the same for every seed and never held out.
+    """The index of each prompt by its id.
 
     Raises ValueError if the file cannot be read, if a prompt is no problem of the lab, is repeated or needs a longer
     answer than the base can write, if gold is no possible answer, if there are fewer prompts than a step draws, and if
@@ -77,7 +77,10 @@ def _read(path: Path, training: Training) -> dict[Problem, frozenset[str]]:
 
 
 def _parse(question: Question, training: Training) -> Problem:
-    """Return the problem of a question. Raise ValueError if the base cannot solve it, or if its gold is no answer."""
+    """Return the problem of a question.
+
+    Raise ValueError if the base cannot solve it, or if its gold answer is invalid.
+    """
     problem, task = Problem.parse(question.text), TASKS[training.task]
     longest = (task.max_new_tokens - 1 - PAUSES * task.notes) // 2
     too_long, forked = len(problem.operations) > longest, any(problem.alternatives) and not any(task.forks)

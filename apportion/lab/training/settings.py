@@ -18,7 +18,7 @@ from apportion.selection import Selector, check_selector
 
 Labels = Literal["gold", "none"]
 LENGTHS = ("rollouts", "tokens", "steps")
-"""The lengths that a run may have."""
+"""The settings that give a run's length, of which one is set."""
 ROLLOUTS = 30_720
 """The default length."""
 COUNTS = (
@@ -26,7 +26,7 @@ COUNTS = (
     *("slots", "evaluate_every", "checkpoint_every", "held_out", "problems"),
 )
 RANGES = {"discount": 1, "trace": 1, "held_out": 1000, "problems": 10**6}
-"""The largest value of settings that have one: all held-out problems, and what memory holds."""
+"""Largest values of settings: the number of held-out problems, and what fits into memory."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Training:
 
     @property
     def shaped(self) -> bool:
-        """Whether the reward has other parts than the outcome."""
+        """Whether the reward has parts beside the outcome."""
         return bool(self.length_weight or self.format_weight)
 
     @property

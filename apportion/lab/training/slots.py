@@ -25,18 +25,18 @@ from apportion.scheduler.unit import ROLLOUT
 from apportion.types import Rollout
 
 UPDATE = 0.5
-"""The time of an update over that of sampling one with all slots."""
+"""Duration of an update, relative to sampling one update's rollouts on all slots."""
 SHARED = 0.5
-"""The share of the variance of log times, which is 1, that is the problem's."""
+"""Share of the variance of log durations (1) that is due to the problem."""
 CUT = 0.99
 LONGEST = NormalDist().inv_cdf(CUT)
-"""Log times are cut at this quantile, as ``max_response_length`` does."""
+"""Log durations are cut at this quantile, as ``max_response_length`` cuts completions."""
 MEAN_TIME = math.exp(0.5) * NormalDist().cdf(LONGEST - 1) + (1 - CUT) * math.exp(LONGEST)
 """The mean of the cut lognormal factor."""
 
 
 class SlotSampler:
-    """The slots of a run: ``next_update`` samples until an update is to be trained on, and ``stream.trained`` follows.
+    """The slots of a run. ``next_update`` samples until an update is due; call ``stream.trained`` after it.
 
     Time is counted in tokens.
     """
@@ -64,7 +64,7 @@ class SlotSampler:
         self._drawn: dict[int, tuple[Ticket, Rollout]] = {}
 
     def next_update(self) -> Update:
-        """Return the next update at the time at which the policy moves. All rollouts that run have been drawn."""
+        """Return the next update, at the time when the policy changes. All running rollouts have been drawn by then."""
         update, ready = None, math.inf
         while True:
             decision = self.stream.decide(self._slots - len(self._ends), self._now)
@@ -84,7 +84,7 @@ class SlotSampler:
             self.stream.arrived(*self._drawn.pop(number))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the stream, with the allocator and the selection, and what runs in the slots."""
+        """Return the stream with the allocator and the selection, and the rollouts that run in the slots."""
         return {
             "stream": self.stream.state_dict(),
             "now": self._now,
@@ -107,7 +107,7 @@ class SlotSampler:
             raise saved.refusal("drawn", "the rollouts that the stream waits for")
 
     def _draw(self) -> None:
-        """Sample what was requested since the last call, by the present policy."""
+        """Sample by the present policy what was requested since the last call."""
         asked: dict[str, list[Ticket]] = {}
         for ticket in self.stream.outstanding:
             if ticket.number not in self._drawn:

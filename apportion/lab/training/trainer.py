@@ -92,7 +92,7 @@ class Trainer:
 
     @property
     def spent(self) -> dict[str, int]:
-        """What the run has taken so far, by the keys of its records."""
+        """What the run has spent so far, by the keys of its records."""
         return {"step": self.steps, "rollouts": self.asked, "tokens": self.sampler.tokens}
 
     @property
@@ -206,7 +206,7 @@ class Trainer:
         save_state(self.checkpoint, KIND, state)
 
     def _parts(self) -> dict[str, Any]:
-        """Return what has a state of its own, by its name in the checkpoint. A baseline may be None."""
+        """Return the parts that have a state, by their keys in the checkpoint. The baseline may be None."""
         parts = {"learner": self.learner, "sampler": self.sampler, "baseline": self.decisions.baseline}
         if self.slots is not None:
             return parts | {"slots": self.slots}

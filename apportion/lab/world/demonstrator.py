@@ -58,7 +58,7 @@ class Demonstrator:
 
 @lru_cache(maxsize=4096)
 def _fact(demonstrator: Demonstrator, digit: int, operation: str) -> tuple[float, int]:
-    """Return the reliability of a fact and what its misconception adds to the right digit (0: slips are uniform)."""
+    """Return the reliability of a fact, and the offset of its fixed mistake (0: slips are uniform)."""
     fact = (digit, operation)
     quantile = betaincinv(demonstrator.alpha, demonstrator.beta, _uniform(demonstrator.seed, "r", fact))
     misconceived = _uniform(demonstrator.seed, "m", fact) < demonstrator.misconceptions

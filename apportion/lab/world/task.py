@@ -37,7 +37,7 @@ OPERATIONS = tuple(f"{sign}{operand}" for sign in "+-*" for operand in range(2 i
 VOCABULARY = ("<pad>", "<eos>", *DIGITS, *OPERATIONS, "=", *LABELS)
 PAD, EOS = 0, 1
 PAUSE, PAUSES = "=", 2
-"""What a policy may write before its notes, and how often."""
+"""PAUSE: the token that a policy may write before its notes. PAUSES: how often at most."""
 TOKEN_PATTERN = r"<pad>|<eos>|[+-][1-9]|\*[2-9]|[0-9a-h=]"
 
 _TOKEN_IDS = {token: index for index, token in enumerate(VOCABULARY)}

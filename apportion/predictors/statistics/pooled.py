@@ -18,7 +18,9 @@ EDGE, NODES = 5.0, 41
 
 
 class DiscountedSums:
-    """Sums of ``columns`` quantities by prompt id. Each time that a prompt is seen, ``discount`` multiplies its own.
+    """Sums of ``columns`` quantities by prompt id.
+
+    When a prompt is seen again, its sums are multiplied by ``discount``.
 
     >>> sums = DiscountedSums(columns=1, discount=0.5)
     >>> for _ in range(2):

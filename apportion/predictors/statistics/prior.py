@@ -33,9 +33,9 @@ FURTHEST = float(logit(np.array(1 - EDGE)))
 KNOWN = 3
 """The number of features besides those of an embedding: 1 without a known rate, 1 with one, and its log-odds."""
 MEANS, PRECISIONS = np.array([0.0, 0.0, 1.0]), np.array([0.25, 0.25, 1.0])
-"""w_0 and lambda of these three. Without any rewards a known rate is taken as it is."""
+"""Prior means w_0 and precisions lambda of these three features: a known rate counts fully until rewards arrive."""
 UNIFORM = 1 / 3
-"""rho under Beta(1, 1), whose k is 2."""
+"""The correlation rho of Beta(1, 1), whose k is 2."""
 STEPS, LARGEST_STEP, SMALLEST_STEP = 12, 2.0, 1e-3
 LEAST_CORRELATION, MOST_CORRELATION = 1e-3, 0.95
 LEAST_PRECISION, MOST_PRECISION = 0.01, 1e4
@@ -81,7 +81,7 @@ class Prior(NamedTuple):
         return m, m * (1 - m), n / (1 - self.correlation + self.correlation * n)
 
     def means(self, x: Floats, r: Floats, n: Floats) -> Floats:
-        """Return the mean of each prompt's prior, [P], within [0.01, 0.99]; its own rewards are left out."""
+        """Return the prior mean of each prompt, [P], within [0.01, 0.99], without the prompt's own rewards."""
         m, v, u = self.at(x, n)
         h = np.minimum(u * v * (x @ self.covariance * x).sum(1), MOST_LEVERAGE)
         return expit(np.clip(logit(m) - h * (r - m) / ((1 - h) * v), -FURTHEST, FURTHEST))

@@ -27,11 +27,11 @@ from apportion.rows import MOST_ROWS, Rows
 from apportion.types import Counts, Floats, Mask
 
 ROWS = 20_000
-"""Rows that become columns together."""
+"""Number of rows that are converted into columns at a time."""
 
 NAMING = ("id", "prompt", "gold", "run", "group", "rollout")
 KEPT = {"step", "turn", "trials", *OPTIONAL}
-"""Texts that are held as codes, and numbers that are held as they are."""
+"""Text columns that are kept as codes, and number columns that are kept as they are."""
 
 _WHOLE = re.compile(r"(-?[0-9]+)\.0+")
 _SAMPLE = re.compile(r"(.+)_[0-9]+_[0-9]+", re.DOTALL)
@@ -39,7 +39,7 @@ _SAMPLE = re.compile(r"(.+)_[0-9]+_[0-9]+", re.DOTALL)
 
 @dataclass(frozen=True)
 class Assembled:
-    """A run with all columns that may be its reward, its advantages [R], and what may be otherwise.
+    """A run with all columns that may be its reward, its advantages [R], and the doubts about it.
 
     ``piece`` is that of ``Keys``.
     """
@@ -51,7 +51,7 @@ class Assembled:
 
 
 class RunAssembly:
-    """Collects rows as columns, and remembers the number of each text."""
+    """Collects rows as columns, and gives each distinct text a number."""
 
     def __init__(self) -> None:
         self._blocks: list[tuple[int, dict[str, Any]]] = []
@@ -153,24 +153,24 @@ class RunAssembly:
         return Assembled(record, advantage, doubts + keys.doubts, keys.piece)
 
     def _join(self) -> None:
-        """Make one column of those of the blocks, which are forgotten."""
+        """Join the column's blocks into one array, and drop the blocks."""
         for name in dict.fromkeys(name for _, columns in self._blocks for name in columns):
             parts = [columns.pop(name) if name in columns else _none(name, rows) for rows, columns in self._blocks]
             self._whole[name] = np.concatenate(parts)
         self._blocks = []
 
     def _taken(self, name: str) -> Any:
-        """Return a column of all rows, which is then forgotten; what stands for nothing if there is none."""
+        """Return a column of all rows and drop it. A missing column is filled with the value for nothing."""
         return self._whole.pop(name) if name in self._whole else _none(name, self.rows)
 
     def _keep(self, kept: Mask) -> None:
-        """Leave out the rows that are not ``kept`` [R]."""
+        """Keep only the rows that are marked in ``kept`` [R]."""
         self._files = [int(kept[:begin].sum()) for begin in self._files]
         self._whole = {name: values[kept] for name, values in self._whole.items()}
         self.rows = int(kept.sum())
 
     def _without_evaluations(self) -> list[str]:
-        """Leave out rows of evaluations, unless all are, and return what to say of that."""
+        """Remove evaluation rows, unless all rows are, and return the doubt about it."""
         rows, mark = self.rows, self._taken("split").astype(bool)
         if mark.all() or not mark.any():
             return []
@@ -178,7 +178,7 @@ class RunAssembly:
         return [f"{rows - self.rows:,} of {rows:,} rows are of evaluations and left out; --column split= reads them"]
 
     def _without_turns(self) -> list[str]:
-        """Make one row of the turns of each rollout, and return what to say of that.
+        """Merge the turns of each rollout into one row, and return the doubt about it.
 
         The turns count up by 1 in the rows of a rollout, which its column names; else its rows follow each other.
         """
@@ -208,13 +208,13 @@ class RunAssembly:
 
 
 def _none(name: str, rows: int) -> Any:
-    """Return a column of what stands for nothing."""
+    """Return a column filled with the value for nothing."""
     none = 0 if name in ("step", "group", "answer", "split") else -1 if name in NAMING else np.nan
     return np.full(rows, none, np.float32 if np.isnan(none) else np.int8)
 
 
 def _reward(layout: Layout, found: Mapping[str, Floats], rows: int) -> Floats:
-    """Return the reward of each row, nan for none, by its numbers ``found``."""
+    """Return the reward of each row from its numbers ``found``; NaN if it has none."""
     if layout.rewards:
         return weighted_sum(layout.rewards, {name: found[f"reward {name}"] for name in layout.rewards})
     if "share" in found:
@@ -230,7 +230,7 @@ def weighted_sum(weights: Mapping[str, float], columns: Mapping[str, Floats]) ->
 
 
 def _key(name: str, text: str, format: str) -> str:
-    """Return a text that names something, in one form of Unicode. A whole number that was saved as a float is whole.
+    """Return the key of a name: Unicode in one form, and a whole number saved as a float as an integer.
 
     The key of a row of verl is that of its sample, without the numbers of the rollout and the output.
     """

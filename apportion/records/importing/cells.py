@@ -20,10 +20,10 @@ Rows = Sequence[tuple[int, dict[str, Any]]]
 """Some rows of one file, each with its number."""
 
 MISSING = ("nan", "na", "n/a", "none", "null")
-"""How programs write a number that is missing."""
+"""Texts by which programs mark a missing number."""
 
 SHARE_ERROR = 1e-3
-"""By which a share of correct rollouts may be rounded, times the rollouts."""
+"""Rounding error allowed in a share of correct rollouts, times the rollouts."""
 
 
 def numbers_of(path: Path, layout: Layout, role: str, rows: Rows) -> Floats:
@@ -50,7 +50,7 @@ def numbers_of(path: Path, layout: Layout, role: str, rows: Rows) -> Floats:
 
 
 def check_rows(path: Path, layout: Layout, rows: Rows, columns: Mapping[str, Any]) -> None:
-    """Raise RecordError for a row that lacks what each row must have, by its numbers and texts in ``columns`` [R].
+    """Raise RecordError for a row without a required value, given its numbers and texts in ``columns`` [R].
 
     That is a step, a prompt, and the rollouts of a count, of which a whole number, and no more than all, are correct.
     """
@@ -72,13 +72,13 @@ def check_rows(path: Path, layout: Layout, rows: Rows, columns: Mapping[str, Any
 
 
 def _refuse(path: Path, rows: Rows, wrong: Mask, said: str, remedy: str) -> None:
-    """Raise RecordError for the first row that is ``wrong`` [R], if any is."""
+    """Raise RecordError for the first row marked in ``wrong`` [R], if there is one."""
     if wrong.any():
         raise RecordError(f"{said} in {row_location(path, rows[int(wrong.argmax())][0])}; {remedy}")
 
 
 def _remedy(role: str, cell: Any, row: dict[str, Any]) -> str:
-    """Return what to do about a wrong number."""
+    """Return the remedy for a wrong number."""
     if str(cell).strip().lower() in MISSING and role not in OPTIONAL:
         return "correct it, or leave it empty for a missing one"
     if role == "share":
@@ -123,7 +123,7 @@ def _text(cell: Any, column: str, path: Path, number: int) -> str:
 
 
 def _in_order(cell: Any) -> Any:
-    """Return messages with the role first, then the content, then other keys by name."""
+    """Return messages with their keys in a fixed order: role, content, then others by name."""
     if isinstance(cell, dict):
         keys = sorted(cell, key=lambda key: ({"role": 0, "content": 1}.get(key, 2), str(key)))
         return {key: _in_order(cell[key]) for key in keys}

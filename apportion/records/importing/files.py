@@ -32,7 +32,7 @@ PART = re.compile(
 
 
 def files_of(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Return the files of a run at ``paths``, in the order of their numbers, and the files that are left out.
+    """Return the files of a run at ``paths`` in numerical order, and the files that were left out.
 
     Of TRL's output folder the folder ``completions`` is read. Of prime-rl's and tinker-cookbook's, rollouts of
     evaluations are left out, and those that entered a batch if all rollouts are there too.
@@ -66,7 +66,7 @@ def files_of(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
 
 
 def parsed(text: str) -> Any:
-    """Return what a line says. NaN is read as a number here, because tools write it in columns that nobody reads."""
+    """Return the parsed JSON of a line. NaN is accepted, because tools write it in columns that are not read."""
     return parse_json(text, float)
 
 
@@ -86,7 +86,10 @@ def rows_of(path: Path, said: dict[str, None] | None = None) -> Rows:
 
 
 def document_of(path: Path) -> Any:
-    """Return the JSON document in the file; of an archive of inspect_ai, all its samples. Raise RecordError."""
+    """Return the JSON document in a file, or all samples in an archive of inspect_ai.
+
+    Raise RecordError if it is damaged.
+    """
     check_file(path, DOCUMENT_BYTES)
     try:
         if kind_of(path) == ".json":
@@ -137,7 +140,7 @@ def _bits(column: Array) -> Array:
 
 
 def said_by_names(files: Sequence[Path], renamed: Mapping[str, str]) -> dict[str, list[Any]]:
-    """Return the "step" and the "run" of each file, and whether it is an evaluation, its "split", by names.
+    """Return for each file the "step", the "run" and the "split" (for evaluations) that its path states.
 
     What is the same of all files is left out, and what the user named. Runs are, too, if the user reads evaluations.
     A name such as step_12 goes before a number alone, and the folder before its files, which may be its parts.
@@ -159,7 +162,7 @@ def said_by_names(files: Sequence[Path], renamed: Mapping[str, str]) -> dict[str
 
 
 def _runs(files: Sequence[Path]) -> list[str]:
-    """Return the run of each file by the names of its folders and its own, without the numbers of parts and steps."""
+    """Return the run of each file: its path without the numbers of steps and parts."""
     whole = [path.absolute() for path in files]
     shared = len(Path(os.path.commonpath([path.parent for path in whole])).parts)
     names = [[*path.parts[shared:-1], path.name.partition(".")[0]] for path in whole]
@@ -167,7 +170,7 @@ def _runs(files: Sequence[Path]) -> list[str]:
 
 
 def _names(files: Sequence[Path]) -> tuple[list[str], list[str]]:
-    """Return the names of the folders of files, of those with a step if there are any, and their own."""
+    """Return the names in the files' paths, from the folder of the step on if there is one."""
     folders = ([part for part in path.parts[:-1] if STEP.search(part)] or [path.parent.name] for path in files)
     return [each[-1] for each in folders], [path.name.partition(".")[0] for path in files]
 
@@ -187,7 +190,7 @@ def _below(folder: Path) -> list[Path]:
 
 
 def natural(path: Path) -> list[Any]:
-    """Return what sorts paths by the numbers in them: 9.jsonl before 10.jsonl."""
+    """Return a sort key for paths by the numbers in them: 9.jsonl comes before 10.jsonl."""
     return [
         (int(part), "") if part.isdigit() and part.isascii() else (-1, part)
         for part in re.split(r"([0-9]{1,18})", str(path))
@@ -195,7 +198,7 @@ def natural(path: Path) -> list[Any]:
 
 
 def _is_wanted(path: Path) -> bool:
-    """Return whether a file of such a folder has rollouts of training, and no other file has them too."""
+    """Return whether a file in a step's folder has training rollouts that no other file has."""
     if path.name != "traces.jsonl":
         return path.name in ("train_rollouts.jsonl", "train_rollout_summaries.jsonl")
     kept, kind = path.parent.name, path.parent.parent.name

@@ -24,14 +24,14 @@ from apportion.records.importing.source import Head, Source
 from apportion.rows import kind_of
 
 VERDICT = re.compile("pass|correct|scor|acc|rew|success|result|valid$|ok")
-"""What a flag that speaks of a test or an evaluation is called if it is its verdict."""
+"""Names of flags that hold a verdict, among flags that mention a test or an evaluation."""
 
 MOST_SPLITS = 8
-"""Splits of the data that a column may name."""
+"""Most splits of the data that the cells of a column may name."""
 LONGEST = 60
-"""Characters of a reason, at most."""
+"""Longest reason for the end of a completion, in characters."""
 LONG = 1.5
-"""The least mean number of turns of the first rollouts, if rows are turns."""
+"""Least mean number of turns per rollout, among the first rollouts, for rows to count as turns."""
 
 
 def detect(source: Source, renamed: Mapping[str, str]) -> str:
@@ -45,7 +45,7 @@ def detect(source: Source, renamed: Mapping[str, str]) -> str:
 
 
 def counted_in(found: Collection[str], renamed: Mapping[str, str]) -> str | None:
-    """Return the column of a number of correct rollouts, beside a number of rollouts."""
+    """Return the column with the number of correct rollouts, if a column has the number of rollouts."""
     return resolved("correct", found, renamed, ("correct", *COUNTED, *USUAL["correct"]))
 
 
@@ -72,7 +72,7 @@ def _counts(head: Head, found: Collection[str], renamed: Mapping[str, str]) -> b
 
 
 def comes_once(head: Head, found: Collection[str], renamed: Mapping[str, str]) -> bool:
-    """Return whether each prompt has one row at a step."""
+    """Return whether each prompt has one row per step."""
     keys = [resolved(role, found, renamed) for role in ("step", "id", "prompt")]
     return len({str([row.get(key or "") for key in keys]) for row in head}) == len(head)
 
@@ -117,7 +117,7 @@ def turn_in(head: Head, columns: Mapping[str, str], found: Collection[str]) -> t
 
 
 def _begins_again(head: Head, turn: str, columns: Mapping[str, str], step: str, named: bool) -> bool:
-    """Return whether the column ``turn`` counts up by 1 within rollouts, and begins again with each.
+    """Return whether the column ``turn`` counts up by 1 within a rollout and restarts with the next.
 
     Unless it is ``named`` as turns, some prompt must have several rollouts, one after the other or with ids.
     """

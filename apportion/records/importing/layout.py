@@ -1,4 +1,4 @@
-"""Which columns of a table of rollouts say what: by their usual names, by the format, or as the user says."""
+"""Which column of a table holds which quantity: by usual names, by the format, or as the user says."""
 
 from __future__ import annotations
 
@@ -51,14 +51,17 @@ class Layout:
 
     @property
     def numbers(self) -> dict[str, str]:
-        """The columns of numbers, by what they say. Those of a weighted reward and others have names of their own."""
+        """The columns of numbers by their role.
+
+        Parts of a weighted reward and some others have columns of their own.
+        """
         own = {role: column for role, column in self.columns.items() if role in NUMBERS}
         own |= {f"reward {column}": column for column in self.rewards}
         return own | {f"other {column}": column for column in (*self.others, *self.parts)}
 
     @property
     def texts(self) -> dict[str, str]:
-        """The columns of texts, by what they say."""
+        """The columns of texts by their role."""
         return {role: column for role, column in self.columns.items() if role in TEXTS}
 
     @property
@@ -68,12 +71,12 @@ class Layout:
 
     @property
     def made_of_others(self) -> bool:
-        """Whether the reward is made of ``others``, so that they must hold numbers."""
+        """Whether the reward is computed from ``others``, which must then hold numbers."""
         return bool(self.others) and not (self.rewards or VERDICTS & self.columns.keys())
 
     @property
     def renamed(self) -> list[str]:
-        """What was read under another name than its own, each as ROLE=COLUMN, unless the user or a tool says so."""
+        """The columns that were found under another name, as ROLE=COLUMN, unless the user or the format named them."""
         usual = RENAMED.get(self.format, {})
         return [
             f"{role}={column}"
@@ -101,7 +104,7 @@ def weights_of(texts: Sequence[str]) -> dict[str, float]:
 
 
 def layout_of(source: Source, format: str, rewards: Mapping[str, float], renamed: Mapping[str, str]) -> Layout:
-    """Return the layout of a file. ``renamed`` gives columns of another name, by what they say, and "" for none.
+    """Return the layout of a file. ``renamed`` maps a role to the user's column, or to "" for none.
 
     Raises RecordError if a column is missing, with everything that is missing, and for a column that was named in vain.
     """
@@ -152,7 +155,7 @@ def layout_of(source: Source, format: str, rewards: Mapping[str, float], renamed
 
 
 def _resolved(found: Sequence[str], own: Mapping[str, str], head: Head) -> dict[str, str]:
-    """Return the column of each number and text that ``found`` has, by what it says. ``own`` are those of the user."""
+    """Return the column of each role that the table has. ``own`` are the user's choices."""
     if own.get("group") and own["group"] not in found:  # the user's number of rows
         own = {role: name for role, name in own.items() if role != "group"}
     known = [name for name in found if name.lower() not in WORDY or _is_verdict(name, head)]
@@ -184,7 +187,7 @@ def _is_verdict(name: str, head: Head) -> bool:
 
 
 def _check_named(source: Source, rewards: Mapping[str, float], renamed: Mapping[str, str]) -> None:
-    """Raise RecordError for columns that the user named and that are not there."""
+    """Raise RecordError for columns that the user named but the table lacks."""
     found = source.columns
     for role, column in renamed.items():
         if role not in NUMBERS and role not in TEXTS:
@@ -203,7 +206,7 @@ def _check_named(source: Source, rewards: Mapping[str, float], renamed: Mapping[
 
 
 def _check_whole(source: Source, layout: Layout) -> None:
-    """Raise RecordError if the layout lacks a column, with all that are missing and the nearest names."""
+    """Raise RecordError if the layout lacks columns. The error lists all of them and the nearest names."""
     wanted = ["prompt or id"]
     if layout.columns.get("group", "group") != "group":  # a group's own number stands for its prompt
         wanted = []

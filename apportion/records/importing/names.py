@@ -13,13 +13,13 @@ from typing import Any
 from apportion.untrusted import parse_number
 
 STEP = re.compile(r"(?:step|iter|iteration|checkpoint|ckpt)[_-]?([0-9]{1,15})(?![0-9])|^([0-9]{1,15})$")
-"""How names of files and folders, and cells, give a step."""
+"""How names of files and folders, and cells, write a step."""
 
 EVALUATION = re.compile(r"(?:eval\w*|val(?:id\w*|set)?|test(?:set|ing)?|dev(?:set)?|held[-_ ]?out)(?![a-z])")
-"""How names of files and folders begin in an evaluation, in small letters."""
+"""Beginnings of the names of evaluation files and folders, in lower case."""
 
 SPLIT = re.compile(rf"(?:^|[^a-z])(?:(train\w*)|{EVALUATION.pattern})")
-"""What tells rows of training and of an evaluation in a cell, in small letters."""
+"""Texts in a cell that mark a row as training or evaluation, in lower case."""
 
 NUMBERS = {
     "step": (0, 2**52, True),
@@ -36,10 +36,10 @@ NUMBERS = {
     "time": (0, 1e12, False),
     "advantage": (-1e12, 1e12, False),
 }
-"""Columns of numbers: the least and the greatest value, and whether only whole numbers are right."""
+"""Number columns: least value, greatest value, and whether only whole numbers are valid."""
 
 OPTIONAL = ("tokens", "score_norm", "truncated", "predicted", "asked", "time", "advantage")
-"""Columns of numbers without which a run can be read."""
+"""Number columns that a run may lack."""
 
 TEXTS = ("prompt", "id", "answer", "group", "gold", "split", "run", "rollout")
 """Columns of texts. ``group`` names the group of a row, if one prompt may have several groups in a step. ``gold`` is
@@ -85,33 +85,33 @@ OTHER = {
         "wrong": "no n f fail failed fails failure incorrect i wrong unsuccessful unsolved unresolved rejected ✗ ✘",
     }.items()
 }
-"""Other names under which people keep a column, the likeliest first; of counts and lists of rollouts; and verdicts."""
+"""Other names that people use for a column, the likeliest first; for lists of counts and of rollouts; and verdicts."""
 
 USUAL = {role: (role, *OTHER.get(role, ())) for role in (*NUMBERS, *TEXTS)}
-"""The names under which people keep what is read, its own first."""
+"""All names under which a role is found, its own first."""
 
 VERDICTS = {"reward", "correct"}
-"""What says how good a rollout was."""
+"""Columns that say how good a rollout was."""
 
 TURNS = {*USUAL["turn"]}
 STEPS = {*USUAL["step"]} - TURNS
 KEYS = {*USUAL["id"], *USUAL["prompt"]}
-"""Columns of turns, of steps that are no turns, and those that say which prompt a row is of."""
+"""TURNS, STEPS (that are no turns) and KEYS (which prompt a row is of): names of such columns."""
 
 WORDY = USUAL["correct"][-7:]
-"""Names of a verdict, if all cells are verdicts; else they say something else."""
+"""Names that mean a verdict only if all cells are verdicts."""
 
 COUNTED = OTHER["counted"]
-"""Names of a number of correct rollouts, beside a number of rollouts."""
+"""Names of a count of correct rollouts, beside a count of rollouts."""
 
 TOTALS = USUAL["trials"][1:4]
-"""Names of a number of rollouts of which another column counts those that were correct, even if that is 0 or 1."""
+"""Names of a count of rollouts, of which another column counts the correct ones, even if the count is 0 or 1."""
 
 RENAMED = {
     "verl": {"prompt": "input", "reward": "score", "group": "uid", "gold": "gts"},
     "counts": {"correct": "counted"},
 }
-"""Columns that a format calls otherwise."""
+"""Columns that a format names differently."""
 
 NAMES = {
     "trl": "TRL completions",
@@ -119,41 +119,41 @@ NAMES = {
     "plain": "table of rollouts",
     "counts": "group counts per step",
 }
-"""The formats that ``import_run`` reads, and what each is called in ``RunRecord.source``."""
+"""The formats that ``import_run`` reads, and the name of each in ``RunRecord.source``."""
 
 ROLLOUTS = OTHER["rollouts"]
-"""Columns of a list of rollouts. A verdict beside them is one of all, such as their mean."""
+"""Columns that hold a list of rollouts. A verdict beside the list is about all of them, such as a mean."""
 
 COMPLETIONS = OTHER["completion"]
-"""Columns of one completion. Beside it a list of numbers has the parts of one reward."""
+"""Columns that hold one completion. A list of numbers beside it has the parts of one reward."""
 
 UNDERSTOOD = {*OTHER["understood"], *USUAL["gold"]}
-"""Columns that are understood but not needed."""
+"""Columns that are recognised, but not needed."""
 
 MOST_OTHERS = 4
-"""Other columns that may be the reward whose figures are shown."""
+"""Most further candidate columns for the reward whose figures are shown."""
 
 TRUTHS = {"true": 1.0, "false": 0.0}
 WORDS = TRUTHS | dict.fromkeys(OTHER["right"], 1.0) | dict.fromkeys(OTHER["wrong"], 0.0)
-"""Verdicts in words, of any case. C and I are those of inspect_ai."""
+"""Verdicts in words, in any case. C and I are inspect_ai's."""
 
 ENDED = re.compile(
     r"^(?!.*(?:rew|scor|ratio|rate))(?:.*(?:trunc|clipped|overlong|incomplete|(?:hit|reach|exceed)\w*_(?:max|limit|len))"
     r"|(?:.*_)?status$|(?:.*_)?(?:finish|stop|done|end)\w*(?:reason|type|condition)s?$)"
 )
-"""How a column is called that says whether a completion was cut, by a flag or the reason why it ended."""
+"""Names of columns that say whether a completion was truncated, by a flag or a stop reason."""
 
 AT_LIMIT = re.compile(r"length|max_?(?:new_?|output_?)?tokens|max_?len|trunc|overlong|too_long|context_window", re.I)
-"""What a reason to stop says if a completion was cut at a limit of tokens."""
+"""Stop reasons that mean truncation at a limit of tokens."""
 
 NO_NUMBER = -sys.float_info.max
-"""Stands for a cell that holds something else than a number. It is outside the limits of every column."""
+"""Marks a cell that holds something other than a number. It is outside the limits of every column."""
 
 
 PART = re.compile(
     r"^(?!.*(?:mean|std|max|min|avg|group|base))(?:.*[_./])?(?:rewards?|accuracy|correct|score)(?:[_./].*)?$"
 )
-"""How a part of the reward, or a further verdict, is called in a table that has a reward."""
+"""Names of a part of the reward, or of a further verdict, in a table that has a reward."""
 
 
 def verdict_names(renamed: Mapping[str, str] = {}) -> set[str]:
@@ -164,7 +164,7 @@ def verdict_names(renamed: Mapping[str, str] = {}) -> set[str]:
 def resolved(
     role: str, found: Collection[str], renamed: Mapping[str, str], usual: Sequence[str] | None = None
 ) -> str | None:
-    """Return the column of ``found`` that says ``role``: the user's, that of its name, or one of a usual name."""
+    """Return the column of ``found`` for ``role``: the user's choice, the role's own name, or another usual name."""
     if role in renamed:
         return renamed[role] or None
     return next(iter(named_in(usual or USUAL[role], found)), None)
@@ -194,7 +194,10 @@ def number_in(cell: Any, words: bool = True) -> float:
 
 
 def truncation_in(cell: Any) -> float:
-    """Return whether a completion was cut, by a flag or a reason to stop, nan for nothing. A token's number is none."""
+    """Return whether a completion was truncated, by a flag or a stop reason; NaN if empty.
+
+    The id of a token is neither.
+    """
     cell = cell[0] if isinstance(cell, list) and len(cell) == 1 else cell
     cell = cell.get("type") or cell.get("reason") if isinstance(cell, dict) else cell
     if cell is None or cell == "":
@@ -205,19 +208,19 @@ def truncation_in(cell: Any) -> float:
 
 
 def asked_in(cell: Any) -> list[Any]:
-    """Return the messages of a chat up to the last of a user, which are its prompt; none of anything else."""
+    """Return the messages of a chat up to the user's last one, which are its prompt; [] for anything else."""
     messages = cell if isinstance(cell, list) and all(isinstance(each, dict) for each in cell) else []
     return messages[: max((n for n, each in enumerate(messages, 1) if each.get("role") == "user"), default=0)]
 
 
 def may_be_number(cell: Any) -> bool:
-    """Return whether a cell is a number, a verdict, nan or empty."""
+    """Return whether a cell is a number, a verdict, NaN or empty."""
     return number_in(cell) != NO_NUMBER or cell != cell
 
 
 @lru_cache(typed=True)  # True, 1 and 1.0 are equal, and differ as texts
 def is_evaluation(column: str, cell: Any) -> bool | None:
-    """Return whether a row is of an evaluation by its cell in a ``column`` of splits; None if that does not say it.
+    """Return whether a row is of an evaluation, by its cell in a ``column`` of splits; None if the cell does not tell.
 
     The column may be a flag, such as ``validate``, or ``is_train``, of which the other value is that of evaluations.
     """

@@ -22,11 +22,11 @@ PLACES = {
     "truncated": "is_truncated stop_condition",
     "tokens": "token_usage/output_tokens",
 }
-"""Where a rollout, its trace or its episode has what is read, the likeliest place first."""
+"""Where a rollout, its trace or its episode holds each value, the likeliest path first."""
 
 
 def is_prime_rl(row: Mapping[str, Any]) -> bool:
-    """Return whether a row is an episode, a trace or a flat rollout of prime-rl or verifiers, by all that it has."""
+    """Return whether a row has all fields of an episode, a trace or a flat rollout of prime-rl or verifiers."""
     traces = row.get("traces")
     if isinstance(traces, list) and all(isinstance(trace, dict) for trace in traces):
         return True
@@ -37,7 +37,7 @@ def is_prime_rl(row: Mapping[str, Any]) -> bool:
 
 
 def prime_rollouts(row: Mapping[str, Any], at: str) -> Iterator[dict[str, Any]]:
-    """Yield the rollouts of a row: of an episode its trained traces, and one without a reward if it has no trace.
+    """Yield the rollouts of a row: an episode's trained traces, or one rollout without a reward if there is no trace.
 
     Raises RecordError, which names the line.
     """
@@ -84,7 +84,7 @@ def _reward(name: str, cell: Any, at: str) -> float:
 
 
 def placed(row: Any, places: Mapping[str, str]) -> dict[str, Any]:
-    """Return what ``row`` has at each of ``places``."""
+    """Return the value of each role. ``places`` maps a role to its possible paths in ``row``."""
     return {role: inside(row, paths) for role, paths in places.items()}
 
 

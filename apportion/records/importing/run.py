@@ -25,11 +25,11 @@ NO_STEP = "no column is a step"
 ONE_STEP = f"{NO_STEP}: all rows are one step; --column step=COLUMN names one"
 NAMED_STEP = f"{NO_STEP}: the number in the name of a file or its folder is; --column step= reads one step"
 MISFIT = 1e-6
-"""The share of the squared deviations of the reward that its recorded advantages may leave unexplained."""
+"""Largest unexplained share of the squared deviations of a reward, given its recorded advantages."""
 SLIGHT = 1e-5
-"""Squared advantages of a group that are rounding, as a share of those of another."""
+"""Squared advantages of a group below this share of another group's are rounding errors."""
 MOST_LISTED = 12
-"""Columns that were not read which are named."""
+"""Most unread columns that are named."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def import_run(
 
 
 def _other_steps(source: Source, layout: Layout) -> list[str]:
-    """Return what is said of columns that may be the step in place of another, and differ from it in the first rows."""
+    """Return the doubt about further columns that may be the step, and differ from it in the first rows."""
     column = layout.columns.get("step")
     if column is None or "step" in layout.given or "turn" in layout.columns:
         return []
@@ -155,7 +155,7 @@ def _other_steps(source: Source, layout: Layout) -> list[str]:
 def _decided(
     found: Assembled, layout: Layout, no_step: str | None, ignored: Collection[str], lists: Mapping[str, int]
 ) -> RunRecord:
-    """Return the run with its reward chosen, and with all that may be otherwise."""
+    """Return the run with its reward chosen, and with all doubts about it."""
     record, others, doubts = found.record, dict(found.record.components), []
     called = " + ".join(layout.rewards) or layout.columns.get("reward") or layout.columns.get("correct", "reward")
     if layout.made_of_others:
@@ -199,7 +199,7 @@ def _decided(
 
 
 def chosen_reward(record: RunRecord, candidates: Mapping[str, Floats], advantage: Floats) -> tuple[str, Floats, str]:
-    """Return what the reward is made of, its values [R], and what to say of that.
+    """Return the parts of the reward, its values [R], and the doubts about it.
 
     It is the one column that differs within groups; a missing value counts as 0 there, as in TRL. If several do, it is
     their weighted sum whose deviations from the mean of the group are the recorded ``advantage`` [R], up to a scale of
@@ -232,7 +232,7 @@ def chosen_reward(record: RunRecord, candidates: Mapping[str, Floats], advantage
 
 
 def _weights(record: RunRecord, columns: Mapping[str, Floats], advantage: Floats) -> tuple[Floats, list[str]] | None:
-    """Return the weights [n] of ``columns`` in the reward, of which the largest is 1; None if nothing fits.
+    """Return the weights [n] of ``columns`` in the reward, the largest being 1; None if no weights fit.
 
     Beside them are the columns whose deviations are sums of those of earlier ones. They have weight 0 in what is
     solved for: their weights are not unique, but the reward's deviations are.
@@ -274,7 +274,7 @@ def _weights(record: RunRecord, columns: Mapping[str, Floats], advantage: Floats
 
 
 def _independent(whole: Floats) -> list[int]:
-    """Return the columns that are no weighted sum of earlier ones of these, by their products ``whole`` [n, n]."""
+    """Return the columns that are no weighted sum of earlier columns, given their products ``whole`` [n, n]."""
     own: list[int] = []
     for column, square in enumerate(np.diag(whole)):
         among = np.linalg.solve(whole[np.ix_(own, own)], whole[own, column])

@@ -19,15 +19,15 @@ from apportion.rows import SUFFIXES, Rows, kind_of
 from apportion.untrusted import shown
 
 HEAD, LATER_HEAD = 100, 32
-"""Rows by which the columns of the first file of a run are known, and of each later one."""
+"""Number of first rows that show the columns of a run's first file (HEAD), and of each later file."""
 NAMED = {*NUMBERS, *TEXTS, *USUAL["split"]}
-"""Columns that are looked for in all rows, because the first rows may lack them."""
+"""Columns that are searched in all rows, because the first rows may lack them."""
 ANSWERS = {"id", "answer", "votes", "samples", "stopped"}
-"""Keys of the answers that apportion vote writes."""
+"""Keys in the answers that apportion vote writes."""
 
 
 class LateColumns(Exception):
-    """Raised by a file that has ``columns`` which its first rows lack. It must be read again."""
+    """Raised for a file with ``columns`` that its first rows lack. The file must be read again with them."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Source:
 
     @property
     def listed(self) -> str:
-        """The columns, as errors name them."""
+        """The column names as an error lists them."""
         return ", ".join(map(str, self.columns[:20])) + ", ..." * (len(self.columns) > 20)
 
     @classmethod
@@ -86,7 +86,7 @@ class Source:
         return cls(path, list(dict.fromkeys(key for row in head for key in row)), head, slow, said, folded)
 
     def read(self) -> Rows:
-        """Yield all rows. Raise RecordError, and LateColumns for a row with columns that were not known."""
+        """Yield all rows. Raise RecordError, or LateColumns for a row with columns that the first rows lack."""
         late = NAMED - {*self.columns}
         for number, row in self.rows():
             if not late.isdisjoint(row):

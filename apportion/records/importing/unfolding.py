@@ -36,7 +36,7 @@ from apportion.untrusted import shown
 Row = dict[str, Any]
 
 DEEPEST = 8
-"""Levels of objects in which verdicts are looked for."""
+"""Deepest level of nested objects that is searched for verdicts."""
 
 INSPECT = {
     "truncated": "output/choices/stop_reason",
@@ -50,28 +50,28 @@ LIGHTEVAL = {
     "prompt": "doc/query __doc__/query",
     "responses": "model_response/text __model_response__/text",
 }
-"""Where harnesses have what is read."""
+"""Paths of the values in lighteval's rows."""
 
 PARTIAL = "P"
-"""The score of inspect_ai of a partially correct answer, which is no word for a verdict elsewhere."""
+"""inspect_ai's score for a partially correct answer. Elsewhere the word is no verdict."""
 
 WHOLE = ("value", "total")
 EXTRACTED = re.compile(r"answer|pred|extract|parsed")
-"""Parts of a verdict that are the reward, and those that are read from the completion."""
+"""Keys of a verdict that are the reward, and keys that are extracted from the completion."""
 
 SHARES = {*USUAL["share"]}
 COUNTS = SHARES | {*COUNTED, *USUAL["correct"]}
 """Columns of shares, and of numbers of correct rollouts."""
 
 VISITS = re.compile(r"correct_of_([0-9]{1,6})")
-"""What a list of counts is called, one for each visit of a prompt, of that many rollouts."""
+"""Names of a list of counts, one for each visit of a prompt; the number in the name is that of its rollouts."""
 
 ABOUT = {"step", "global_step", "train_step"}, {"split", "validate", "is_validation", "is_val", "is_eval"}
-"""Columns of steps and of splits that are looked for in objects of a row too, if it has none of them."""
+"""Columns of steps and splits that are also searched in nested objects, if the row itself has none."""
 
 
 def is_folded(row: Row, renamed: Mapping[str, str]) -> bool:
-    """Return whether a row must be unfolded: it is of a harness, or its verdicts are a list or lie inside it.
+    """Return whether a row must be unfolded: a harness wrote it, or its verdicts are in a list or in nested objects.
 
     ``renamed`` has the columns that the user named. A number of correct rollouts that the user named is obeyed.
     """
@@ -101,7 +101,7 @@ def unfolded(rows: Callable[[], Rows], renamed: Mapping[str, str], path: Path) -
 
 
 def rows_in(document: Any, renamed: Mapping[str, str], path: Path) -> Rows:
-    """Yield the rows of one JSON document, each with its place from 1. Raises RecordError for one without any."""
+    """Yield the rows of one JSON document, numbered from 1. Raises RecordError for a document without rows."""
     rows = document
     if isinstance(document, dict) and "log_history" not in document:
         rows = _table_rows(document)
@@ -121,7 +121,7 @@ def rows_in(document: Any, renamed: Mapping[str, str], path: Path) -> Rows:
 
 
 def _table_rows(document: Mapping[str, Any]) -> list[Row] | None:
-    """Return the rows of a table: columns as lists, as pandas writes it by default or split, or as W&B writes one."""
+    """Return the rows of a table of columns, as pandas writes it by default or with "split", or as W&B writes it."""
     names, lines = document.get("columns"), document.get("data")
     if isinstance(names, list) and isinstance(lines, list):
         same = all(isinstance(line, list) and len(line) == len(names) for line in lines)
@@ -138,7 +138,7 @@ def _table_rows(document: Mapping[str, Any]) -> list[Row] | None:
 
 
 def _keyed_rows(document: Mapping[str, Any]) -> list[Row] | None:
-    """Return the rows of several lists, each with its key: the prompt if rows have none, a step, a split or a run."""
+    """Return the rows of several lists, each with its list's key: a prompt if rows have none, a step, split or run."""
     lists = [value for value in document.values() if value and _is_list_of_objects(value)]
     if len(lists) < max(2, len(document)):
         return None
@@ -156,7 +156,7 @@ def _keyed_rows(document: Mapping[str, Any]) -> list[Row] | None:
 
 
 def _harness(row: Mapping[str, Any]) -> Callable[[Row, str], Iterator[Row]] | None:
-    """Return what reads a row or document of a tool that is known by all that it has; None for others."""
+    """Return the function that reads a harness's row or document, recognised by its fields; None for others."""
     if is_prime_rl(row):
         return prime_rollouts
     sample = {"id", "epoch", "input"} <= row.keys() and isinstance(row.get("scores"), dict)
@@ -188,7 +188,7 @@ def _inspect(row: Row, at: str) -> Iterator[Row]:
 
 
 def one_filter(rows: Callable[[], Rows], said: dict[str, None]) -> Rows:
-    """Yield the rows of lm-evaluation-harness that are of the first filter: others judge the same responses."""
+    """Yield the rows of lm-evaluation-harness's first filter. Other filters judge the same responses again."""
     first = None
     for number, row in rows():
         own = row.get("filter") if "doc_id" in row else None
@@ -200,7 +200,7 @@ def one_filter(rows: Callable[[], Rows], said: dict[str, None]) -> Rows:
 
 
 def _lm_eval(row: Row, at: str) -> Iterator[Row]:
-    """Yield the rollouts of a document: all that its metric is a share of, or the one that it judges."""
+    """Yield the rollouts of a document: all rollouts behind its metric's share, or the one that it judges."""
     named = row.get("metrics")
     names = named if isinstance(named, list) and named else LM_METRICS
     metric = next((name for name in names if type(row.get(name)) in (int, float, bool)), None)
@@ -249,7 +249,7 @@ def _check_object(what: str, value: Any, at: str) -> None:
 def _leaves(
     value: Row, outer: Row, names: set[str], groups: Iterator[int], depth: int = 0, group: int | None = None
 ) -> Iterator[Row]:
-    """Yield the innermost objects with a verdict, each with what surrounds it.
+    """Yield the innermost objects with a verdict, each with the fields of the objects around it.
 
     Lists of verdicts are spread: one row for each entry of all lists of their length; other cells are repeated.
     """
@@ -284,13 +284,16 @@ def _leaves(
 
 
 def _lifted(row: Mapping[str, Any]) -> Row:
-    """Return the step and the split that lie in an object of a row, such as its attributes, and not in it."""
+    """Return the step and the split in a nested object of a row, such as its attributes, if the row has none."""
     inner = [pair for cell in row.values() if isinstance(cell, dict) for pair in cell.items()]
     return {name: cell for names in ABOUT if names.isdisjoint(row) for name, cell in inner if name in names}
 
 
 def _of_visits(value: Row) -> Row:
-    """Return an object with its list such as correct_of_8 as counts of so many trials; its index is the id, if any."""
+    """Return an object with a list such as correct_of_8 as counts and their trials.
+
+    Its index becomes the id, if any.
+    """
     found = next(filter(None, map(VISITS.fullmatch, value)), None)
     if found is None:
         return value
@@ -299,7 +302,7 @@ def _of_visits(value: Row) -> Row:
 
 
 def _counts_in(value: Mapping[str, Any]) -> list[str]:
-    """Return the columns of lists of counts, or of shares, of a number of rollouts that stands beside them."""
+    """Return the columns with lists of counts, or of shares, of the number of rollouts in the same row."""
     if {*USUAL["trials"]}.isdisjoint(value):
         return []
     return [
@@ -312,13 +315,13 @@ def _counts_in(value: Mapping[str, Any]) -> list[str]:
 
 
 def _rollouts_in(value: Mapping[str, Any], names: set[str]) -> Row:
-    """Return the cells in which the rollouts of an object lie; beside a verdict only those of a name that says so."""
+    """Return the cells that hold the rollouts of an object. Beside a verdict, only cells named as rollouts count."""
     inside = {key: cell for key, cell in value.items() if _holds([cell], names)}
     return {key: cell for key, cell in inside.items() if key in ROLLOUTS} if names & value.keys() else inside
 
 
 def _with_parts(row: Row, names: set[str], lengths: dict[str, int], at: str) -> Row:
-    """Return the row with parts of its reward, in an object or a list, as columns such as rewards.format.
+    """Return the row in which the parts of its reward, from an object or a list, are columns such as rewards.format.
 
     Raises RecordError if a list has not the length of the earlier ones in its column, which ``lengths`` remembers.
     """
@@ -358,7 +361,7 @@ def _parts(key: str, parts: Mapping[Any, Any], row: Row, names: set[str]) -> Row
 
 
 def _listed(cell: Any) -> Any:
-    """Return the list of plain values in a text, of JSON or as pandas writes one to CSV; any other cell as it is."""
+    """Return the list of plain values that a text holds, as JSON or in pandas' CSV form; any other cell unchanged."""
     if not isinstance(cell, str) or not (cell.startswith("[") and cell.endswith("]")):
         return cell
     try:
@@ -385,7 +388,10 @@ def _holds(value: Any, names: set[str], depth: int = 0) -> bool:
 
 
 def _has_verdict(value: Any, names: set[str]) -> bool:
-    """Return whether a value is an object with a verdict. Under a name that may say something else it must be one."""
+    """Return whether a value is an object with a verdict.
+
+    Under an ambiguous name the value itself must be a verdict.
+    """
     if not isinstance(value, dict):
         return False
     own = {name: value[name] for name in names if name in value and not isinstance(value[name], dict)}

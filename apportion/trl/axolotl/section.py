@@ -10,7 +10,7 @@ SECTION = "apportion"
 TRAINER = "apportion.trl.axolotl.trainer.AllocatedAxolotlTrainer"
 ALGORITHMS = ("grpo", "gdpo")
 AHEAD = ("async_prefetch", "use_data_producer")
-"""Settings of axolotl under ``trl`` that sample ahead of the steps, outside the method that an allocator runs."""
+"""Settings under axolotl's ``trl`` that sample ahead of the steps, and so bypass the method that an allocator runs."""
 
 
 def read_allocation(table: Any) -> TRLAllocation:

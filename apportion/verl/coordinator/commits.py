@@ -1,4 +1,4 @@
-"""What the trainer finds of finished prompts: their groups, and the rows that are trained on."""
+"""What the trainer gets for finished prompts: their groups, and the rows to train on."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from apportion.types import Batch, Group
 from apportion.verl.coordinator.messages import CommitTask, TrainedGroup, TrainedRow, address_of, uids_of
 
 History = tuple[float | None, float]
-"""The baseline of a prompt from earlier rounds, None without one, and its weight in the loss."""
+"""A prompt's baseline from earlier rounds (or None), and its weight in the loss."""
 
 
 @dataclass(eq=False)
@@ -72,7 +72,10 @@ def single_rollout_group(batch: Batch) -> Group | None:
 
 
 def _trained_group(group: Group, session: int, history: History) -> TrainedGroup:
-    """Return ``group`` as it is committed. Its reused rollouts are written as ``session`` and the following."""
+    """Return ``group`` as it is committed.
+
+    Its reused rollouts are written under ``session`` and the numbers after it.
+    """
     rows = []
     for i in group.keep.nonzero()[0].tolist():
         reused = group.rollouts[i].step is not None

@@ -1,4 +1,4 @@
-"""What the trainer, the coordinator and the workers tell each other, as frozen plain data.
+"""The messages between trainer, coordinator and workers, as frozen plain data.
 
 A *uid* names a prompt that the trainer requested. It begins the keys of all rows that are written for that prompt. An
 *extra prompt* is one that an allocator draws beyond the trainer's. Its rows are written under the uid of a prompt of
@@ -117,7 +117,7 @@ class TrainedRow:
 
 @dataclass(frozen=True)
 class TrainedGroup:
-    """The ``rows`` of a group that are trained on, and the ``columns`` [G] over all its rollouts, which each row gets.
+    """The ``rows`` of a group to train on, and the ``columns`` [G] over all its rollouts, which each row gets.
 
     They are the ``rewards``, ``tokens`` and ``rounds``, the name of the ``group``, and the ``weight`` of its prompt in
     the loss, which undoes a selection. ``score_norms`` are there if all are known, and ``baseline`` with one from
@@ -130,7 +130,7 @@ class TrainedGroup:
 
 @dataclass(frozen=True)
 class CommitTask:
-    """Asks a worker to commit the groups of ``uid`` for the trainer, and to clear all its rows of no group.
+    """Asks a worker to commit the groups of ``uid`` for the trainer, and to clear its rows that are in no group.
 
     ``swept`` is set if a worker died with the row of ``uid``: it may have written rows that nobody knows of.
     """
@@ -161,7 +161,7 @@ WorkerTask = RolloutTask | CommitTask
 
 @dataclass(frozen=True)
 class TrainerUpdate:
-    """What a trainer under a stream may do: train on the rows of ``uids``, if there are any, and clear ``dropped``.
+    """What a trainer may do next under a stream: train on the rows of ``uids``, if any, and clear ``dropped``.
 
     ``wanted`` are the prompts that it must bring, beyond those of its steps.
     """

@@ -1,4 +1,4 @@
-"""What every planner of the trainer's prompts has: requests in progress, tasks, commits, and what was learned from."""
+"""What all planners of the trainer's prompts share: open requests, tasks, commits, and lessons of finished batches."""
 
 import math
 from abc import ABC, abstractmethod
@@ -42,7 +42,7 @@ class OpenRequest:
 
 @dataclass(frozen=True)
 class Learned:
-    """What was learned from: all prompts of a round or of an update, and the rule's metrics of them."""
+    """A lesson: all prompts of a round or an update, and the rule's metrics of them."""
 
     batch: Batch
     groups: Sequence[Group]
@@ -51,7 +51,7 @@ class Learned:
 
 @dataclass
 class Planner(ABC):
-    """Plans requests. It hands tasks to ``submit`` and does not wait for them, and calls ``end`` with what it learned.
+    """Plans requests. It passes tasks to ``submit`` without waiting for them, and its lessons to ``end``.
 
     An exception that it raises is a fault of the allocator or the set-up, and ends the run. ``counts`` are for the log.
 
@@ -75,14 +75,14 @@ class Planner(ABC):
 
     @abstractmethod
     def metrics(self) -> dict[str, float]:
-        """Return what the log says beside what was learned from. The trainer has trained on what it took."""
+        """Return further metrics for the log. By now the trainer has trained on what it took."""
 
     def next_update(self, done: bool, queue: Collection[str] | None) -> TrainerUpdate:
         """Return what the trainer takes of a stream; see ``Coordinator.next_update``."""
         raise NotImplementedError("only a stream makes updates")
 
     def state(self) -> dict[str, Any]:
-        """Return what a resumed run needs beside what was learned. The trainer has trained on what it took."""
+        """Return what a resumed run needs besides what was learned. By now the trainer has trained on what it took."""
         return {"given": dict(self.given)}
 
     def load(self, saved: SavedValues) -> None:

@@ -20,7 +20,7 @@ from apportion.verl.coordinator.planner import Learned, OpenRequest, Planner
 from apportion.verl.coordinator.selection import PromptSelection
 
 SESSIONS_PER_PROMPT = 1_000_000
-"""Session numbers reserved for a prompt. The extra prompts under a uid begin at multiples of it."""
+"""Session numbers reserved per prompt. Extra prompts under the same uid begin at multiples of it."""
 
 
 class ExtraPrompts(Protocol):
@@ -34,7 +34,7 @@ class ExtraPrompts(Protocol):
 
 @dataclass(eq=False)
 class Round:
-    """A request as a batch: the ``units`` of prompts that are planned together, of which so many are ``unfinished``.
+    """A request as a batch: its ``units`` of prompts that are planned together; some are still ``unfinished``.
 
     ``history`` has the baselines and weights of all prompts from before they were sampled, by id. Finished prompts are
     ``withheld`` until the round is ``trainable``, because one of them has a row; then their commits are ``sent``. The
@@ -75,7 +75,7 @@ class RoundUnit:
         self.running = set(self.arrived)
 
     def prompt(self, q: int) -> Batch:
-        """Return prompt ``q``, with what has arrived of the wave."""
+        """Return prompt ``q``, with its results of this wave."""
         return self.batch.part([q]).add(Plan(self.plan.counts[[q]]), [self.arrived.get(q, ())])
 
     def end(self) -> None:
@@ -116,19 +116,19 @@ class RoundPlanner(Planner):
                 self._advance(unit)
 
     def committed(self, uid: str) -> None:
-        """As in ``Planner``."""
+        """Note that the trainer can find the rows of ``uid``."""
         del self._rounds[uid]
         self._committed.add(uid)
 
     def metrics(self) -> dict[str, float]:
-        """Forget what was committed before this log: verl has saved its queue since then."""
+        """Forget commits that were made before this log, because verl has saved its queue since then."""
         for uid in self._committed:
             self.given.pop(uid, None)
         self._committed.clear()
         return {}
 
     def state(self) -> dict[str, Any]:
-        """Return the prompts of unfinished rounds whose commits were sent, and the uids of learned ones in flight.
+        """Return the uids in unfinished rounds whose commits were sent, and the uids in flight that were learned from.
 
         verl saves its queue after the log of a step, and a resumed run requests again what was in flight then.
         """
@@ -153,7 +153,7 @@ class RoundPlanner(Planner):
         self._resumed = True
 
     def _new(self, batch: Batch) -> Batch:
-        """Return ``batch`` without the prompts that were learned from before the run was resumed."""
+        """Return ``batch`` without prompts that were learned from before the resume."""
         own = [q for q, prompt in enumerate(batch.prompts) if address_of(prompt).group not in self.learned_uids]
         return batch if len(own) == len(batch.prompts) else batch.part(own)
 
@@ -166,7 +166,10 @@ class RoundPlanner(Planner):
         self._begin(unit, plan)
 
     def _begin(self, unit: RoundUnit, plan: Plan) -> None:
-        """Request the rollouts of ``plan``. Finish prompts without any in the last wave, and a unit without a plan."""
+        """Request the rollouts of ``plan``.
+
+        Finish prompts that get none in the last wave, and a unit whose plan is empty.
+        """
         unit.begin(plan)
         if unit.last or not plan:
             self._keep_counts(unit.batch, plan)
@@ -179,7 +182,7 @@ class RoundPlanner(Planner):
             self._finish(unit)
 
     def _keep_counts(self, batch: Batch, plan: Plan) -> None:
-        """Keep the counts after ``plan``, the last one, under a budget that no fresh prompts can share."""
+        """Store the final counts, if the budget is shared within the round and draws no fresh prompts."""
         rule = self.allocation.allocator
         if not rule.separable and not rule.size(batch.started).fresh:
             self.given.update(zip(uids_of(batch.prompts), (batch.asked + plan.counts).tolist(), strict=True))
@@ -201,7 +204,7 @@ class RoundPlanner(Planner):
         self.request(unit.round.opened, address, count, partial(self._receive, unit, q, count, attempt))
 
     def _receive(self, unit: RoundUnit, q: int, count: int, attempt: int, result: TaskResult) -> None:
-        """Take the rollouts of prompt ``q``. Request failed ones again, but not those past the deadline."""
+        """Take the rollouts of prompt ``q``. Request failed ones again, unless they are past the deadline."""
         for rollout in result.rollouts:
             self.allocation.check_arrived(unit.batch.prompts[q], rollout)
         missing = count - len(result.rollouts)
@@ -250,13 +253,13 @@ class RoundPlanner(Planner):
         self._commit(round)
 
     def _withhold(self, round: Round, batch: Batch, groups: Sequence[Group]) -> None:
-        """Keep finished prompts until some group of the round has a row to train on."""
+        """Withhold finished prompts until a group of the round has a row to train on."""
         finished = FinishedPrompts(batch, list(groups), round.history)
         round.trainable = round.trainable or finished.trainable
         round.withheld.append(finished)
 
     def _commit(self, round: Round) -> None:
-        """Commit what is withheld, once the round has something to train on, or has ended without any rollout."""
+        """Commit withheld prompts, once the round has a row to train on, or has ended without any rollout."""
         if round.trainable or round.closed:
             finished, round.withheld = round.withheld, []
             round.sent += finished

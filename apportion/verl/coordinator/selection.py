@@ -12,7 +12,7 @@ from apportion.types import Prompt
 from apportion.untrusted import shown
 
 UNREAD = ("choices", "latest")
-"""What states of 0.3.0 also have."""
+"""Further keys in states of 0.3.0."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The coordinator: it has a planner plan the trainer's requests, assigns tasks to workers, and says what came of them.
+"""The coordinator: it lets a planner plan the trainer's requests, assigns tasks to workers, and reports the results.
 
 It does not know Ray: a ``WorkerPool`` carries tasks to workers. Each request of the trainer has its own budget, because
 verl may refill prompts at any time.
@@ -40,7 +40,7 @@ from apportion.verl.coordinator.streamed import StreamedPlanner
 logger = logging.getLogger(__name__)
 
 GRACE_SECONDS = 60.0
-"""Time after a task's deadline in which its worker may still answer. Then its rollouts count as failed."""
+"""Seconds after a task's deadline in which its worker may still answer. After them its rollouts have failed."""
 
 COUNTED = ("retried", "errors", "expired", "reassigned", "empty_rounds")
 """Counters that ``metrics`` reports."""
@@ -48,11 +48,11 @@ COUNTED = ("retried", "errors", "expired", "reassigned", "empty_rounds")
 SAVED = ("name", "allocator", "baseline", "selection", "drawn", "unfinished", "learned_uids", "given", "stream")
 """Keys of the state, in a checkpoint."""
 ADDED: Mapping[str, Any] = {"unfinished": [], "learned_uids": [], "given": {}, "stream": None}
-"""Those that states without rounds, without a stream or of 0.3.0 lack."""
+"""Keys that older states lack, without rounds, without a stream or of 0.3.0, and their values."""
 
 
 class WorkerPool(Protocol):
-    """Carries tasks to workers by name. Its methods do not wait, and do not call the coordinator before they return."""
+    """Carries tasks to named workers. Its methods return at once, and call the coordinator only later."""
 
     def send(self, worker: str, task: WorkerTask) -> None:
         """Have ``worker`` begin ``task``. Later its result arrives or the worker is lost."""
@@ -63,7 +63,7 @@ class WorkerPool(Protocol):
 
 @dataclass(eq=False)
 class PendingTask:
-    """A task for ``uid`` without a result, None for a validation that verl does itself.
+    """A task without a result yet. ``task`` is None for a validation that verl runs itself.
 
     ``then`` is called with the result of rollouts. The task is given up at ``end``, by ``time.monotonic``.
     """
@@ -77,7 +77,7 @@ class PendingTask:
 
 @dataclass
 class Coordinator:
-    """Has requests planned, their tasks done, and their groups committed. With a ``selection`` it chooses prompts too.
+    """Has requests planned, tasks done, and groups committed. With a ``selection`` it also chooses the prompts.
 
     Allocators that may draw prompts take them from the selection, or from ``extra_prompts`` without one. With
     ``refills`` verl replaces prompts without a rollout. Otherwise a round without any rollout ends the run. With a
@@ -178,7 +178,7 @@ class Coordinator:
                 pending.then(result)
 
     def lose(self, worker: str, others: Sequence[str]) -> None:
-        """Divide what the dead ``worker`` held among the living ``others``, in turn.
+        """Divide the rows of the dead ``worker`` among the living ``others``, in turn.
 
         Its unfinished rollouts start again there. If no worker lives they wait: ``lose("", [name])`` gives them to a
         worker that was restarted.
@@ -271,7 +271,7 @@ class Coordinator:
 
     @contextmanager
     def _ending(self, what: str) -> Iterator[None]:
-        """End the run if the body raises. ``what`` says what has failed."""
+        """End the run if the body raises. ``what`` names the step that failed."""
         try:
             yield
         except Exception as error:
@@ -284,7 +284,7 @@ class Coordinator:
         return opened
 
     def _end(self, learned: Learned) -> None:
-        """Keep what was learned from for the log. End the run if no rollout of it arrived, unless verl replaces it."""
+        """Keep the lesson for the log. End the run if no rollout of it arrived, unless verl replaces it."""
         self._learned.append(learned)
         asked = learned.batch.asked.sum()
         if asked and not self.refills and not any(learned.batch.rollouts):
@@ -294,7 +294,7 @@ class Coordinator:
             )
 
     def _count(self, pending: PendingTask, result: TaskResult) -> None:
-        """Count what failed of a task's rollouts, and keep their answers. Raise RuntimeError for a broken set-up."""
+        """Count the failed rollouts of a task, and keep its answers. Raise RuntimeError for a broken set-up."""
         task, opened = pending.task, pending.opened
         assert isinstance(task, RolloutTask)
         if result.error is not None:
@@ -329,7 +329,7 @@ class Coordinator:
         pending.end = time.monotonic() + seconds
 
     def _release(self, pending: PendingTask, result: TaskResult) -> None:
-        """Remove a uid, for which the worker has done all, from its request, and the request after its last uid."""
+        """Remove a uid whose work is done from its request; remove the request after its last uid."""
         opened = pending.opened
         if result.error is not None:
             self.fail(f"the commit of a prompt failed at step {opened.request.step}: {result.error}")

@@ -11,10 +11,10 @@ from apportion.types import Prompt, Rollout
 Resume = Literal["fallback", "strict"]
 
 PREFIX = "apportion_"
-"""What the names of this package's estimators begin with in verl."""
+"""Prefix of the names of this package's estimators in verl."""
 
 LEAST_START = 60.0
-"""Seconds that a worker may always take to start: it imports verl."""
+"""Least number of seconds that a worker may take to start, because it imports verl."""
 
 SCORE = "score"
 """The ``verdict`` that is the reward itself: a rollout is correct if it is above 0."""
@@ -22,7 +22,7 @@ SCORE = "score"
 
 @dataclass(frozen=True)
 class TimeLimits:
-    """The bounds of all waits that a person may have to change: fractions of ``wait``, the setting ``wait_seconds``.
+    """The bounds of all waits that a person may have to change, as fractions of ``wait``, the setting ``wait_seconds``.
 
     ``answer`` is that of an actor that is asked whether it lives, and of the trainer's calls of the coordinator.
     ``commit`` is that of the commit of a prompt, ``start`` that of a worker that starts, restarts or connects, and

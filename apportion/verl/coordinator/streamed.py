@@ -51,11 +51,11 @@ class StreamedPlanner(Planner):
         self._fill()
 
     def committed(self, uid: str) -> None:
-        """As in ``Planner``."""
+        """Note that the trainer can find the rows of ``uid``."""
         del self._requests[uid]
 
     def next_update(self, done: bool, queue: Collection[str] | None) -> TrainerUpdate:
-        """As in ``Planner``. An update is empty as long as it is not ready."""
+        """Return the next update for the trainer, empty until one is ready. The last one counts as trained."""
         if queue is not None:
             self._reconcile(queue)
         if done:
@@ -93,7 +93,7 @@ class StreamedPlanner(Planner):
         self._fill()
 
     def _reconcile(self, finished: Collection[str]) -> None:
-        """Compare with what the trainer's queue has ``finished``, after a run was resumed.
+        """Compare with what the trainer's queue has ``finished``, after a resume.
 
         What it lacks is forgotten. What is only there was committed after the state was saved: it is trained on, and
         nothing learns from it.
@@ -122,7 +122,10 @@ class StreamedPlanner(Planner):
         return super().state() | {"stream": {"stream": stream, "uids": dict(self._uids)}}
 
     def load(self, saved: SavedValues) -> None:
-        """As in ``Planner``, after the rule. Prompts in flight are forgotten, because the trainer brings them again."""
+        """Restore the stream, after the rule.
+
+        Prompts in flight are forgotten, because the trainer brings them again.
+        """
         super().load(saved)
         if saved.values["stream"] is None:
             return
@@ -175,7 +178,7 @@ class StreamedPlanner(Planner):
         self.commit(self._requests[uid], FinishedPrompts(batch, groups, self.history(batch.prompts)))
 
     def _uid(self, unit: int, id: str) -> str:
-        """Return the uid of ``unit``. Prompts of one ``id`` are opened in the order of their coming."""
+        """Return the uid of ``unit``. Prompts with the same ``id`` are opened in the order in which they came."""
         if unit not in self._uids:
             self._uids[unit] = self._waiting[id].popleft()
             if not self._waiting[id]:
