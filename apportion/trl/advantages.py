@@ -33,21 +33,18 @@ def weighted_rewards(scores: Tensor, weights: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Grouped:
-    """Scores [N, F] of N rollouts by F reward functions (NaN if unscored), group sizes [P], function weights [F].
+    """Rewards [N] of N rollouts, NaN without one, and group sizes [P].
 
-    RLOO clips rewards to ``clip``, and subtracts ``penalties`` [N], ``beta`` times the divergence from the reference.
+    ``scores`` [N, F] are those of F reward functions with ``weights`` [F], if they are normalised one by one. RLOO
+    clips rewards to ``clip``, and subtracts ``penalties`` [N], ``beta`` times the divergence from the reference.
     """
 
-    scores: Tensor
+    rewards: Tensor
     sizes: Tensor
+    scores: Tensor
     weights: Tensor
     penalties: Tensor | float = 0.0
     clip: Sequence[float] | None = None
-
-    @cached_property
-    def rewards(self) -> Tensor:
-        """Rewards [N] of all rollouts, see ``weighted_rewards``."""
-        return weighted_rewards(self.scores, self.weights)
 
     @cached_property
     def penalised(self) -> Tensor:

@@ -6,9 +6,10 @@ or tool calls that each is a mean of. Metrics of groups and of rewards from vote
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any, NamedTuple
 
 import torch
 from trl.trainer.utils import nanstd
@@ -18,60 +19,61 @@ from apportion.trl.advantages import weighted_rewards, without_failures
 Logged = Mapping[str, Sequence[float]]
 
 
-def combined(rounds: Sequence[tuple[Logged, int]]) -> dict[str, float]:
-    """Return TRL's metrics over all ``rounds``, each with its number of rows. Those of a single one stay unchanged."""
-    names = dict.fromkeys(name for logged, _ in rounds for name in logged)
-    return {name: _combined(name, [each for each in rounds if each[0].get(name)]) for name in names}
+class Logs(NamedTuple):
+    """What TRL logged in one call: its metrics, its table of completions, and the number of ``rows`` of that."""
+
+    metrics: Logged
+    table: Mapping[str, Any]
+    rows: int
 
 
-def _combined(name: str, present: Sequence[tuple[Logged, int]]) -> float:
-    values = [_mean(logged[name]) for logged, _ in present]
+def empty_table(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with the columns of TRL's ``table`` of completions, ``_logs``, and without its limit on rows."""
+    return {name: defaultdict(list) if isinstance(column, dict) else [] for name, column in table.items()}
+
+
+def joined_table(calls: Sequence[Logs], columns: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """Return TRL's table of completions with the rows of all ``calls``, and with ``columns`` {name: [N]} in it.
+
+    TRL limits it to the rows of a generation batch, but under an allocator a batch may have more: it is limited to the
+    rows of this one. A reward function may log an extra column in some calls only. Other rows have None there.
+    """
+    rows = [each.rows for each in calls]
+    limited = partial(deque[Any], maxlen=sum(rows))
+
+    def joined(parts: Sequence[Any]) -> Any:
+        if not isinstance(parts[0], dict):
+            filled = ([*own, *[None] * (count - len(own))] for own, count in zip(parts, rows, strict=True))
+            return limited(chain.from_iterable(filled) if any(parts) else ())
+        names = dict.fromkeys(chain.from_iterable(parts))
+        return defaultdict(limited, {name: joined([own[name] for own in parts]) for name in names})
+
+    table = joined([each.table for each in calls])
+    for name, values in columns.items():
+        (table if name == "advantages" else table["rewards"])[name] = limited(values)
+    return dict(table)
+
+
+def combined(calls: Sequence[Logs]) -> dict[str, float]:
+    """Return TRL's metrics over all ``calls``. Those of a single one stay unchanged."""
+    names = dict.fromkeys(chain.from_iterable(each.metrics for each in calls))
+    return {name: _combined(name, [each for each in calls if each.metrics.get(name)]) for name in names}
+
+
+def _combined(name: str, present: Sequence[Logs]) -> float:
+    values = [_mean(each.metrics[name]) for each in present]
     if len(values) == 1:
         return values[0]
     if name == "num_tokens":
         return values[-1]
     last = name.rsplit("/", 1)[-1]
-    weights = [_weight(name, logged, rows) for logged, rows in present]
+    weights = [_weight(name, each.metrics, each.rows) for each in present]
     known = [(value, weight) for value, weight in zip(values, weights, strict=True) if weight and value == value]
     if not known:
         return values[-1]
     if last.startswith(("min", "max")) and name.startswith(("completions/", "sampling/")):
         return (min if last.startswith("min") else max)(value for value, _ in known)
     return sum(value * weight for value, weight in known) / sum(weight for _, weight in known)
-
-
-def open_table(logs: dict[str, Any]) -> None:
-    """Empty TRL's table of completions, ``_logs``, and remove its limit on rows.
-
-    TRL limits it to the rows of a generation batch, but under an allocator a batch may have more.
-    """
-    for column in logs.values():
-        column.clear()
-    _limit_rows(logs, None)
-
-
-@contextmanager
-def whole_columns(logs: dict[str, Any]) -> Iterator[None]:
-    """Give each extra column of TRL's table a value in each row of a round: None in rows that a function did not log.
-
-    A reward function may log a column in some calls only. TRL calls it once a batch, an allocator once a round.
-    """
-    columns, before = logs["extra"], len(logs["prompt"])
-    known = set(columns)
-    yield
-    for name, values in columns.items():
-        if name not in known:
-            values.extendleft([None] * before)
-        values.extend([None] * (len(logs["prompt"]) - len(values)))
-
-
-def close_table(logs: dict[str, Any], rows: int, columns: Mapping[str, Sequence[float]]) -> None:
-    """Limit TRL's table to the ``rows`` of this batch again, and replace its columns by ``columns`` {name: [N]}."""
-    for name, values in columns.items():
-        column = logs["advantages"] if name == "advantages" else logs["rewards"][name]
-        column.clear()
-        column.extend(values)
-    _limit_rows(logs, rows)
 
 
 def reward_metrics(scores: torch.Tensor, names: Sequence[str], weights: torch.Tensor) -> dict[str, float]:
@@ -82,15 +84,6 @@ def reward_metrics(scores: torch.Tensor, names: Sequence[str], weights: torch.Te
         found[f"rewards/{name}/mean"] = torch.nanmean(scores[:, i]).item()
         found[f"rewards/{name}/std"] = nanstd(scores[:, i]).item()
     return found | {"reward": torch.nanmean(rewards).item(), "reward_std": nanstd(rewards).item()}
-
-
-def _limit_rows(logs: dict[str, Any], rows: int | None) -> None:
-    for name, column in logs.items():
-        if isinstance(column, dict):
-            limited = {key: deque(values, maxlen=rows) for key, values in column.items()}
-            logs[name] = defaultdict(lambda: deque(maxlen=rows), limited)
-        else:
-            logs[name] = deque(column, maxlen=rows)
 
 
 def _weight(name: str, logged: Logged, rows: int) -> float:

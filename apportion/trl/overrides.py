@@ -19,22 +19,19 @@ from transformers import Trainer, TrainerCallback
 
 from apportion.answers.reader import AnswerReader
 from apportion.engines.fresh_rows import FreshRows
-from apportion.engines.metrics import prefixed
 from apportion.engines.prompts import text_of
 from apportion.records import prepare_log
 from apportion.scheduler.decisions import bill
 from apportion.trl.advantages import without_failures
 from apportion.trl.bases import check_trainer
 from apportion.trl.checkpoints import CheckpointedTrainer
-from apportion.trl.metrics import close_table, combined, open_table
 from apportion.trl.no_signal import NoSignal
 from apportion.trl.planner import generation_batch
 from apportion.trl.replaced import replaced
 from apportion.trl.rewards import RewardVerdicts, zeros
-from apportion.trl.rounds import Rounds
 from apportion.trl.rows import split_micro_batch, spread_masked_rows
 from apportion.trl.settings import LOSSES, TRLAllocation, check_verdict
-from apportion.trl.shares import SCALES, training_rows
+from apportion.trl.shares import SCALES
 
 
 class AllocatedTrainer(CheckpointedTrainer):
@@ -116,17 +113,9 @@ class AllocatedTrainer(CheckpointedTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         if not self.model.training:
             return super()._generate_and_score_completions(inputs)
-        rounds = Rounds(self, super()._generate_and_score_completions, super()._calculate_rewards)
-        open_table(self._logs)
-        batch = generation_batch(self, inputs, rounds)
-        output = training_rows(rounds, batch)
-        self._padded = any(share.padding for share in batch.shares)
-        close_table(self._logs, len(batch.columns["advantages"]), batch.columns)
+        methods = super()._generate_and_score_completions, super()._calculate_rewards
+        output, self._padded = generation_batch(self, inputs, *methods)
         self._batches += 1
-        logged, seconds = self._metrics["train"], prefixed(rounds.stopwatch.metrics(), None)
-        for name, value in (combined(rounds.logged) | batch.metrics | seconds).items():
-            logged[name].append(value)
-        logged["num_tokens"] = logged["num_tokens"][-1:]
         return output
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:

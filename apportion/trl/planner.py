@@ -5,12 +5,13 @@ belief and the store of earlier responses, so that ranks cannot disagree.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from apportion.advantages import gated
 from apportion.engines.fresh_rows import Row, draw_distinct
@@ -18,12 +19,12 @@ from apportion.engines.metrics import allocation_metrics, prefixed
 from apportion.engines.prompts import prompt_of, text_of
 from apportion.loop import collect
 from apportion.records import write_step
-from apportion.trl.advantages import Grouped, weighted_rewards, zero_deviation
-from apportion.trl.metrics import reward_metrics
+from apportion.trl.advantages import Grouped, zero_deviation
+from apportion.trl.metrics import combined, joined_table, reward_metrics
 from apportion.trl.rewards import scores_of
 from apportion.trl.rounds import Rounds
 from apportion.trl.settings import LOSSES, TRLAllocation
-from apportion.trl.shares import LossRow, TrainingBatch, rows_per_rank, split_rows
+from apportion.trl.shares import LossRow, TrainingBatch, rows_per_rank, split_rows, training_rows
 from apportion.types import Batch, Floats, Group, Prompt, Rollout
 
 
@@ -41,23 +42,28 @@ class FinishedBatch:
     weights: Floats
 
 
-def generation_batch(trainer: Any, inputs: Sequence[Row], rounds: Rounds) -> TrainingBatch:
-    """Return the finished batch of TRL's ``inputs`` on all ranks, after rank 0 has learned from it.
+def generation_batch(
+    trainer: Any, inputs: Sequence[Row], generate: Callable[..., Any], calculate: Callable[..., Tensor]
+) -> tuple[dict[str, Any], bool]:
+    """Return the rows that this rank trains on, as TRL's method does, and whether any are masked.
 
-    TRL's loader repeats each prompt ``num_generations`` times over all ranks. Under a selection it sets only the pace.
+    ``inputs`` are those of that method, which is ``generate``; ``calculate`` is TRL's ``_calculate_rewards``. Rank 0
+    learns from the finished batch, and all ranks log it. TRL's loader repeats each prompt ``num_generations`` times
+    over all ranks. Under a selection it sets only the pace.
     """
+    rounds = Rounds(trainer, generate, calculate)
     if trainer.allocation.selection is None:
         firsts = _firsts(inputs, trainer.num_generations, rounds.ranks.rank * len(inputs))
         rounds.rows.extend(rounds.ranks.all_gather(firsts))
 
-    def lead() -> TrainingBatch:
-        planner = BatchPlanner(trainer, rounds)
-        finished = planner.collect()
-        batch = planner.training_batch(finished)
-        planner.learn(finished)
-        return batch
-
-    return rounds.led(lead)
+    batch = rounds.led(BatchPlanner(trainer, rounds).lead)
+    output = training_rows(rounds, batch)
+    trainer._logs = joined_table(rounds.logged, batch.columns)
+    logged, seconds = trainer._metrics["train"], prefixed(rounds.stopwatch.metrics(), None)
+    for name, value in (combined(rounds.logged) | batch.metrics | seconds).items():
+        logged[name].append(value)
+    logged["num_tokens"] = logged["num_tokens"][-1:]
+    return output, any(len(share) < batch.each for share in batch.shares)
 
 
 def _firsts(inputs: Sequence[Row], num_generations: int, start: int) -> list[Row]:
@@ -78,6 +84,13 @@ class BatchPlanner:
         self.trainer, self.rounds = trainer, rounds
         self.allocation: TRLAllocation = trainer.allocation
         self.names, self.weights = trainer._rewards.names, trainer._rewards.weights
+
+    def lead(self) -> TrainingBatch:
+        """Return the finished batch, after the allocation has learned from it."""
+        finished = self.collect()
+        batch = self.training_batch(finished)
+        self.learn(finished)
+        return batch
 
     def collect(self) -> FinishedBatch:
         """Sample what the allocator plans for the prompts of the batch, and compute advantages and weights."""
@@ -101,23 +114,19 @@ class BatchPlanner:
 
         Advantages are scaled up if masked rows would dilute a mean over rows.
         """
-        ranks, chunks = self.rounds.ranks.size, self.trainer.args.steps_per_generation
-        rows, row_scale, batch_scale = _loss_rows(finished), 1.0, 1.0
-        if rows:
-            batch_scale = max(1.0, ranks * chunks / len(rows))
-            of_rows = rows_per_rank(len(rows), ranks, chunks) * ranks / len(rows)
-            row_scale = {"row": of_rows, "batch": batch_scale, "token": 1.0}[LOSSES[self.trainer._loss][1]]
-            rows = [replace(row, advantage=row.advantage * row_scale) for row in rows]
-        shares = split_rows(rows, ranks, chunks)
+        ranks, chunks, rows = self.rounds.ranks.size, self.trainer.args.steps_per_generation, _loss_rows(finished)
+        each, count = rows_per_rank(len(rows), ranks, chunks), max(1, len(rows))
+        batch_scale = max(1.0, ranks * chunks / count)
+        row_scale = {"row": each * ranks / count, "batch": batch_scale, "token": 1.0}[LOSSES[self.trainer._loss][1]]
+        shares = split_rows([replace(row, advantage=row.advantage * row_scale) for row in rows], ranks)
         own = allocation_metrics(finished.batch, finished.groups, self.allocation.estimator)
         own |= self.allocation.allocator.metrics(finished.batch)
-        padding = sum(share.padding for share in shares)
-        own |= {"surplus": self.rounds.surplus, "padding": padding, "rows": len(rows)}
+        own |= {"surplus": self.rounds.surplus, "padding": each * ranks - len(rows), "rows": len(rows)}
         metrics = prefixed(own, self.allocation.selection) | self._reward_metrics(finished) | self.rounds.group_metrics
         metrics["frac_reward_zero_std"] = zero_deviation(
             finished.grouped, getattr(self.trainer, "scale_rewards", "group")
         )
-        return TrainingBatch(shares, metrics, self._columns(finished), row_scale, batch_scale)
+        return TrainingBatch(shares, each, metrics, self._columns(finished), row_scale, batch_scale)
 
     def learn(self, finished: FinishedBatch) -> None:
         """Write the rollout log, and let the allocator, the selection and the baseline learn from the batch."""
@@ -137,21 +146,17 @@ class BatchPlanner:
         allocation.observe(finished.batch)
 
     def _reward_metrics(self, finished: FinishedBatch) -> dict[str, float]:
-        """Return TRL's reward metrics over all rows, and in label-free training those of rewards from votes.
-
-        With a single round and no surplus TRL's own are correct, and left out here.
-        """
-        found, rounds = {}, self.rounds
-        if len(rounds.logged) > 1 or rounds.surplus or self.allocation.whole_groups:
-            found = reward_metrics(torch.tensor(rounds.scores, dtype=torch.float32), self.names, self.weights)
+        """Return TRL's reward metrics over all planned rows, and in label-free training those of rewards from votes."""
+        scores = torch.tensor(self.rounds.scores, dtype=torch.float32)
+        found = reward_metrics(scores, self.names, self.weights)
         if self.allocation.label_free:
-            votes = [self.allocation.vote_reward_name]
-            found |= reward_metrics(finished.grouped.scores, votes, finished.grouped.weights)
+            votes = finished.grouped.rewards.unsqueeze(1)
+            found |= reward_metrics(votes, [self.allocation.vote_reward_name], torch.ones(1))
         return found
 
     def _columns(self, finished: FinishedBatch) -> dict[str, list[float]]:
         """Return columns of TRL's table of completions: advantages, 0 outside the groups, and rewards of groups."""
-        rows, allocation = sum(rows for _, rows in self.rounds.logged), self.allocation
+        rows, allocation = sum(each.rows for each in self.rounds.logged), self.allocation
 
         def column(rollouts: Iterable[Rollout], values: Iterable[float], missing: float) -> list[float]:
             found = [missing] * rows
@@ -163,7 +168,7 @@ class BatchPlanner:
         used = _rollouts(finished.groups)
         columns = {"advantages": column(used, finished.advantages.tolist(), 0.0)}
         if allocation.label_free:
-            columns[allocation.vote_reward_name] = column(used, (each.reward or 0.0 for each in used), math.nan)
+            columns[allocation.vote_reward_name] = column(used, finished.grouped.rewards.tolist(), math.nan)
         if allocation.whole_groups:
             sampled = [each for own in finished.batch.rollouts for each in own]
             for name, scores in zip(self.names, scores_of(sampled).view(-1, len(self.names)).T.tolist(), strict=True):
@@ -172,21 +177,12 @@ class BatchPlanner:
 
     def _with_group_rewards(self, batch: Batch) -> Batch:
         """Return the batch with rewards of whole groups. A rollout of an earlier step keeps its own."""
-        fresh = [[each for each in own if each.step is None] for own in batch.rollouts]
-        places = [place for place, own in enumerate(fresh) if own]
-        found = self.rounds.score_groups([(self.rounds.rows[place], fresh[place]) for place in places])
-        in_rounds = self.allocation.functions_of_rounds(self.names)
-        rollouts, self.rounds.scores = list(batch.rollouts), []
-        for place, scores in zip(places, found, strict=True):
-            own = fresh[place]
-            scores[:, in_rounds] = scores_of(own)[:, in_rounds]
-            rows = [tuple(row) for row in scores.tolist()]
-            self.rounds.scores += rows
-            pairs = zip(own, rows, strict=True)
-            scored = [replace(each, completion=replace(each.completion, scores=row)) for each, row in pairs]
-            judged = self.rounds.rewards.judge(scored, [batch.prompts[place].text] * len(own))
-            earlier = [each for each in batch.rollouts[place] if each.step is not None]
-            rollouts[place] = (*earlier, *filter(None, judged))
+        rollouts, rows = list(batch.rollouts), self.rounds.rows
+        fresh = {q: own for q, each in enumerate(rollouts) if (own := [one for one in each if one.step is None])}
+        scored = self.rounds.score_groups([(rows[q], own) for q, own in fresh.items()])
+        for q, own in zip(fresh, scored, strict=True):
+            judged = self.rounds.rewards.judge(own, [batch.prompts[q].text] * len(own))
+            rollouts[q] = (*(each for each in rollouts[q] if each.step is not None), *filter(None, judged))
         return replace(batch, rollouts=tuple(rollouts))
 
     def _fresh(self, count: int) -> list[Prompt]:
@@ -205,20 +201,21 @@ class BatchPlanner:
 
     def _grouped(self, groups: Sequence[Group]) -> Grouped:
         """Return the groups for TRL's formulas. In label-free training the votes are the only reward function."""
-        sizes = torch.tensor([len(group.rollouts) for group in groups], dtype=torch.long)
-        rollouts = _rollouts(groups)
-        penalties = torch.tensor([rollout.completion.penalty for rollout in rollouts], dtype=torch.float32)
-        scores, weights = scores_of(rollouts).view(-1, len(self.names)), self.weights
+        sizes, rollouts = torch.tensor([len(group.rollouts) for group in groups], dtype=torch.long), _rollouts(groups)
+        gate, clip = self.allocation.outcome_gate, getattr(self.trainer, "reward_clip_range", None)
+        rewards, penalties = (
+            torch.tensor(values, dtype=torch.float32)
+            for values in (
+                [reward for group in groups for reward in gated(group, gate).rewards.tolist()],
+                [rollout.completion.penalty for rollout in rollouts],
+            )
+        )
         if self.allocation.label_free:
-            rewards = torch.tensor([rollout.reward for rollout in rollouts], dtype=torch.float32)
-            scores, weights = rewards.unsqueeze(1), torch.ones(1)
-        if gate := self.allocation.outcome_gate:  # one more function makes up for the others, which dead groups lose
-            dead = torch.tensor([not group.informative for group in groups], dtype=torch.bool).repeat_interleave(sizes)
-            scores = scores.masked_fill(dead.unsqueeze(1), 0.0)
-            train = [reward for group in groups for reward in gated(group, gate).rewards]
-            rest = torch.tensor(train, dtype=torch.float32) - weighted_rewards(scores, weights)
-            scores, weights = torch.column_stack([scores, rest]), torch.cat([weights, torch.ones(1)])
-        return Grouped(scores, sizes, weights, penalties, getattr(self.trainer, "reward_clip_range", None))
+            return Grouped(rewards, sizes, rewards.unsqueeze(1), torch.ones(1), penalties, clip)
+        dead = torch.tensor([bool(gate) and not group.informative for group in groups], dtype=torch.bool)
+        scores = scores_of(rollouts).view(-1, len(self.names))
+        scores = scores.masked_fill(dead.repeat_interleave(sizes).unsqueeze(1), 0.0)
+        return Grouped(rewards, sizes, scores, self.weights, penalties, clip)
 
     def _advantages(self, groups: Sequence[Group], grouped: Grouped) -> Floats:
         if not groups:

@@ -31,7 +31,7 @@ LOGS = ("log_extra", "log_metric")
 """Columns that hold TRL's functions for logging, which a reward function may call."""
 
 GIVEN_UP = 3
-"""After an exception a function is called prompt by prompt. So many failed calls in a row end that."""
+"""After an exception a function is called prompt by prompt. So many prompts in a row without a reward end that."""
 
 
 @dataclass
@@ -98,7 +98,7 @@ class RewardReader:
     async def _read(self, function: Any, name: str, columns: Mapping[str, Any]) -> tuple[Values, Logged]:
         """Return the rewards [N] of the completions in ``columns``: one call, or one a prompt after an exception.
 
-        What a call logged before it raised is dropped.
+        What a call logged before it raised is dropped, and so are columns that lack a row, because a call failed.
         """
         try:
             return await self._called(function, name, columns)
@@ -106,21 +106,13 @@ class RewardReader:
             if name not in self.returned:
                 raise
             self._tell(name, f"raised {type(error).__name__}: {error}", columns, 0, error)
-            return await self._by_prompt(function, name, columns)
-
-    async def _by_prompt(self, function: Any, name: str, columns: Mapping[str, Any]) -> tuple[Values, Logged]:
-        """Return the rewards [N] of one call a prompt. Columns that lack a row, because a call failed, are dropped."""
         prompts, found, logged, failed = columns["prompts"], Values(), Logged(), 0
         groups = [list(own) for _, own in groupby(range(len(prompts)), key=lambda i: prompts[i])]
         for places in groups:
             values: Values = [inf] * len(places)
             if len(groups) > 1 and failed < GIVEN_UP:
-                try:
-                    values, own = await self._called(function, name, _part(columns, places))
-                    failed, logged = 0, [*logged, *own]
-                except Exception:
-                    failed += 1
-                    logger.debug("%s failed for the prompt %s", name, shown(prompts[places[0]]), exc_info=True)
+                values, own = await self._read(function, name, _part(columns, places))
+                failed, logged = failed + 1 if values == [inf] * len(places) else 0, [*logged, *own]
             found += values
         return found, [each for each in logged if inf not in found or each[0] != "log_extra"]
 

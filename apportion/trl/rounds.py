@@ -24,9 +24,10 @@ from apportion.engines.fresh_rows import Row
 from apportion.engines.prompts import last_text
 from apportion.predictors.score_norms import sampled_score_norm
 from apportion.trl.advantages import without_failures
-from apportion.trl.metrics import Logged, whole_columns
+from apportion.trl.metrics import Logs, empty_table
 from apportion.trl.ranks import MainRankError
 from apportion.trl.replaced import replaced
+from apportion.trl.rewards import scores_of
 from apportion.trl.rows import Table, loss_mask, make_table, pack_row, policy_tokens, sequences, split_table
 from apportion.trl.stopwatch import Stopwatch
 from apportion.trl.unsloth import aligned
@@ -77,7 +78,7 @@ class Rounds:
         tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
         self.pad_token = tokenizer.pad_token_id
         self.tables, self.rows, self.scores = list[Table](), list[Row](), list[tuple[float, ...]]()
-        self.logged, self.stopwatch = list[tuple[Logged, int]](), Stopwatch()
+        self.logged, self.stopwatch = list[Logs](), Stopwatch()
         self.surplus, self.group_metrics = 0, dict[str, float]()
         self._votes = Votes(trainer._answers) if self.allocation.label_free else None
         self._running = False
@@ -127,13 +128,14 @@ class Rounds:
                 found[place].append(rollout)
         return found
 
-    def score_groups(self, groups: Sequence[tuple[Row, Sequence[Rollout]]]) -> list[Tensor]:
-        """Return scores [G, F] of each finished group: the row of its prompt, and rollouts in the order of sampling."""
-        given = [
-            (row, [each.completion.content for each in own], [each.completion.tokens.tolist() for each in own])
-            for row, own in groups
-        ]
-        return self._ask(Rounds._score_groups, given)
+    def score_groups(self, groups: Sequence[tuple[Row, Sequence[Rollout]]]) -> list[list[Rollout]]:
+        """Return the rollouts of each finished group with the scores of its functions.
+
+        A group has the row of its prompt, and its rollouts in the order of sampling.
+        """
+        scored: list[list[Rollout]] = self._ask(Rounds._score_groups, groups)
+        self.scores = [each.completion.scores for own in scored for each in own]
+        return scored
 
     def _ask(self, work: Callable[..., Any], given: Any) -> Any:
         """Have all ranks call ``work``, a method of this class, and return what it gives here. Only rank 0 calls it."""
@@ -162,21 +164,16 @@ class Rounds:
     def _part(self, rows: Sequence[Row]) -> list[Rollout]:
         """Return the rollouts of this rank for the prompts of ``rows`` [N], by one call of TRL. All ranks have N."""
         trainer, needs = self.trainer, self.allocation.allocator.needs
-        rank, size, before, each = self.ranks.rank, self.ranks.size, sum(n for _, n in self.logged), len(rows)
-        logged = defaultdict[str, list[float]](list)
-        with (
-            replaced(
-                trainer, num_generations=1, _metrics=trainer._metrics | {"train": logged}, **self._noted_methods()
-            ),
-            self.stopwatch.call(),
-            whole_columns(trainer._logs),
-        ):
+        rank, size, before, each = self.ranks.rank, self.ranks.size, sum(own.rows for own in self.logged), len(rows)
+        logged = Logs(defaultdict(list), empty_table(trainer._logs), each * size)
+        noted = {"_metrics": trainer._metrics | {"train": logged.metrics}, "_logs": logged.table}
+        with replaced(trainer, num_generations=1, **noted, **self._noted_methods()), self.stopwatch.within("trl"):
             table = make_table(self.generate(list(map(copy.deepcopy, rows))))
         scores, completions, ids = self._scored
         if needs.behaviour_logprobs and {"old_logps", "old_per_token_logps"}.isdisjoint(table):
             table["old_per_token_logps"] = self.log_probabilities(table)
         self.tables.append(table)
-        self.logged.append((logged, each * size))
+        self.logged.append(logged)
         kept = split_table(table) if needs.reused_rollouts else [None] * each
         ends = {*getattr(trainer, "eos_token_ids", ()), getattr(trainer, "eos_token_id", None), self.pad_token}
         columns = zip(
@@ -207,7 +204,7 @@ class Rounds:
         self._logprobs = list[Tensor]()
 
         def timed(prompts: list[Any]) -> Any:
-            with self.stopwatch.part("generate"):
+            with self.stopwatch.within("seconds_generate"):
                 return generate(prompts)
 
         def kept(*args: Any, **settings: Any) -> Any:
@@ -216,27 +213,31 @@ class Rounds:
             return found
 
         def read(*columns: Any) -> Tensor:
-            with self.stopwatch.part("reward"):
+            with self.stopwatch.within("seconds_reward"):
                 scores = self.rewards.score(trainer, self.calculate, columns, functions)
             self._scored = scores, *columns[2:]
             return without_failures(scores)
 
         return {"_generate": timed, "_calculate_rewards": read, "_get_per_token_logps_and_entropies": kept}
 
-    def _score_groups(self, groups: Sequence[tuple[Row, Sequence[Any], Sequence[list[int]]]]) -> list[Tensor]:
-        """Return scores [G, F] of each group: the row of its prompt, completions and token ids.
+    def _score_groups(self, groups: Sequence[tuple[Row, Sequence[Rollout]]]) -> list[list[Rollout]]:
+        """Return the rollouts of ``score_groups``, on the first rank.
 
         With ``whole_groups`` a reward function is called when a group has finished, on the first rank only, but TRL
-        gathers the scores of all. Functions that scored the rounds give 0. Columns that functions log are dropped,
-        because TRL's table has its rows already.
+        gathers the scores of all. A function gives 0 where it is not called: those of rounds here, and these there.
+        Columns that functions log are dropped, because TRL's table has its rows already.
         """
         trainer, names, found = self.trainer, self.rewards.names, []
         called = {*range(len(names))} - {*self.allocation.functions_of_rounds(names)} if self.ranks.is_main else ()
-        with self.stopwatch.part("reward"):
-            for row, contents, ids in groups:
-                given = [row] * len(ids), [row["prompt"]] * len(ids), contents, ids
-                scores = self.rewards.score(trainer, self.calculate, given, called, whole=True)
-                found.append(scores[: len(ids)].cpu())
+        with self.stopwatch.within("seconds_reward"):
+            for row, own in groups:
+                sampled = [each.completion for each in own]
+                contents, ids = [each.content for each in sampled], [each.tokens.tolist() for each in sampled]
+                given = [row] * len(own), [row["prompt"]] * len(own), contents, ids
+                scores = self.rewards.score(trainer, self.calculate, given, called, whole=True)[: len(own)].cpu()
+                rows = map(tuple, (scores + scores_of(own)).tolist())
+                scored = [replace(each, scores=row) for each, row in zip(sampled, rows, strict=True)]
+                found.append([replace(each, completion=new) for each, new in zip(own, scored, strict=True)])
                 trainer._pending_extra_logs.clear()
         self.group_metrics = {name: sum(own) / len(own) for name, own in trainer._pending_metrics.items()}
         trainer._pending_metrics.clear()  # TRL would log them with the next batch

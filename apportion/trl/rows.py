@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from apportion.trl import unsloth
 from apportion.trl.settings import Divisor
@@ -50,10 +51,7 @@ def concatenate(tables: Sequence[Table], pad_token: int) -> Table:
     """Return the rows of ``tables`` in order, padded to one width. All tables must have the same keys."""
     if len(tables) == 1:
         return tables[0]
-    return {
-        key: torch.cat(_pad_to_one_width([table[key] for table in tables], key in LEFT, _padding(key, pad_token)))
-        for key in tables[0]
-    }
+    return {key: _joined([table[key] for table in tables], key, pad_token) for key in tables[0]}
 
 
 def select(table: Table, indices: Sequence[int]) -> Table:
@@ -69,13 +67,12 @@ def masked_rows(table: Table, count: int) -> Table:
 
 def split_table(table: Table) -> list[Table]:
     """Return every row as a table of its own on the CPU, without padding and without memory of other rows."""
-    table, width = to_device(table, "cpu"), table["completion_ids"].size(1)
-    prompts, completions = (table[key].cumsum(1) for key in ("prompt_mask", "completion_mask"))
-    found = []
+    table, width, found = to_device(table, "cpu"), table["completion_ids"].size(1), []
     for i in range(size(table)):
-        first = int((prompts[i] == 0).sum())
-        last = int((completions[i] < completions[i, -1]).sum()) + 1
         row = select(table, [i])
+        first = int(row["prompt_mask"].argmax())
+        ends = row["completion_mask"][0].nonzero()
+        last = int(ends[-1]) + 1 if len(ends) else 1
         for key, value in row.items():
             if key in LEFT:
                 row[key] = value[:, first:].clone()
@@ -88,11 +85,6 @@ def split_table(table: Table) -> list[Table]:
 def pack_row(row: Table) -> Table:
     """Return a row in less memory, without any loss: ids in 32 bits, masks in 8."""
     return {key: value.to(PACKED.get(key, value.dtype)) for key, value in row.items()}
-
-
-def unpack_row(row: Table, like: Table) -> Table:
-    """Return a row with the types of the columns of ``like``."""
-    return {key: value.to(like[key].dtype) if key in like else value for key, value in row.items()}
 
 
 def spread_masked_rows(chunks: Sequence[Table]) -> list[Table]:
@@ -167,18 +159,11 @@ def policy_tokens(table: Table, completions: Sequence[Sequence[int]]) -> list[in
     return [length - (count if count < width else 0) for length, count in zip(lengths, by_tools, strict=True)]
 
 
-def _pad_to_one_width(tensors: list[Tensor], left: bool, value: int) -> list[Tensor]:
-    if tensors[0].ndim == 1:
-        return tensors
-    width = max(tensor.size(1) for tensor in tensors)
-    short = [width - tensor.size(1) for tensor in tensors]
-    return [
-        torch.nn.functional.pad(tensor, (gap, 0) if left else (0, gap), value=value) if gap else tensor
-        for tensor, gap in zip(tensors, short, strict=True)
-    ]
-
-
-def _padding(key: str, pad_token: int) -> int:
-    if key.endswith("_ids"):
-        return pad_token
-    return 1 if key in ("tool_mask", "importance_sampling_ratio") else 0  # as TRL pads them
+def _joined(columns: Sequence[Tensor], key: str, pad_token: int) -> Tensor:
+    """Return the rows of ``columns`` of this ``key``, padded to one width as TRL pads them."""
+    if columns[0].ndim == 1:
+        return torch.cat(list(columns))
+    padding = pad_token if key.endswith("_ids") else float(key in ("tool_mask", "importance_sampling_ratio"))
+    gaps = [max(each.size(1) for each in columns) - column.size(1) for column in columns]
+    sides = [(gap, 0) if key in LEFT else (0, gap) for gap in gaps]
+    return torch.cat([pad(column, side, value=padding) for column, side in zip(columns, sides, strict=True)])

@@ -5,23 +5,14 @@ with fewer receives these, and then rows of earlier steps. Masked rows fill up w
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
-from operator import attrgetter
 from typing import Any
 
 import torch
 
 from apportion.trl.rounds import Rounds
-from apportion.trl.rows import (
-    Table,
-    concatenate,
-    loss_mask,
-    masked_rows,
-    select,
-    to_device,
-    unpack_row,
-)
+from apportion.trl.rows import Table, concatenate, loss_mask, masked_rows, select, to_device
 from apportion.trl.unsloth import KEY, windowed
 
 SCALES = ("row_scale", "batch_scale")
@@ -45,34 +36,18 @@ class LossRow:
 
 
 @dataclass(frozen=True)
-class Share:
-    """The ``rows`` that one rank trains on: its own, those of other ranks, then earlier ones. ``padding`` is masked."""
-
-    rows: Sequence[LossRow]
-    padding: int = 0
-
-    @property
-    def places(self) -> list[tuple[int, int]]:
-        """The addresses of the rows that were sampled in this step."""
-        return [row.at for row in self.rows if row.at is not None]
-
-    @property
-    def reused(self) -> list[LossRow]:
-        """The rows of earlier steps."""
-        return [row for row in self.rows if row.at is None]
-
-
-@dataclass(frozen=True)
 class TrainingBatch:
     """The finished batch: what each rank trains on, and what all ranks log.
 
-    ``columns`` hold one value for each sampled row. ``row_scale`` is all rows / unmasked rows if the loss is a mean
-    over rows, else 1. ``batch_scale`` is all micro-batches / micro-batches with an unmasked row.
+    ``shares`` are the rows of each rank: its own, those of other ranks, then earlier ones. Masked rows fill them up to
+    ``each``. ``columns`` hold one value for each sampled row. ``row_scale`` is all rows / unmasked rows if the loss is
+    a mean over rows, else 1. ``batch_scale`` is all micro-batches / micro-batches with an unmasked row.
     """
 
-    shares: Sequence[Share]
-    metrics: dict[str, float] = field(default_factory=dict)
-    columns: dict[str, list[float]] = field(default_factory=dict)
+    shares: Sequence[Sequence[LossRow]]
+    each: int
+    metrics: dict[str, float]
+    columns: dict[str, list[float]]
     row_scale: float = 1.0
     batch_scale: float = 1.0
 
@@ -86,40 +61,37 @@ def rows_per_rank(rows: int, ranks: int, chunks: int) -> int:
     return chunks * max(1, -(-rows // (ranks * chunks)))
 
 
-def split_rows(rows: Sequence[LossRow], ranks: int, chunks: int) -> list[Share]:
+def split_rows(rows: Sequence[LossRow], ranks: int) -> list[list[LossRow]]:
     """Return the share of every rank. Rows that stay on their rank keep their order."""
-    each = rows_per_rank(len(rows), ranks, chunks)
     quotas = [len(rows) // ranks + (rank < len(rows) % ranks) for rank in range(ranks)]
-    placed = sorted((row for row in rows if row.at is not None), key=attrgetter("at"))
-    own = [[row for row in placed if row.at is not None and row.at[0] == rank] for rank in range(ranks)]
-    sent = [row for of_rank, quota in zip(own, quotas, strict=True) for row in of_rank[quota:]]
-    spare = iter([*sent, *(row for row in rows if row.at is None)])
-    shares = []
-    for of_rank, quota in zip(own, quotas, strict=True):
-        taken = of_rank[:quota]
-        taken += islice(spare, quota - len(taken))
-        shares.append(Share(taken, each - len(taken)))
+    shares, spare = [list[LossRow]() for _ in quotas], list[LossRow]()
+    for row in sorted(rows, key=lambda row: row.at or (ranks, 0)):
+        stays = row.at is not None and len(shares[row.at[0]]) < quotas[row.at[0]]
+        (shares[row.at[0]] if row.at is not None and stays else spare).append(row)
+    rest = iter(spare)
+    for share, quota in zip(shares, quotas, strict=True):
+        share += islice(rest, quota - len(share))
     return shares
 
 
 def training_rows(rounds: Rounds, batch: TrainingBatch) -> dict[str, Any]:
     """Return the rows of ``batch`` that this rank trains on, in the format of TRL's method."""
     accelerator, pad_token = rounds.trainer.accelerator, rounds.pad_token
-    rank, table, device = rounds.ranks.rank, concatenate(rounds.tables, pad_token), accelerator.device
-    share = batch.shares[rank]
-    moved = [at for other, each in enumerate(batch.shares) for at in each.places if other != at[0] == rank]
+    rank, device = rounds.ranks.rank, accelerator.device
+    table, share = concatenate(rounds.tables, pad_token), batch.shares[rank]
+    moved = [row.at for other, each in enumerate(batch.shares) for row in each if row.at and other != row.at[0] == rank]
     sent = dict(rounds.ranks.all_gather([(at, to_device(select(table, [at[1]]), "cpu")) for at in moved]))
-    own = [at[1] for at in share.places if at not in sent]
+    own = [row.at[1] for row in share if row.at and row.at not in sent]
     parts = [select(table, own)] if own else []
-    parts += [to_device(sent[at], device) for at in share.places if at in sent]
+    parts += [to_device(sent[row.at], device) for row in share if row.at in sent]
     parts += _reused(rounds, batch, table)
-    if share.padding:
-        parts.append(masked_rows(table, share.padding))
+    if padding := batch.each - len(share):
+        parts.append(masked_rows(table, padding))
     whole = concatenate(parts, pad_token)
     tokens = accelerator.gather(loss_mask(whole).sum()).sum()
     if KEY in whole:
         whole = windowed(whole, pad_token)
-    advantages = [row.advantage for row in share.rows] + [0.0] * share.padding
+    advantages = [row.advantage for row in share] + [0.0] * padding
     return {
         **whole,
         "advantages": torch.tensor(advantages, dtype=torch.float32, device=device),
@@ -134,28 +106,28 @@ def _reused(rounds: Rounds, batch: TrainingBatch, table: Table) -> list[Table]:
     If any rank must recompute log-probabilities, all ranks run the model on equally many rows, because a sharded model
     needs all of them.
     """
-    reused, device = batch.shares[rounds.ranks.rank].reused, rounds.trainer.accelerator.device
-    rows = [unpack_row(to_device(each.earlier or {}, device), table) for each in reused]
+    reused = [row for row in batch.shares[rounds.ranks.rank] if row.at is None]
+    rows = [dict(row.earlier or {}) for row in reused]
     stale = [row for row, each in zip(rows, reused, strict=True) if each.recompute]
-    most = max(sum(row.recompute for row in share.rows) for share in batch.shares)
+    most = max(sum(row.recompute for row in share) for share in batch.shares)
     if most and not {"old_per_token_logps", "old_logps"}.isdisjoint(table):
         filling = [masked_rows(table, most - len(stale))] if len(stale) < most else []
-        inputs = [{key: part[key] for key in PROBABILITY_KEYS} for part in [*stale, *filling]]
+        inputs = [{key: part[key].to(table[key]) for key in PROBABILITY_KEYS} for part in [*stale, *filling]]
         found = rounds.log_probabilities(concatenate(inputs, rounds.pad_token))
         for row, logps in zip(stale, found, strict=False):
             logps = logps[None, : row["completion_ids"].size(1)]
-            row["old_per_token_logps"], row["old_logps"] = logps, (logps * row["completion_mask"]).sum(1)
+            row["old_per_token_logps"], row["old_logps"] = logps, (logps * row["completion_mask"].to(logps)).sum(1)
             if "importance_sampling_ratio" in row:
                 row["importance_sampling_ratio"] = torch.ones_like(row["importance_sampling_ratio"])
-    return [with_keys_of(table, row) for row in rows]
+    return [like(table, row) for row in rows]
 
 
-def with_keys_of(table: Table, row: Table) -> Table:
-    """Return a row of an earlier step with only the keys of ``table``. Raises ValueError if it lacks one."""
+def like(table: Table, row: Table) -> Table:
+    """Return a row of an earlier step with the keys of ``table`` and their types. Raises ValueError if it lacks one."""
     missing = sorted(table.keys() - row.keys())
     if missing:
         raise ValueError(
             f"rows of earlier steps must have all columns of this step's loss, got one without {missing[0]}; resume "
             "with the beta, num_iterations, steps_per_generation and vLLM settings that the run began with"
         )
-    return {key: row[key] for key in table}
+    return {key: row[key].to(value) for key, value in table.items()}

@@ -23,9 +23,10 @@ def batches(draw):
 
 
 def grouped(groups, weights, clip=None):
-    sizes = torch.tensor([len(group) for group in groups])
-    scores = torch.tensor(np.concatenate(groups), dtype=torch.float32)
-    return Grouped(scores, sizes, torch.tensor(weights).float(), clip=clip)
+    sizes = torch.tensor([len(group) for group in groups], dtype=torch.long)
+    scores = torch.tensor(np.concatenate([np.zeros((0, len(weights))), *groups]), dtype=torch.float32)
+    of_functions = scores, torch.tensor(weights).float()
+    return Grouped(weighted_rewards(*of_functions), sizes, *of_functions, clip=clip)
 
 
 def by_numpy(name, batch, clip=None):
@@ -88,4 +89,4 @@ def test_rloo_is_our_own_estimator_within_each_group(batch, clip, normalize):
 def test_without_spread_in_a_batch_and_without_groups():
     for last, share in (([[0.0]], 0.0), ([[1.0]], 1.0)):
         assert zero_deviation(grouped([np.ones((2, 1)), np.array(last)], np.ones(1)), "batch") == share
-    assert zero_deviation(Grouped(torch.zeros(0, 2), torch.zeros(0, dtype=torch.long), torch.ones(2))) == 1.0
+    assert zero_deviation(grouped([], np.ones(2))) == 1.0

@@ -8,8 +8,8 @@ import pytest
 
 from apportion import AR3PO, DAPO
 from apportion.records import open_run
-from apportion.trl.metrics import combined
-from tests.trl.tiny import EOS, PAD, Judge, group_advantages, hora, ids_of, make_questions
+from apportion.trl.metrics import Logs, combined
+from tests.trl.tiny import EOS, PAD, group_advantages, ids_of, make_questions
 
 PROMPTS = 8
 
@@ -103,16 +103,6 @@ def test_metrics_and_columns_of_reward_functions_are_logged(run, tmp_path):
     assert table["vowels_of"].tolist() == seen and table["second"].replace(np.nan, None).tolist() == logged
 
 
-def test_rollouts_without_a_score_count_as_failed_and_are_left_out_of_means(run):
-    _, watch, history = run(judge=Judge(none=lambda text: text[:1] in "05ag"), allocator=hora())
-    for logged, step in zip(history, watch.steps, strict=True):
-        scores = [call.score for call in step.calls if call.score is not None]
-        failed = len(step.calls) - len(scores)
-        assert failed > 0
-        assert_logged(logged, {"allocation/failed": failed, "reward": np.mean(scores), "reward_std": deviation(scores)})
-        assert len(step.rows) == len(scores) == logged["allocation/rows"] - logged["allocation/padding"]
-
-
 ROUNDS = {
     "completions/clipped_ratio": (0.5, 1.0, 4 / 6),
     "completions/mean_length": (2.0, 5.0, 3.0),
@@ -131,4 +121,6 @@ ROUNDS = {
 def test_metrics_of_rounds_are_combined_by_their_kind():
     first, second = ({name: [each[place]] for name, each in ROUNDS.items()} for place in (0, 1))
     expected = {name: both for name, (*_, both) in ROUNDS.items()} | {"only/once": 7.0}
-    assert combined([(first | {"only/once": [7.0]}, 4), (second, 2)]) == pytest.approx(expected, nan_ok=True)
+    assert combined([Logs(first | {"only/once": [7.0]}, {}, 4), Logs(second, {}, 2)]) == pytest.approx(
+        expected, nan_ok=True
+    )

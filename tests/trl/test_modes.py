@@ -122,8 +122,3 @@ def test_a_model_that_scores(grouped):
     given = {"reward_processing_classes": [make_tokenizer(), None], "verdict": "scorer"}
     _, watch, _ = grouped(reward=score, config={"reward_weights": [1.0, 0.0]}, others=[scorer], **given)
     assert len({score(call) > 0 for call in watch.steps[0].calls}) == 2
-
-
-def test_prompts_come_from_a_stream_too(grouped):
-    """``test_groups`` has fresh ones."""
-    grouped(questions=make_questions().to_iterable_dataset())

@@ -21,7 +21,8 @@ def finished(allocator: Allocator, rollouts, advantages=0.0, penalty=0.0):
     batch = batch.add(Plan([len(own) for own in rollouts]), rollouts)
     groups = allocator.groups(batch)
     size = sum(len(group.rollouts) for group in groups)
-    grouped = Grouped(torch.zeros(size, 1), torch.zeros(0), torch.ones(1), torch.full((size,), penalty))
+    zeros = torch.zeros(size)
+    grouped = Grouped(zeros, torch.zeros(0), zeros.unsqueeze(1), torch.ones(1), torch.full((size,), penalty))
     return FinishedBatch(batch, groups, grouped, np.full(size, advantages), np.ones(size))
 
 

@@ -11,9 +11,8 @@ from apportion.trl.rows import (
     select,
     split_table,
     spread_masked_rows,
-    unpack_row,
 )
-from apportion.trl.shares import with_keys_of
+from apportion.trl.shares import like
 
 PAD = 9
 TABLE = {
@@ -49,11 +48,11 @@ def test_a_row_for_a_later_step_takes_less_memory_and_loses_nothing():
     row = split_table(TABLE | {"prompt_ids": TABLE["prompt_ids"] + 150_000})[1]
     packed = pack_row(row)
     assert sum(value.nbytes for value in packed.values()) <= sum(value.nbytes for value in row.values()) / 2
-    back = unpack_row(packed, row)
+    back = like(row, packed)
     assert_equal(back, row)
     assert all(back[key].dtype == row[key].dtype for key in row)
     with pytest.raises(ValueError, match="all columns of this step's loss, got one without ref; resume with the beta"):
-        with_keys_of({**row, "ref": row["prompt_ids"]}, back)
+        like({**row, "ref": row["prompt_ids"]}, packed)
 
 
 def test_policy_tokens_exclude_those_of_tools():

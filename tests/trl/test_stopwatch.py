@@ -19,46 +19,38 @@ class SlowJudge(Judge):
         return super().__call__(*args, **columns)
 
 
-def timed(make, allocator, whole_groups=False, **config):
-    """Return the allocation's log of a run, the seconds that each generation batch took at most, and the judge."""
-    judge, took = SlowJudge(mark), []
-    built = make(
-        AllocatedGRPOTrainer, reward_funcs=[judge], allocator=allocator, whole_groups=whole_groups, config=config
-    )
-    single_turn, whole = built._generate_single_turn, built._generate_and_score_completions
+def timed(make, allocator, **given):
+    """Return the allocation's log of each step of a run, and the judge."""
+    judge = SlowJudge(mark)
+    built = make(AllocatedGRPOTrainer, reward_funcs=[judge], allocator=allocator, **given)
+    single_turn = built._generate_single_turn
 
     def slow(*args, **settings):
         time.sleep(GENERATE)
         return single_turn(*args, **settings)
 
-    def watched(inputs):
-        started = time.perf_counter()
-        output = whole(inputs)
-        took.append(time.perf_counter() - started)
-        return output
-
-    built._generate_single_turn, built._generate_and_score_completions = slow, watched
+    built._generate_single_turn = slow
     log = [step for step in trained(built) if "loss" in step]
-    return [{name.removeprefix("allocation/"): value for name, value in step.items()} for step in log], took, judge
+    return [{name.removeprefix("allocation/"): value for name, value in step.items()} for step in log], judge
 
 
 @pytest.mark.parametrize("whole_groups", [False, True])
 def test_a_batch_of_one_round_logs_no_rounds_and_no_rewards_twice(make, whole_groups):
-    log, took, _ = timed(make, Uniform(8), whole_groups, max_steps=2)
-    for found, most in zip(log, took, strict=True):
-        assert found["seconds_generate"] >= GENERATE and found["seconds_reward"] >= REWARD
-        assert sum(found[part] for part in PARTS) <= most and not any("round_" in name for name in found)
+    started = time.perf_counter()
+    log, judge = timed(make, Uniform(8), whole_groups=whole_groups, config={"max_steps": 2})
+    assert len(log) == 2 and not any("round_" in name for found in log for name in found)
+    assert all(found["seconds_generate"] >= GENERATE and found["seconds"] > 0 for found in log)
+    assert sum(found["seconds_reward"] for found in log) >= len(judge.rounds) * REWARD
+    assert sum(found[part] for found in log for part in PARTS) < time.perf_counter() - started
 
 
 def test_the_log_has_seconds_by_round_and_a_round_that_is_too_large_for_one_call_is_one(make):
     allocator = DAPO(rollouts_per_prompt=8, draw=9, max_draws=2)  # 72 rollouts a round, and at most 32 in one call
-    (found,), (most,), judge = timed(make, allocator, max_steps=1)
+    (found,), judge = timed(make, allocator, config={"max_steps": 1})
     rounds = int(found["rounds"])
     assert len(judge.rounds) > rounds > 1 and f"round_{rounds + 1}/rollouts" not in found
     by_round = {part: [found[f"round_{k}/{part}"] for k in range(1, rounds + 1)] for part in ("rollouts", *PARTS)}
     assert sum(by_round["rollouts"]) == found["rollouts"] and by_round["seconds_reward"][1] >= 3 * REWARD
     assert min(by_round["seconds_generate"]) >= GENERATE and min(by_round["seconds"]) > 0
-    assert sum(by_round["seconds"]) < found["seconds"]
-    for part in PARTS[1:]:
+    for part in PARTS:
         assert sum(by_round[part]) == pytest.approx(found[part])
-    assert len(judge.rounds) * (GENERATE + REWARD) <= sum(found[part] for part in PARTS) <= most

@@ -72,6 +72,18 @@ def made(chat, server, tmp_path):
     return lambda **given: make(chat, server.url, tmp_path, **given)
 
 
+@pytest.fixture
+def run(made, monkeypatch):
+    """Return a function that trains, and gives the trainer, its audit, and what each step logged."""
+
+    def trained(**given):
+        trainer = made(**given)
+        audit = Audit(trainer, monkeypatch)
+        return trainer, audit, tiny.trained(trainer)[: trainer.args.max_steps]
+
+    return trained
+
+
 class Faulty:
     """A reward function with ``faults`` by the first character of a completion: what it returns, or an exception.
 
@@ -163,11 +175,9 @@ def test_uniform_trains_on_the_rows_and_advantages_of_trl(chat, tmp_path, monkey
     assert metrics[0]["grad_norm"] == pytest.approx(metrics[1]["grad_norm"], abs=1e-6) and metrics[0]["grad_norm"] > 0
 
 
-def test_without_age_all_is_sampled_by_the_newest_adapter(made, server, monkeypatch):
+def test_without_age_all_is_sampled_by_the_newest_adapter(run, server):
     before = Counter(completions.asked(server.url))
-    trainer = made(max_staleness=0, max_steps=3)
-    audit = Audit(trainer, monkeypatch)
-    history = tiny.trained(trainer)[:3]
+    _, audit, history = run(max_staleness=0, max_steps=3)
     audit.check(bound=0)
     assert Counter(chain(*audit.prompts)).keys() == {
         text_of(prompt) for prompt in streamed.make_questions(12)["prompt"]
@@ -181,14 +191,12 @@ def test_without_age_all_is_sampled_by_the_newest_adapter(made, server, monkeypa
         assert len(asked) == 12 and min(asked.values()) == 4 and sum(asked.values()) <= 64
 
 
-def test_vip_by_price_with_faulty_rewards(made, monkeypatch):
+def test_vip_by_price_with_faulty_rewards(run):
     faults = {"0": float("nan"), "5": None, "a": "seven", "g": TimeoutError("busy")}
-    trainer = made(
+    _, audit, history = run(
         questions=16, reward=Faulty(faults), allocator=VIP(rollouts_per_prompt=4, high=8), estimator="rloo",
         failed_rewards="drop", max_steps=6,
     )  # fmt: skip
-    audit = Audit(trainer, monkeypatch)
-    history = tiny.trained(trainer)[:6]
     groups = [group for update in audit.given for group in update.groups]
     assert len(audit.steps) == 6 and len({len(group.rollouts) for group in groups}) > 1
     for logged in history:
@@ -198,20 +206,15 @@ def test_vip_by_price_with_faulty_rewards(made, monkeypatch):
     assert not said & set(faults)
 
 
-def test_a_second_round_knows_the_rewards_of_the_first(made, monkeypatch):
-    rule = HORA(pre_rollouts=2, rollouts_per_prompt=6, high=12)
-    trainer = made(allocator=rule, batch=4, estimator="rloo")
-    audit = Audit(trainer, monkeypatch)
-    trainer.train()
+def test_a_second_round_knows_the_rewards_of_the_first(run):
+    _, audit, _ = run(allocator=HORA(pre_rollouts=2, rollouts_per_prompt=6, high=12), batch=4, estimator="rloo")
     audit.check(bound=1)
     assert len({int(count) for update in audit.given for count in update.batch.asked}) > 1
     assert {rollout.round for update in audit.given for own in update.batch.rollouts for rollout in own} == {0, 1}
 
 
-def test_single_rollouts_train_against_a_baseline(made, monkeypatch):
-    trainer = made(questions=48, allocator=Uniform(1), estimator="reinforce", baseline="spo")
-    audit = Audit(trainer, monkeypatch)
-    history = tiny.trained(trainer)[:4]
+def test_single_rollouts_train_against_a_baseline(run):
+    _, audit, history = run(questions=48, allocator=Uniform(1), estimator="reinforce", baseline="spo")
     assert all(len(group.rollouts) == 1 for update in audit.given for group in update.groups)
     assert all(logged["grad_norm"] > 0 for logged in history)
     for update in audit.given:
@@ -233,11 +236,10 @@ def double(number: int) -> int:
 
 
 @scripted
-def test_a_tool_is_called_and_its_output_not_trained_on(made, monkeypatch):
+def test_a_tool_is_called_and_its_output_not_trained_on(run):
     questions = [{"prompt": [{"role": "user", "content": f"tool {i}"}], "k": 40} for i in range(8)]
-    trainer = made(dataset=Dataset.from_list(questions), tools=[double], max_steps=1, reward=eights)
-    audit = Audit(trainer, monkeypatch)
-    (logged, *_) = tiny.trained(trainer)
+    given = {"dataset": Dataset.from_list(questions), "tools": [double], "max_steps": 1, "reward": eights}
+    trainer, audit, (logged,) = run(**given)
     assert logged["tools/call_frequency"] == 1 and logged["reward"] == 1
     for row in audit.steps[0]:
         ids, trained = row["input_ids"], row["completion_mask"].astype(bool)
@@ -261,10 +263,8 @@ class Room:
         return float(self.k > 40)
 
 
-def test_an_environment_gives_the_task_and_the_reward(made, monkeypatch):
-    trainer = made(reward=None, environment_factory=Room, max_steps=2)
-    audit = Audit(trainer, monkeypatch)
-    logged = tiny.trained(trainer)[0]
+def test_an_environment_gives_the_task_and_the_reward(run):
+    _, audit, (logged, _) = run(reward=None, environment_factory=Room, max_steps=2)
     assert 0 <= logged["rewards/Room"] <= 1
     for update in audit.given:
         for group in update.groups:
@@ -297,9 +297,13 @@ def ends_with(trainer, audit, error, text, seconds=60):
     assert time.monotonic() - started < seconds and worker._process is None and not worker._thread.is_alive()
 
 
-def counted(*prompts):
-    """Every prompt was trained on in each of three epochs."""
-    counts = Counter(chain(*prompts))
+def assert_resumes(resumed, first, monkeypatch, checkpoint=True):
+    """With the steps before, which had ``first``, every prompt was trained on in each of three epochs."""
+    audit = Audit(resumed, monkeypatch)
+    resumed.train(resume_from_checkpoint=checkpoint)
+    assert resumed.state.global_step == 9 and [len(step) for step in audit.steps] == [16] * 6
+    audit.check(bound=1)
+    counts = Counter(chain(*first, *audit.prompts))
     assert set(counts.values()) == {3} and len(counts) == 12
 
 
@@ -307,15 +311,9 @@ def test_a_run_whose_process_is_killed_resumes_without_losing_or_repeating_a_pro
     killed = made(**RESUMED)
     audit = Audit(killed, monkeypatch, 5, lambda worker: os.kill(worker._process.pid, signal.SIGKILL))
     ends_with(killed, audit, StreamWorkerError, r"must run, got one that ended with exit code -9: it", seconds=300)
-    first = audit.prompts[:3]
     resumed = made(**RESUMED)
-    audit = Audit(resumed, monkeypatch)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
-    assert resumed.state.global_step == 9
-    audit.check(bound=1)
-    assert [len(step) for step in audit.steps] == [16] * 6
-    counted(*first, *audit.prompts)
-    assert resumed.allocation.baseline.predict(audit.worker.stream._prompts).std() > 0
+    assert_resumes(resumed, audit.prompts[:3], monkeypatch, str(tmp_path / "checkpoint-3"))
+    assert resumed.allocation.baseline.predict(resumed.rollout_worker.stream._prompts).std() > 0
 
 
 def test_a_killed_trainer_takes_its_process_along_and_resumes(chat, server, tmp_path, monkeypatch):
@@ -326,10 +324,7 @@ def test_a_killed_trainer_takes_its_process_along_and_resumes(chat, server, tmp_
     while os.path.exists(f"/proc/{found['child']}") and time.monotonic() < until:
         time.sleep(0.1)
     assert not os.path.exists(f"/proc/{found['child']}")
-    resumed = make(chat, server.url, tmp_path, **RESUMED)
-    audit = Audit(resumed, monkeypatch)
-    resumed.train(resume_from_checkpoint=True)
-    counted(*found["prompts"][:3], *audit.prompts)
+    assert_resumes(make(chat, server.url, tmp_path, **RESUMED), found["prompts"][:3], monkeypatch)
 
 
 def test_a_killed_server_is_named_and_another_one_goes_on(chat, tmp_path, monkeypatch):
@@ -338,12 +333,9 @@ def test_a_killed_server_is_named_and_another_one_goes_on(chat, tmp_path, monkey
         audit = Audit(trainer, monkeypatch, 4, lambda worker: server.kill())
         text = rf"the vLLM server at {server.url} must answer, got nothing for \d+ s; start it again|Connection refused"
         ends_with(trainer, audit, Exception, text, seconds=300)
-    first = audit.prompts[:3]
     with completions.started(chat, tmp_path / "log.txt", server.port):
         resumed = make(chat, server.url, tmp_path, **RESUMED)
-        audit = Audit(resumed, monkeypatch)
-        resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
-    counted(*first, *audit.prompts)
+        assert_resumes(resumed, audit.prompts[:3], monkeypatch, str(tmp_path / "checkpoint-3"))
 
 
 def test_a_resumed_run_knows_its_failures_and_the_functions_that_have_returned(made, tmp_path):

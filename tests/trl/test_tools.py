@@ -11,8 +11,7 @@ from collections import defaultdict
 
 import pytest
 import torch
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from tokenizers import AddedToken, Regex
 from trl import GRPOTrainer
 from trl.chat_template_utils import qwen3_chat_template
 
@@ -34,13 +33,8 @@ QUESTIONS = 4
 
 def make_tokenizer():
     """Return a tokenizer of words, digits and signs with the chat template of Qwen3."""
-    model = models.WordLevel({word: i for i, word in enumerate(VOCABULARY)}, unk_token="<unk>")
-    parts = Tokenizer(model)
-    parts.pre_tokenizer = pre_tokenizers.Split(Regex(r"</?\w+>|[a-z]+|\W|\w"), "isolated")
-    parts.decoder = decoders.Fuse()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=parts, pad_token="<pad>", eos_token="<|im_end|>", unk_token="<unk>", padding_side="left"
-    )
+    words = Regex(r"</?\w+>|[a-z]+|\W|\w")
+    tokenizer = tiny.tokenizer_of(VOCABULARY, words, pad_token="<pad>", eos_token="<|im_end|>")
     tokenizer.add_tokens([AddedToken("<|im_start|>", special=True)], special_tokens=True)
     tokenizer.chat_template = qwen3_chat_template
     return tokenizer

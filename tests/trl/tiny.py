@@ -35,15 +35,16 @@ EASE = (0, 3, 6, 10, 14, 18, 22, 24)
 TIMES = ("time", "runtime", "per_second")
 
 
+def tokenizer_of(vocabulary, words="", **tokens):
+    """Return a tokenizer of the words in ``vocabulary``, which are what ``words`` matches, by default characters."""
+    whole = Tokenizer(models.WordLevel({word: i for i, word in enumerate(vocabulary)}, unk_token="<unk>"))
+    whole.pre_tokenizer, whole.decoder = pre_tokenizers.Split(words, "isolated"), decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=whole, unk_token="<unk>", padding_side="left", **tokens)
+
+
 def make_tokenizer():
     """Return a tokenizer of characters."""
-    vocabulary = {word: i for i, word in enumerate((*SPECIAL, *CHARACTERS))}
-    characters = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    characters.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    characters.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=characters, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>", padding_side="left"
-    )
+    return tokenizer_of((*SPECIAL, *CHARACTERS), pad_token="<pad>", eos_token="<eos>")
 
 
 TOKENIZER = make_tokenizer()

@@ -16,9 +16,9 @@ from types import SimpleNamespace
 import torch
 from datasets import Dataset
 from peft import LoraConfig
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, PrinterCallback, TrainerCallback
+from transformers import LlamaConfig, LlamaForCausalLM, PrinterCallback, TrainerCallback
 from trl.chat_template_utils import qwen3_chat_template
 from trl.experimental.async_grpo import (
     AsyncGRPOConfig,
@@ -31,6 +31,7 @@ from trl.experimental.async_grpo import (
 from apportion import Uniform
 from apportion.trl import AllocatedAsyncGRPOTrainer
 from tests.cases import settings_of
+from tests.trl.tiny import tokenizer_of
 
 LENGTH = 4
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<unk>")
@@ -39,13 +40,8 @@ CHARACTERS = [chr(code) for code in range(32, 127)] + ["\n"]
 
 def save_policy(folder):
     """Save a policy and its tokenizer, which vLLM can serve and TRL can parse, to ``folder``."""
-    vocabulary = {word: i for i, word in enumerate((*SPECIAL, *CHARACTERS))}
-    characters = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    characters.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    characters.decoder = decoders.Fuse()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=characters, pad_token="<|endoftext|>", eos_token="<|im_end|>", unk_token="<unk>"
-    )
+    vocabulary = (*SPECIAL, *CHARACTERS)
+    tokenizer = tokenizer_of(vocabulary, pad_token="<|endoftext|>", eos_token="<|im_end|>")
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>"]})
     tokenizer.add_tokens([AddedToken("<tool_call>"), AddedToken("</tool_call>")])
     tokenizer.chat_template = qwen3_chat_template
