@@ -238,6 +238,9 @@ def _decline(run: RunSeries) -> Found | None:
     at, until = (int(reward.steps[place]) for place in (begin, min(begin + 2 * size // BLOCKS, reward.last)))
     said = f"the mean reward fell from {top:.3g} to {reward.end:.3g}, its end, without coming back"
     sides = ((run.steps >= at) & (run.steps < until), run.steps >= reward.steps[reward.last])
+    falls = -np.diff(blocks[best:])
+    if falls.max() >= drop / 2:  # most is lost at once, in a run too short to tell a collapse from noise
+        at = int(reward.steps[(best + 1 + int(falls.argmax())) * size // BLOCKS])
     return _fall(run, sides, at, drop, said, False)
 
 

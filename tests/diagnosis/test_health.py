@@ -38,6 +38,11 @@ def test_a_sudden_and_lasting_fall_is_a_sign(health, onset):
     assert kinds(health(rollouts(at(onset, 0.6, 0.01)))) == {"collapse": pytest.approx(onset + 1, abs=2)}
 
 
+def test_a_fall_of_a_short_run_has_its_own_step(health):
+    found = kinds(health(rollouts(lambda step, _: 0.45 + 0.2 * (step in (2, 3)) if step < 8 else 0.0, steps=16)))
+    assert found == dict.fromkeys(("decline", "zero variance"), pytest.approx(9, abs=1))
+
+
 def test_a_fall_of_prompts_that_come_once_may_be_harder_data(health):
     """Of eight prompts of a step seven are easy at first, and two from the middle on."""
     found = health(rollouts(lambda s, p: 0.9 if p % 8 < (7 if s < 30 else 2) else 0.02, prompt=epoch))
