@@ -145,12 +145,13 @@ class RunDecisions:
             if part is not None:
                 part.load_state_dict(states[name])
 
-    def check_arrived(self, prompt: Prompt, rollout: Rollout) -> None:
-        """Raise ValueError if ``rollout`` lacks what a part needs, such as a verdict or a score norm."""
+    def check_arrived(self, prompt: Prompt, *rollouts: Rollout) -> None:
+        """Raise ValueError if one of ``rollouts`` lacks what a part needs, such as a verdict or a score norm."""
         for part in self._readers:
-            check_rollout(part, prompt, rollout)
+            for rollout in rollouts:
+                check_rollout(part, prompt, rollout)
         if self.outcome_gate:
-            gated(Group(prompt, (rollout,)), self.outcome_gate)
+            gated(Group(prompt, rollouts), self.outcome_gate)
 
     @cached_property
     def _readers(self) -> list[Any]:
@@ -245,12 +246,14 @@ class TrainerAllocation(RunDecisions):
         own = rollout_needs(self.trained_estimator) | Needs(binary=bool(self.outcome_gate))
         return reduce(or_, parts, own)
 
-    def check_arrived(self, prompt: Prompt, rollout: Rollout) -> None:
+    def check_arrived(self, prompt: Prompt, *rollouts: Rollout) -> None:
         """Check as ``RunDecisions`` does, and for what the estimator needs."""
-        super().check_arrived(prompt, rollout)
+        super().check_arrived(prompt, *rollouts)
         own = self.trained_estimator
-        if own is not None and rollout.reward is not None and rollout_needs(own).score_norms:
-            score_norm(rollout, prompt, own)
+        if own is not None and rollout_needs(own).score_norms:
+            for rollout in rollouts:
+                if rollout.reward is not None:
+                    score_norm(rollout, prompt, own)
 
     def advantages(self, groups: Sequence[Group], baseline: ArrayLike | None = None) -> Floats:
         """Return the advantages [N] of all rollouts of ``groups`` by the estimator, or by "rloo" if none is named.

@@ -19,7 +19,7 @@ from typing import Any
 import ray
 from ray.exceptions import ActorDiedError, RayActorError
 
-from apportion.verl.worker_processes import kill, place_of
+from apportion.verl.worker_processes import kill, place_of, silence
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class ActorWatch:
 
     fail: Callable[[str], None]
     seconds: float
-    silent: dict[str, float] = field(default_factory=dict)
+    silent: set[str] = field(default_factory=set)
 
     async def watch(self, actor: WatchedActor) -> None:
         """Watch ``actor`` until it fails the run."""
@@ -88,19 +88,18 @@ class ActorWatch:
         pause = min(ANSWER_SECONDS, self.seconds / 4)
         while True:
             answer = asyncio.ensure_future(place_of(actor.handle))
-            while not (await asyncio.wait([answer], timeout=pause))[0]:
-                # a sum of pauses, because this process may have been stopped itself
-                silence = self.silent[name] = self.silent.get(name, 0.0) + pause
-                logger.warning("%s has not answered for %.0f s%s", name, silence, f" on {place.host}" if place else "")
-                if silence >= self.seconds:
+            async for seconds in silence(answer, pause):
+                self.silent.add(name)
+                logger.warning("%s has not answered for %.0f s%s", name, seconds, f" on {place.host}" if place else "")
+                if seconds >= self.seconds:
                     answer.cancel()
-                    self._fail(actor, "answer", f"no answer for {silence:.0f} s; look at its host")
+                    self._fail(actor, "answer", f"no answer for {seconds:.0f} s; look at its host")
                     return
-                if actor.restarts and place and place is not killed and silence >= self.seconds / 3:
+                if actor.restarts and place and place is not killed and seconds >= self.seconds / 3:
                     logger.error("%s on %s is killed, so that Ray restarts it", name, place.host)
                     await kill(name, place)
                     killed = place  # its restart has the rest of the limit to answer
-            self.silent.pop(name, None)
+            self.silent.discard(name)
             error = answer.exception()
             if isinstance(error, ActorDiedError):
                 self._fail(actor, "live", "its death; see Ray's log for why it died")

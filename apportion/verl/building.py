@@ -22,9 +22,8 @@ def coordinator_of(config: DictConfig, allocation: VerlAllocation) -> Coordinato
     ``allocation.resume`` is strict, and ValueError for data that do not fit.
     """
     prompts = TrainingPrompts(config, allocation.id_key, allocation.rate_key)
-    for learner in (allocation.allocator, allocation.baseline):
-        if learner is not None and (allocation.selection is not None or _reads_texts(learner)):
-            learner.prepare(prompts.all())
+    if allocation.selection is not None or any(map(_reads_texts, (allocation.allocator, allocation.baseline))):
+        allocation.prepare(prompts.all())
     check_draws(allocation.allocator, int(config.data.train_batch_size), prompts.distinct)
     selection = _selection(config, allocation, prompts)
     stream = stream_of(config, allocation, prompts.all()) if allocation.stream else None
@@ -36,7 +35,7 @@ def coordinator_of(config: DictConfig, allocation: VerlAllocation) -> Coordinato
 
 
 def _reads_texts(learner: Any) -> bool:
-    """Return whether ``learner`` has a predictor that embeds prompts."""
+    """Return whether ``learner``, which may be None, has a predictor that embeds prompts."""
     predictor: Predictor | None = getattr(learner, "predictor", None)
     return predictor is not None and predictor.reads_texts
 

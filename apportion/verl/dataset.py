@@ -31,33 +31,26 @@ def prompt_of(
     >>> prompt_of(row).text, prompt_of(row, "number").id
     ('6 x 7?', '3')
     """
-    text = text_of(row["raw_prompt"]) or json.dumps(row.get("extra_info"), sort_keys=True, default=str)
-    rate = None if rate_key is None else _extra(row, "rate_key", rate_key, "leave it out if no rates are known")
-    if id_key is None:
-        id = prompt_id(text, str(row.get("data_source", "")))
-    else:
-        id = str(_extra(row, "id_key", id_key, "leave it out to use hashes"))
-        if id in ("None", "nan"):
+    extra = row.get("extra_info") or {}
+    for setting, key, without in (("id_key", id_key, "to use hashes"), ("rate_key", rate_key, "if no rates are known")):
+        if key is not None and key not in extra:
             raise ValueError(
-                f"allocation.id_key must be a key of extra_info with a value in every row, got {id} for {id_key!r} of "
-                f"{shown(text)}; rows without one would count as one prompt, so leave it out to use hashes"
+                f"allocation.{setting} must be a key of extra_info, which has {', '.join(extra) or 'none'}, got "
+                f"{key!r}; leave it out {without}"
             )
+    text = text_of(row["raw_prompt"]) or json.dumps(row.get("extra_info"), sort_keys=True, default=str)
+    id = prompt_id(text, str(row.get("data_source", ""))) if id_key is None else str(extra[id_key])
+    if id in ("None", "nan"):
+        raise ValueError(
+            f"allocation.id_key must be a key of extra_info with a value in every row, got {id} for {id_key!r} of "
+            f"{shown(text)}; rows without one would count as one prompt, so leave it out to use hashes"
+        )
     try:
-        return Prompt(text, id=id, data=data, rate=rate)
+        return Prompt(text, id=id, data=data, rate=extra.get(rate_key))
     except ValueError as error:
         raise ValueError(
             f"allocation.rate_key must be a key of success rates, got {rate_key!r}, and in row {id}: {error}"
         ) from error
-
-
-def _extra(row: Mapping[str, Any], setting: str, key: str, remedy: str) -> Any:
-    extra = row.get("extra_info") or {}
-    if key not in extra:
-        raise ValueError(
-            f"allocation.{setting} must be a key of extra_info, which has {', '.join(extra) or 'none'}, got {key!r}; "
-            f"{remedy}"
-        )
-    return extra[key]
 
 
 class TrainingPrompts:

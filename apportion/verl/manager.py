@@ -42,7 +42,7 @@ class AllocatedAgentLoopManager(AgentLoopManagerTQ):  # type: ignore[misc]
     def __init__(self, config: DictConfig, *args: Any, **kwargs: Any) -> None:
         self.allocation = allocation_of(config)
         check(config, self.allocation)
-        if self.allocation.selection is not None and not sampler.installed():
+        if self.allocation.selection is not None and not sampler.ChosenRows.installed:
             raise ValueError(
                 "allocation.selection needs the command python -m apportion.verl, got it under another, whose trainer "
                 "has made its data loader with verl's own sampler; use that command, or leave selection out"

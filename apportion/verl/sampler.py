@@ -25,10 +25,11 @@ class ChosenRows(Sampler[int]):
     A choice is for a whole training batch, also if the loader takes single rows. The position is saved with the loader,
     so that a resumed run neither repeats nor loses a choice. Iterating again continues at the position.
 
-    ``choose`` is set by the manager of this process.
+    ``choose`` is set by the manager of this process. ``installed`` says whether verl's trainers here take it.
     """
 
     choose: ClassVar[Choose | None] = None
+    installed: ClassVar[bool] = False
 
     def __init__(self, dataset: Sized) -> None:
         self._rows = len(dataset)
@@ -80,12 +81,7 @@ def install(selected: bool) -> None:
                 )
             return ChosenRows(dataset) if selected else create(data_config, dataset)
 
-        make.selected = selected  # type: ignore[attr-defined]
         return make
 
+    ChosenRows.installed = selected
     replace(trainer_base, "create_rl_sampler", checked)
-
-
-def installed() -> bool:
-    """Return whether rows are selected in this process."""
-    return getattr(trainer_base.create_rl_sampler, "selected", False)

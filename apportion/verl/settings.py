@@ -99,8 +99,8 @@ def norm_reduction(config: DictConfig, allocation: VerlAllocation) -> Reduction 
     Weights by token undo a mean.
     """
     own = str(config.algorithm.adv_estimator).removeprefix(PREFIX) if by_row(config) else None
-    learners = (allocation.allocator, allocation.baseline, allocation.selection)
-    if not any(needs.score_norms for needs in (rollout_needs(own), *(each.needs for each in learners if each))):
+    parts = (part.needs for part in allocation.parts.values() if part is not None)
+    if not any(needs.score_norms for needs in (rollout_needs(own), *parts)):
         return None
     if own is not None and (allocation.weighting or default_weighting(own)) == "token":
         return "sum"

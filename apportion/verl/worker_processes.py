@@ -1,8 +1,10 @@
-"""The processes of actors: find out where one runs, and kill it on its host."""
+"""The processes of actors: ask where one runs, measure its silence, and kill it on its host."""
 
 import asyncio
 import logging
 import os
+from collections.abc import AsyncIterator
+from itertools import count
 from typing import Any
 
 import psutil
@@ -40,6 +42,17 @@ async def place_of(handle: Any) -> WorkerPlace:
         return node, socket.gethostname(), os.getpid(), psutil.Process().create_time()
 
     return WorkerPlace(*await handle.__ray_call__.remote(where))
+
+
+async def silence(call: "asyncio.Future[Any]", pause: float) -> AsyncIterator[float]:
+    """Yield after every ``pause`` for how many seconds ``call`` has not returned, until it has.
+
+    It is a sum of pauses, because this process may have been stopped itself.
+    """
+    for seconds in count(pause, pause):
+        if (await asyncio.wait([call], timeout=pause))[0]:
+            return
+        yield seconds
 
 
 async def kill(name: str, place: WorkerPlace) -> None:

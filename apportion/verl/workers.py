@@ -20,7 +20,7 @@ from apportion.verl.coordinator.messages import TrainerRequest, WorkerPlace, Wor
 from apportion.verl.coordinator.service import Coordinator
 from apportion.verl.phases import PhaseWatch
 from apportion.verl.reports import opened
-from apportion.verl.worker_processes import KILL_SECONDS, RESTARTS, kill, place_of
+from apportion.verl.worker_processes import KILL_SECONDS, RESTARTS, kill, place_of, silence
 
 logger = logging.getLogger(__name__)
 
@@ -74,11 +74,9 @@ class WorkerGroup:
         self._phase, self._ending = phase or PhaseWatch(), False
         self._others_watch = ActorWatch(self._end_run, self._limits.answer)
         self._living: dict[str, LivingWorker] = {}
-        self._waiting_since = self._reported = time.monotonic()
-        self._trainer_reported = 0.0
-        self._unsettled = set(handles)
+        self._resultless = 0.0  # seconds
         self._tasks: set[asyncio.Task[None]] = set()
-        self._watches: list[asyncio.Task[None]] = []
+        self._watches: dict[str, asyncio.Task[None]] = {}
 
     @property
     def living(self) -> list[str]:
@@ -87,11 +85,13 @@ class WorkerGroup:
 
     async def start(self) -> None:
         """Return once every worker lives or is gone for good. Raises RuntimeError if none lives."""
-        self._watches = [self._run(self._watch(name)) for name in self._handles]
+        self._watches = {name: self._run(self._watch(name)) for name in self._handles}
         self._run(self._look())
         for other in self._others:
             self._run(self._others_watch.watch(other))
-        while self._unsettled and self._coordinator.error is None:
+        while self._coordinator.error is None and not all(
+            name in self._living or watch.done() for name, watch in self._watches.items()
+        ):
             await asyncio.sleep(START_SECONDS)
         self._coordinator.check()
 
@@ -103,7 +103,7 @@ class WorkerGroup:
     def hand_out(self, request: TrainerRequest, begin: Callable[[TrainerRequest], None]) -> None:
         """Have the coordinator ``begin`` the ``request``, and give the request's rows to workers."""
         if not self._coordinator.waits:
-            self._waiting_since = time.monotonic()
+            self._resultless = 0.0
         begin(request)
         for name, chunk in zip(dict.fromkeys(request.workers), request.chunks, strict=True):
             if (worker := self._living.get(name)) is not None:
@@ -134,7 +134,7 @@ class WorkerGroup:
     def _receive(self, worker: LivingWorker, values: Sequence[bytes]) -> None:
         """Take a worker's report, which may be empty."""
         if values:
-            worker.useful, self._waiting_since = True, time.monotonic()
+            worker.useful, self._resultless = True, 0.0
             self._coordinator.receive(opened(values))
             self._name_silent()
 
@@ -183,15 +183,13 @@ class WorkerGroup:
         while lives <= RESTARTS and (place := await self._find(name)) is not None:
             worker = self._living[name] = LivingWorker(name, self._handles[name], place)
             self._coordinator.lose("", [name])  # what no other could take
-            self._unsettled.discard(name)
             error = await self._listen(worker)
             lives = 1 if worker.useful else lives + 1
             await self._part(worker, error)
         if lives > RESTARTS:
             logger.error("Worker %s died %d times without a result; it counts as gone", name, lives)
             ray.kill(self._handles[name])
-        self._unsettled.discard(name)
-        if all(watch.done() or watch is asyncio.current_task() for watch in self._watches):
+        if all(watch.done() or watch is asyncio.current_task() for watch in self._watches.values()):
             self._coordinator.fail(
                 f"agent-loop workers must live, got none of {len(self._handles)}; see Ray's log for why they died"
             )
@@ -205,9 +203,7 @@ class WorkerGroup:
         while True:
             worker.silent = 0.0
             call: asyncio.Future[Any] = asyncio.ensure_future(worker.handle.reports.remote())
-            while not (await asyncio.wait([call], timeout=LOOK_SECONDS))[0]:
-                # a sum of looks, because this process may have been stopped itself
-                worker.silent += LOOK_SECONDS
+            async for worker.silent in silence(call, LOOK_SECONDS):
                 if worker.silent > self._silent_seconds:
                     self._give_up(worker, f"was silent for {worker.silent:.0f} s")
                 killed += LOOK_SECONDS * worker.given_up
@@ -247,10 +243,9 @@ class WorkerGroup:
         """Look regularly for what takes too long."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            now = time.monotonic()
-            self._coordinator.expire(now)
+            self._coordinator.expire(time.monotonic())
             self._name_silent()
-            self._look_for_results(now)
+            self._look_for_results()
             self._look_at_trainer()
 
     def _give_up(self, worker: LivingWorker, why: str) -> None:
@@ -260,12 +255,11 @@ class WorkerGroup:
             worker.given_up = True
             self._run(kill(worker.name, worker.place))
 
-    def _look_for_results(self, now: float) -> None:
-        """Log every minute without a result what is waited for."""
-        silence = now - self._waiting_since
-        if min(silence, now - self._reported) >= REPORT_SECONDS and (waits := self._coordinator.waits):
-            self._reported = now
-            logger.warning("No result for %.0f s. Waiting for %s", silence, self._described(waits))
+    def _look_for_results(self) -> None:
+        """Say every minute without a result what is waited for."""
+        self._resultless += LOOK_SECONDS
+        if _is_minute(self._resultless) and (waits := self._coordinator.waits):
+            logger.warning("No result for %.0f s. Waiting for %s", self._resultless, self._described(waits))
 
     def _described(self, waits: Mapping[str, int]) -> str:
         found = []
@@ -281,13 +275,16 @@ class WorkerGroup:
         if self._ending:
             return
         where, waited = self._phase.look(LOOK_SECONDS)
-        self._trainer_reported = min(self._trainer_reported, waited)
         silent = ", ".join(sorted(self._others_watch.silent)) or "no actor that is watched"
         if waited >= self._limits.wait:
             self._end_run(
                 f"the trainer must leave {where} within {self._limits.wait:g} seconds, got {waited:.0f} s, silent: "
                 f"{silent}; look at the hosts of its workers, or raise allocation.wait_seconds if it only is slow"
             )
-        elif waited - self._trainer_reported >= REPORT_SECONDS:
-            self._trainer_reported = waited
+        elif _is_minute(waited):
             logger.warning("The trainer has been at %s for %.0f s; silent: %s", where, waited, silent)
+
+
+def _is_minute(seconds: float) -> bool:
+    """Return whether a sum of ``LOOK_SECONDS`` has reached a whole number of ``REPORT_SECONDS``, above 0."""
+    return seconds >= REPORT_SECONDS and seconds % REPORT_SECONDS < LOOK_SECONDS

@@ -76,11 +76,11 @@ def test_without_a_manager_nobody_can_choose():
 
 def test_it_replaces_verls_sampler(monkeypatch):
     monkeypatch.setattr(trainer_base, "create_rl_sampler", trainer_base.create_rl_sampler)
-    assert not sampler.installed()
+    monkeypatch.setattr(ChosenRows, "installed", False)
     data = OmegaConf.create({"train_batch_size": ROWS, "shuffle": False, "max_prompt_length": 7})
     for selected in (True, False, True):
         sampler.install(selected)
-        assert sampler.installed() == selected
+        assert ChosenRows.installed == selected
         made = trainer_base.create_rl_sampler(data, range(ROWS))
         assert isinstance(made, ChosenRows) == selected
         assert selected or list(made) == list(range(ROWS))

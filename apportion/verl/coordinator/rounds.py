@@ -205,8 +205,7 @@ class RoundPlanner(Planner):
 
     def _receive(self, unit: RoundUnit, q: int, count: int, attempt: int, result: TaskResult) -> None:
         """Take the rollouts of prompt ``q``. Request failed ones again, unless they are past the deadline."""
-        for rollout in result.rollouts:
-            self.allocation.check_arrived(unit.batch.prompts[q], rollout)
+        self.allocation.check_arrived(unit.batch.prompts[q], *result.rollouts)
         missing = count - len(result.rollouts)
         unit.arrived[q] += result.rollouts
         if missing > 0 and not result.expired and attempt < self.allocation.retries:

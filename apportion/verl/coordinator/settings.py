@@ -123,10 +123,10 @@ class VerlAllocation(RunDecisions):
         """The bounds of all waits."""
         return TimeLimits(self.wait_seconds)
 
-    def check_arrived(self, prompt: Prompt, rollout: Rollout) -> None:
+    def check_arrived(self, prompt: Prompt, *rollouts: Rollout) -> None:
         """As in ``RunDecisions``. The error names the setting that helps."""
         try:
-            super().check_arrived(prompt, rollout)
+            super().check_arrived(prompt, *rollouts)
         except ValueError as error:
             raise ValueError(
                 f"allocation.verdict must say which rollouts are correct: {error}; or set allocation.verdict=score, "
