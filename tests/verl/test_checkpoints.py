@@ -216,7 +216,6 @@ FAULTS = {
     "missing": lambda path: path.unlink(),
     "garbled": garble,
     "a pickle with code": lambda path: path.write_bytes(FILES["a pickle with code"](path.with_name(MARKER))),
-    "of a forged coordinator": lambda path: save_state(path, KIND, {"settings": {}, "coordinator": {"secret": 1}}),
     "of a belief that is broken in its second part": lambda path: break_baseline(path),
 }
 """What a file of a checkpoint may be. ``tests/engines`` has all ways in which a file can be damaged."""

@@ -41,7 +41,6 @@ def test_without_verl_it_says_what_to_install():
     ("override", "message"),
     [
         ("allocation=vip allocation.allocator.predictor.name=counts", "choose allocation/predictor=counts instead"),
-        ("algorithm.adv_estimator=grpo", "leave it out, or keep it under allocation=uniform"),
         ("trainer.use_v1=False", "trainer.use_v1 must be True, got False"),
     ],
 )

@@ -159,6 +159,7 @@ def test_what_does_not_go_together_is_refused_with_the_way_out():
             chosen("vip", *overrides)
     for override, message in (
         ("allocation.allocator.name=hora allocation=vip", "choose allocation=hora instead"),
+        ("algorithm.adv_estimator=grpo", "leave it out, or keep it under allocation=uniform"),
         ("allocation.preset=hora_as_printed", r"^allocation\.preset must be left out, .*; choose allocation=hora_as"),
     ):
         config, choices = command(N, *override.split())

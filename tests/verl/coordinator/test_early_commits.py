@@ -1,16 +1,12 @@
 """Prompts that share a budget are committed as soon as nothing can change them, with the same result as at the end."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion import DAPO, HORA
-from apportion.baselines import Optimal, Predicted
-from apportion.predictors import DiscountedCounts
+from apportion.baselines import Optimal
 from apportion.verl.coordinator.messages import RolloutTask
-from tests.rules import MAKE
-from tests.verl.coordinator.test_service import Graded
 from tests.verl.coordinator.worker_pool import (
     ALLOCATORS,
     Table,
@@ -76,15 +72,3 @@ def test_prompts_that_get_nothing_of_the_last_wave_are_committed_when_it_begins(
     (running,) = [task for _, task in pool.sent.values() if isinstance(task, RolloutTask)]
     work(coordinator, only=lambda task: not isinstance(task, RolloutTask))
     assert len(pool.committed) == 5 and running.uid not in by_uid(pool.committed)
-
-
-def test_rewards_are_checked_before_an_early_commit():
-    """The rule takes graded rewards, so only the baseline refuses them."""
-    coordinator, pool, _ = began(
-        MAKE["even"](), 0, 1, 2, table=Graded(success=(0.5,)), baseline=Predicted(DiscountedCounts())
-    )
-    coordinator.receive([pool.carry_out(next(iter(pool.sent)))])
-    with pytest.raises(RuntimeError, match="rewards must be 0 or 1 for predicted"):
-        coordinator.check()
-    work(coordinator)
-    assert not pool.committed

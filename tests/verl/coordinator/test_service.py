@@ -99,8 +99,9 @@ def test_without_norms_and_history_groups_have_neither_and_a_baseline_that_count
     work(coordinator)
     columns = [group.columns for group in groups_of(pool)]
     assert len(columns) == 2 and not {"score_norms", "baseline"} & {*columns[0], *columns[1]}
-    coordinator, _, _ = began(Uniform(2), 0, table=Graded(), baseline=Predicted(DiscountedCounts()))
+    coordinator, pool, _ = began(Uniform(2), 0, table=Graded(), baseline=Predicted(DiscountedCounts()))
     work(coordinator)
+    assert not pool.committed
     with pytest.raises(RuntimeError, match=r"rewards must be 0 or 1 for predicted, which counts correct .* got 0.4"):
         coordinator.metrics()
 
