@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from apportion.advantages import ACROSS_GROUPS, check_agreement, check_compared, needs
 from apportion.engines.saved_state import load_state, restoring
-from apportion.predictors.saved import SavedValues, undone_if_refused
+from apportion.predictors.saved import SavedValues
 from apportion.scheduler import Rows, Scheduler, Selected, Ticket
 from apportion.scheduler.decisions import RunDecisions, TrainerAllocation
 from apportion.scheduler.outcomes import rollout_of
@@ -221,8 +221,7 @@ class EngineGroups:
             values, counts = (SavedValues(own := saved.state(key), key, own) for key in ("values", "counts"))
             found = {key: values.number(key) for key in values.keys}
             counted = Counter({name: counts.count(name) for name in counts.keys})
-            with undone_if_refused(self._stream):
-                self._stream.load_state_dict({key: saved.values[key] for key in old} | saved.state("stream"))
+            self._stream.load_state_dict({key: saved.values[key] for key in old} | saved.state("stream"))
             self._clock, self._values, self.counts, self._flying = clock, found, counted, {}
             self._stream.restarted()
 
@@ -236,13 +235,11 @@ class EngineGroups:
 
     def _settle(self) -> None:
         """Give up lost groups, and learn from finished ones."""
-        decision = self._stream.decide(0, self._clock)
-        while decision.cancelled or decision.update:
+        while (decision := self._stream.decide(0, self._clock)).cancelled or decision.update:
             for lost in decision.cancelled:
                 self.counts["given_up"] += self._flying.pop(_key_of(lost), None) is not None
             if decision.update:
                 self._stream.trained(decision.update.version)
-            decision = self._stream.decide(0, self._clock)
 
 
 def differ(rewards: Sequence[float]) -> bool:

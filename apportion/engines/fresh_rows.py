@@ -1,6 +1,6 @@
 """Fresh rows for allocators that draw more prompts in the middle of a batch, such as DAPO's dynamic sampling."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from typing import Any
 
@@ -39,10 +39,6 @@ class FreshRows:
                 row = self.dataset[place]
             self.drawn += 1
             yield row
-
-    def at(self, places: Iterable[int]) -> list[Row]:
-        """Return the rows at ``places`` of a data set with a length."""
-        return [self.dataset[place] for place in places]
 
     def restore(self, drawn: int) -> None:
         """Continue as if ``drawn`` rows had been drawn."""

@@ -51,8 +51,8 @@ class ChosenTasks:
         self._tasks = {task.key: task for task in tasks}
         rule, prompts = decisions.allocator.with_budget(group_size), [Prompt(task.key, id=task.key) for task in tasks]
         equal = rule.one_round and rule.separable and rule.size(1).asked == group_size
-        own, self._refused = replace(decisions, allocator=rule), not equal
-        size = group_size if equal else None
+        own, size = replace(decisions, allocator=rule), group_size if equal else None
+        self._equal, self._followed = equal, False
         self.groups = EngineGroups(own, prompts, group_size=size, seed=seed, lost_after=lost_after)
 
     def __iter__(self) -> Iterator[Any]:
@@ -60,7 +60,7 @@ class ChosenTasks:
 
     def __next__(self) -> Any:
         """Return the next task. Raises ValueError if all are in flight, or if nothing follows counts that differ."""
-        if self._refused:
+        if not (self._equal or self._followed):
             raise ValueError(
                 "the dispatcher must follow the counts of the allocator, got one of prime-rl's own; call "
                 "allocate_counts(self.dispatcher, self.train_sink) after both are made"
@@ -70,11 +70,12 @@ class ChosenTasks:
 
     def follow(self) -> None:
         """Learn from the dispatcher instead of ``observe``. It samples ``count`` episodes for the ``latest`` group."""
-        self._refused, self.observe = False, _ignore  # type: ignore[method-assign]
+        self._followed = True
 
     def observe(self, group: Sequence[Any]) -> None:
-        """Learn from the episodes of a finished group."""
-        self.groups.observe(group[0].task.key, _rollouts(self.groups, group))
+        """Learn from the episodes of a finished group, unless the dispatcher tells of them."""
+        if not self._followed:
+            self.groups.observe(group[0].task.key, _rollouts(self.groups, group))
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics of the groups."""
@@ -224,10 +225,6 @@ async def _score(finalize: Any, states: Mapping[str, Any], group: Sequence[Any])
     for episode, value in zip(group, found, strict=True):
         for _, trace in iter_trainable_traces([episode]):
             assign_advantages(trace, value)
-
-
-def _ignore(group: Sequence[Any]) -> None:
-    """Ignore a group, because the dispatcher has reported it."""
 
 
 def _rollouts(groups: EngineGroups, group: Sequence[Any]) -> list[Rollout | None]:

@@ -106,15 +106,11 @@ def advantages(args: Any, samples: list[Any]) -> tuple[list[float], list[float]]
 
 def _rollout(args: Any, sample: Any) -> Rollout | None:
     """Return the rollout of ``sample``; None if it failed."""
-    if sample.status.value in ("aborted", "failed"):
+    if sample.status.value in ("aborted", "failed") or sample.reward is None:
         return None
-    key = getattr(args, "apportion_verdict", None)
-    verdict = None if key is None or sample.reward is None else sample.reward[key]
-    return _groups().rollout(_reward(args, sample), sample.response_length, sample.rollout_log_probs or None, verdict)
-
-
-def _reward(args: Any, sample: Any) -> object:
-    return None if sample.reward is None else sample.get_reward_value(args)
+    key, reward = getattr(args, "apportion_verdict", None), sample.get_reward_value(args)
+    verdict = None if key is None else sample.reward[key]
+    return _groups().rollout(reward, sample.response_length, sample.rollout_log_probs or None, verdict)
 
 
 def _key(sample: Any) -> str:
