@@ -76,6 +76,9 @@ def test_damage_beside_the_scheduler_is_a_value_error_that_changes_nothing_or_do
 
 
 def test_a_gate_takes_its_own_counts_alone():
+    gate = DeadGroups()
+    gate.load_state_dict({"seen": 4, "dead": 1})
+    assert gate.metrics() == {"rejected": 0.25} and differ([]) and differ([0.0])
     assert check_damage(DeadGroups, {"seen": 5, "dead": 3}, DeadGroups.metrics) > 30
     with pytest.raises(ValueError, match="dead must be at most 5, the groups seen"):
         DeadGroups().load_state_dict({"seen": 5, "dead": 6})
@@ -164,14 +167,6 @@ def test_rollouts_without_log_probabilities_are_refused_where_score_norms_are_re
     groups = EngineGroups(TrainerAllocation(preset="fixed_baseline"), [Prompt("a"), Prompt("b")])
     with pytest.raises(ValueError, match="must have the log-probabilities of their sampled tokens"):
         groups.rollout(1.0, 3)
-
-
-def test_rewards_differ_or_a_group_is_dead():
-    assert make().rollout("yes") is None and make().rollout(float("nan")) is None
-    assert differ([]) and differ([0.0]) and differ([0.0, 0.5]) and not differ([0.5, 0.5])
-    gate = DeadGroups()
-    gate.load_state_dict({"seen": 4, "dead": 1})
-    assert gate.metrics() == {"rejected": 0.25} and gate.state_dict() == {"seen": 4, "dead": 1}
 
 
 def test_the_gate_goes_by_the_verdict_and_only_with_an_estimator_of_the_allocation():

@@ -60,20 +60,14 @@ def test_a_state_is_where_a_checkpoint_is(configured, run, tmp_path, settings, l
 
 
 def test_the_state_of_another_allocation_is_refused(configured, run):
-    run(allocated(configured(max_steps=1), VIP(rollouts_per_prompt=6)))
-    message = "allocator must be 'vip', as in the run that wrote the checkpoint, got 'hora'"
-    with pytest.raises(SavedStateError, match=message):
-        run(allocated(configured(), HORA()))
-
-
-def test_another_estimator_or_weighting_is_refused(configured, run):
     run(allocated(configured(max_steps=1), Uniform(2), estimator="rloo"))
-    for own, problem in (
-        ({}, "estimator must be 'rloo', as in"),
-        ({"weighting": "rollout"}, "weighting must be 'prompt'"),
+    for allocator, own, problem in (
+        (HORA(), {}, "allocator must be 'uniform', as in the run that wrote the checkpoint, got 'hora'"),
+        (Uniform(2), {}, "estimator must be 'rloo', as in"),
+        (Uniform(2), {"estimator": "rloo", "weighting": "rollout"}, "weighting must be 'prompt'"),
     ):
         with pytest.raises(SavedStateError, match=problem):
-            run(allocated(configured(), Uniform(2), **{"estimator": "rloo"} | own if own else {}))
+            run(allocated(configured(), allocator, **own))
 
 
 def test_a_run_that_was_begun_without_an_allocator_is_refused(configured, run, tmp_path):
