@@ -42,7 +42,7 @@ Head = Sequence[Mapping[str, Any]]
 class Source:
     """One file: its columns, its first rows, and a function that returns all.
 
-    Rows of a ``folded`` file held several rollouts each. ``said`` has what is said of rows that were left out.
+    Rows of a ``folded`` file held several rollouts each. ``said`` are the doubts about rows that were left out.
     """
 
     path: Path

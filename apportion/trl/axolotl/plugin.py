@@ -26,7 +26,7 @@ class AllocationArgs(BaseModel):
 
 @dataclass
 class AllocationTrainingArgs:
-    """The section among the arguments of the trainer, so that it is logged with them."""
+    """Adds the section ``apportion`` to the trainer's arguments, so that it is logged with them."""
 
     apportion: dict[str, Any] | None = None
 
