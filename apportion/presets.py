@@ -76,7 +76,7 @@ def singles() -> Preset:
 def fixed_baseline() -> Preset:
     """Return groups of the engine's size with the baseline of least variance from each prompt's history.
 
-    In the lab 0.70 (0.53 to 0.91) of the rollouts of groups of 4 with their mean reached 80% success. SmolLM2-135M was
+    In the lab 0.70 (0.65 to 0.74) of the rollouts of groups of 4 with their mean reached 80% success. SmolLM2-135M was
     level with one baseline for all prompts (docs/results.md).
     """
     return replace(singles(), allocator=Uniform())
