@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from apportion.answers import EXTRACTORS, NAMES, AnswerFunctionError
+from apportion.answers import AnswerFunctionError
 from apportion.checks import check_integer
 from apportion.cli.errors import usage_errors
 from apportion.cli.forecast_text import forecast_text
@@ -20,13 +20,11 @@ from apportion.cli.options import (
     Rewards,
     command_of,
     given_settings,
-    json_fields,
-    pairs_of,
     read_run,
     settings_options,
     several,
 )
-from apportion.cli.vote import CONTINUE, estimate_at, run_vote
+from apportion.cli.vote import CHOICES, CONTINUE, estimate_at, run_vote
 from apportion.endpoint import Endpoint
 from apportion.forecast import ESTIMATORS, RateSample, forecast, probe_of
 from apportion.forecast.sampling import drawn_questions, probe_of_vote, sampling_setup
@@ -41,8 +39,11 @@ from apportion.vote.setup import SETTINGS, Setup
 from apportion.vote.summary import make_prices
 
 NO_LENGTHS = "hours are not known, because the sample has no lengths of completions; --column tokens=COLUMN names them"
-OF_THE_SERVER = tuple(name for name in SETTINGS[0][1] if name not in ("base_url", "model"))
-OF_THE_ANSWERS = ("template", "extract", "equivalence")
+OF_A_SAMPLE = (
+    (Endpoint, tuple(name for name in SETTINGS[0][1] if name not in ("base_url", "model"))),
+    (Setup, ("template", "extract", "equivalence")),
+)
+"""What decides how a server samples."""
 AS_TRAINED = {"temperature": 1.0, "top_p": 1.0}
 """Sampling settings that TRL and verl have by default in training, and a vote has not."""
 
@@ -98,9 +99,7 @@ def forecasting(
             check_integer("--epoch", epoch, 1, "an epoch has a prompt")
         forecast(RateSample.of([0, 1], [1, 1]), **asked)  # refuses settings before anything is read or paid for
         if base_url and model and questions and sample is None:
-            every, given = read_questions(questions), given_settings(settings, Endpoint)
-            given |= {"headers": pairs_of(given["headers"], "--header")}
-            given |= {"extra_body": json_fields(given["extra_body"], "extra_body")}
+            every, given = read_questions(questions), given_settings(settings, OF_A_SAMPLE, AS_TRAINED)
             setup, chosen = sampling_setup(base_url, model, rollouts, **given), drawn_questions(every, prompts)
             check_run(chosen, setup)
             price = estimate_at(out, chosen, setup, make_prices(price_input, price_output), resume=True)
@@ -134,10 +133,7 @@ def forecasting(
 
 def forecast_options(own: list[Parameter]) -> list[Parameter]:
     """Return the parameters of ``forecasting`` itself, and an option for what decides how a server samples."""
-    flags = {"timeout_seconds": "--request-timeout", "headers": "--header"}
-    made = settings_options(
-        [(Endpoint, OF_THE_SERVER), (Setup, OF_THE_ANSWERS)], {"extract": EXTRACTORS, "equivalence": NAMES}, flags
-    )
+    made = settings_options(OF_A_SAMPLE, CHOICES)
     return [*own, *(each.replace(default=AS_TRAINED.get(each.name, each.default)) for each in made)]
 
 

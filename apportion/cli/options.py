@@ -98,15 +98,12 @@ def json_fields(text: str | None, name: str) -> dict[str, Any]:
     return found
 
 
-def wave_of(text: str) -> int | str:
-    """Return the setting ``wave``: a number of samples, or a word."""
-    return int(text) if text.isdecimal() and len(text) < DIGITS else text
-
-
 PLAIN = (str, int, float, bool)
 DIGITS = 20
 WITHOUT = "no_"
 """The prefix of the options that give a field the value None."""
+FLAGS = {"timeout_seconds": "--request-timeout", "headers": "--header"}
+"""The names of options that are not their field's."""
 
 Parts = Iterable[tuple[type[Any], Iterable[str]]]
 """Dataclasses, each with the names of its fields that are options."""
@@ -134,20 +131,18 @@ def command_of(
     return get_command(app)
 
 
-def settings_options(
-    parts: Parts, choices: Mapping[str, Iterable[str]], flags: Mapping[str, str] | None = None
-) -> list[Parameter]:
+def settings_options(parts: Parts, choices: Mapping[str, Iterable[str]]) -> list[Parameter]:
     """Return an option for each field in ``parts``: its type, default and help are the field's.
 
-    The option is text if the command line has no such type, and a list of NAME=VALUE for a mapping to texts, which
-    ``pairs_of`` reads. The values that a field can have are ``choices``, which the help lists and the shell completes.
-    ``flags`` are the names of options that are not their field's. A field that may be None and is not by default has
-    ``--no-NAME``, too; ``given_settings`` reads it. A rule is None by default, because a target may name it.
+    The option is text if the command line has no such type, and a list of NAME=VALUE for a mapping to texts. The values
+    that a field can have are ``choices``, which the help lists and the shell completes. A field that may be None and is
+    not by default has ``--no-NAME``, too. A rule is None by default, because a target may name it. ``given_settings``
+    reads the options.
     """
     made: list[Parameter] = []
     for cls, names in parts:
         for name in names:
-            option = _option(cls, name, (flags or {}).get(name), list(choices.get(name, ())))
+            option = _option(cls, name, list(choices.get(name, ())))
             made.append(option.replace(default=None) if name == "rule" else option)
             if NoneType in get_args(get_type_hints(cls)[name]) and option.default not in (None, Parameter.empty):
                 off = typer.Option(f"--no-{name.replace('_', '-')}", help=f"Leave {name} to the server.")
@@ -155,22 +150,33 @@ def settings_options(
     return made
 
 
-def given_settings(options: Mapping[str, Any], cls: type[Any]) -> dict[str, Any]:
-    """Return the settings in ``options``, in which ``no_NAME`` makes None of the field NAME of the dataclass ``cls``.
+def given_settings(options: Mapping[str, Any], parts: Parts, usual: Mapping[str, Any] = {}) -> dict[str, Any]:
+    """Return ``options``, in which those that ``settings_options`` made of ``parts`` have the values of their fields.
 
-    Raises ValueError if a field is given a value that is not its default, and None at the same time.
+    ``no_NAME`` makes None of the field NAME. Raises ValueError if a field is given a value that is not its default, or
+    the ``usual`` one in place of that, and None at the same time; and for what is no JSON or no NAME=VALUE.
     """
-    defaults = {WITHOUT + field.name: field.default for field in fields(cls) if WITHOUT + field.name in options}
-    settings = {name: value for name, value in options.items() if name not in defaults}
-    for option, default in defaults.items():
-        name = option.removeprefix(WITHOUT)
-        if options[option] and settings[name] != default:
-            raise ValueError(f"{name} must be given once, got {shown(settings[name])} and --no-{name}; leave one out")
-        settings[name] = None if options[option] else settings[name]
+    settings = dict(options)
+    for cls, names in parts:
+        hints, defaults = get_type_hints(cls), {field.name: field.default for field in fields(cls)} | dict(usual)
+        for name in names:
+            value = settings[name]
+            if settings.pop(WITHOUT + name, False):
+                if value != defaults[name]:
+                    raise ValueError(
+                        f"{name} must be given once, got {shown(value)} and --no-{name.replace('_', '-')}; leave one out"
+                    )
+                settings[name] = None
+            elif hints[name] == Mapping[str, str]:
+                settings[name] = pairs_of(value, FLAGS[name])
+            elif get_origin(hints[name]) is Mapping:
+                settings[name] = json_fields(value, name)
+            elif name == "wave" and value.isdecimal() and len(value) < DIGITS:  # a number of samples, or a word
+                settings[name] = int(value)
     return settings
 
 
-def _option(cls: type[Any], name: str, flag: str | None, choices: list[str]) -> Parameter:
+def _option(cls: type[Any], name: str, choices: list[str]) -> Parameter:
     (field,) = (field for field in fields(cls) if field.name == name)
     default = field.default if field.default_factory is MISSING else field.default_factory()
     if not isinstance(default, (*PLAIN, NoneType)):
@@ -178,7 +184,7 @@ def _option(cls: type[Any], name: str, flag: str | None, choices: list[str]) -> 
     hint, help_text = get_type_hints(cls)[name], described_fields(cls).get(name, "")
     if default is not None:
         help_text = re.sub(r"; None [^.]*", "", help_text)  # which no text of an option can be
-    named = [flag] if flag else []
+    named = [FLAGS[name]] if name in FLAGS else []
     if hint == Mapping[str, str]:
         option = typer.Option(*named, help=f"{help_text} Repeatable.", metavar="NAME=VALUE")
         return _keyword(name, None, Annotated[list[str] | None, option])

@@ -6,7 +6,6 @@ Most options are fields of the gateway's settings.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from dataclasses import fields
 from inspect import Parameter
 from typing import Annotated, Any
@@ -16,7 +15,7 @@ import typer
 from apportion.allocators import Voting
 from apportion.answers import EQUIVALENCES, EXTRACTORS
 from apportion.cli.errors import missing_extra, usage_errors
-from apportion.cli.options import RuleSettings, Target, command_of, json_fields, settings_options, wave_of
+from apportion.cli.options import RuleSettings, Target, command_of, given_settings, settings_options
 from apportion.gateway import GatewayLimits, GatewaySettings, UpstreamSettings
 from apportion.runs.signals import run_async
 from apportion.stopping import RULES
@@ -25,6 +24,12 @@ from apportion.vote.setup import rule_for
 
 VOTING = ("rule", "max_samples", "wave", "curtail")
 READING = ("extract", "equivalence", "equivalence_settings", "give_up", "greedy_temperature")
+SETTINGS = (
+    (UpstreamSettings, [field.name for field in fields(UpstreamSettings)]),
+    (Voting, VOTING),
+    (GatewaySettings, READING),
+    (GatewayLimits, [field.name for field in fields(GatewayLimits)]),
+)
 
 
 def serve(
@@ -59,28 +64,16 @@ def serve(
 def serve_options(own: list[Parameter]) -> list[Parameter]:
     """Return the parameters of ``serve`` itself, and an option for each setting of the gateway."""
 
-    parts = (
-        (UpstreamSettings, [field.name for field in fields(UpstreamSettings)]),
-        (Voting, VOTING),
-        (GatewaySettings, READING),
-        (GatewayLimits, [field.name for field in fields(GatewayLimits)]),
-    )
-    choices: dict[str, Iterable[str]] = {"rule": RULES, "extract": EXTRACTORS, "equivalence": EQUIVALENCES}
-    return [*own, *settings_options(parts, choices)]
+    return [*own, *settings_options(SETTINGS, {"rule": RULES, "extract": EXTRACTORS, "equivalence": EQUIVALENCES})]
 
 
 def _settings(given: dict[str, Any], target: str | None, of_rule: dict[str, Any]) -> Any:
     """Return the gateway's settings. Raise ValueError for those that cannot be used."""
 
-    def part(cls: type[Any]) -> Any:
-        return cls(**{field.name: given[field.name] for field in fields(cls)})
-
-    upstream, limits = part(UpstreamSettings), part(GatewayLimits)
-    voting = {name: given[name] for name in VOTING}
-    voting |= {"rule": rule_for(target, given["rule"], of_rule), "wave": wave_of(given["wave"])}
-    reading = {name: given[name] for name in READING}
-    reading["equivalence_settings"] = json_fields(given["equivalence_settings"], "equivalence_settings")
-    return GatewaySettings(upstream, Voting(**voting), **reading, limits=limits)
+    given = given_settings(given, SETTINGS)
+    given["rule"] = rule_for(target, given["rule"], of_rule)
+    upstream, voting, reading, limits = ({name: given[name] for name in names} for _, names in SETTINGS)
+    return GatewaySettings(UpstreamSettings(**upstream), Voting(**voting), **reading, limits=GatewayLimits(**limits))
 
 
 serve_command = command_of(serve, serve_options)

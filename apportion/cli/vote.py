@@ -6,7 +6,7 @@ Most options are fields of ``Endpoint``, ``Voting`` and ``Setup``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from inspect import Parameter
@@ -17,19 +17,8 @@ import typer
 
 from apportion.answers import EXTRACTORS, NAMES, AnswerFunctionError, JudgeError, JudgeUsage
 from apportion.cli.errors import usage_errors
-from apportion.cli.options import (
-    AsJson,
-    Labels,
-    RuleSettings,
-    Target,
-    command_of,
-    given_settings,
-    json_fields,
-    pairs_of,
-    settings_options,
-    wave_of,
-)
-from apportion.endpoint import Endpoint, EndpointError
+from apportion.cli.options import AsJson, Labels, RuleSettings, Target, command_of, given_settings, settings_options
+from apportion.endpoint import EndpointError
 from apportion.messages import prompt_hash
 from apportion.questions import Question, read_questions
 from apportion.runs.json_text import json_text
@@ -46,6 +35,7 @@ from apportion.vote.run import NoAnswersError, ballots_of, check_run, run
 from apportion.vote.setup import SETTINGS, Setup, make_setup
 from apportion.vote.summary import Prices, make_prices, summary_json, summary_text
 
+CHOICES = {"rule": RULES, "extract": EXTRACTORS, "equivalence": NAMES}
 MAX_SHOWN = 5
 CONTINUE = "{} of {} finished; run the same command again to continue"
 
@@ -76,10 +66,9 @@ def vote(
 
     with usage_errors(ValueError, ImportError):
         prices = make_prices(price_input, price_output)
-        settings = given_settings(settings, Endpoint)
-        settings |= {"wave": wave_of(settings["wave"]), "headers": pairs_of(settings["headers"], "--header")}
-        settings |= {name: json_fields(settings[name], name) for name in ("extra_body", "equivalence_settings")}
-        setup = make_setup(**settings, target=target, rule_settings=load(None, rule_settings or []))
+        setup = make_setup(
+            **given_settings(settings, SETTINGS), target=target, rule_settings=load(None, rule_settings or [])
+        )
         asked = read_questions(questions, limit)
         golds = {} if labels is None else read_labels(labels)
         if golds:
@@ -108,10 +97,7 @@ def vote(
 
 def vote_options(own: list[Parameter]) -> list[Parameter]:
     """Return an option for each setting of a vote, and then the parameters of ``vote`` itself."""
-
-    choices: dict[str, Iterable[str]] = {"rule": RULES, "extract": EXTRACTORS, "equivalence": NAMES}
-    flags = {"timeout_seconds": "--request-timeout", "headers": "--header"}
-    return [*settings_options(SETTINGS, choices, flags), *own]
+    return [*settings_options(SETTINGS, CHOICES), *own]
 
 
 def estimate_at(

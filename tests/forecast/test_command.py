@@ -98,7 +98,7 @@ def test_a_server_is_sampled_after_its_price_and_goes_on_where_it_stopped(tmp_pa
 
     async def scenario():
         async with FaultServer(lambda _: answering()) as server, asyncio.timeout(120):
-            price, _ = await forecast(server, "--dry-run")
+            price, _ = await forecast(server, "--dry-run", "--no-temperature")
             assert (price["most_samples"], server.requests) == (32, [])
             first, said = await forecast(server)
             asked = len(server.requests)
