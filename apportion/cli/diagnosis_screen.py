@@ -37,7 +37,7 @@ def screen(found: Diagnosis, texts: bool = False) -> str:
     code = ["The first as code:", *code_lines(found.advice.recommended[0].code)]
     told, hidden = wrapped(ORDER.format(as_read(found.doubts))), 0
     for number, each in enumerate(changes):
-        own = wrapped(each, "   ")
+        own = wrapped(each)
         if number and len(lines) + len(told) + len(own) + len(code) + len(last) > LINES:
             hidden = len(changes) - number
             last[0] = (

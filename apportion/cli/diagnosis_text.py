@@ -34,12 +34,12 @@ def diagnosis_text(found: Diagnosis) -> str:
         [_wrapped(each, "   ") for each in health_statements(found.health)],
         ["Advice", *_advice(found.advice)],
         [f"Dead groups{read}", *_waste(found)],
-        [f"Coverage{read}", _wrapped(_coverage(found))],
-        [f"Drift{read}", _wrapped(_drift(found.drift))],
+        [f"Coverage{read}", _coverage(found)],
+        [f"Drift{read}", _drift(found.drift)],
         [f"Foresight{read}", *_foresight(found.foresight)],
         ["What to change", *_changes(found.advice)] if found.advice.recommended else [],
     ]
-    return "\n\n".join("\n".join(lines) for lines in sections if lines)
+    return "\n\n".join("\n".join(map(_wrapped, lines)) for lines in sections if lines)
 
 
 def told_head(found: Diagnosis) -> str:
@@ -55,7 +55,7 @@ def told_head(found: Diagnosis) -> str:
 
 def _advice(found: AdviceList) -> Iterator[str]:
     if found.problem:
-        yield _wrapped(f"No advice: {found.problem}.")
+        yield f"No advice: {found.problem}."
         return
     if not found.recommended:
         yield "Nothing here would help this run."
@@ -63,22 +63,22 @@ def _advice(found: AdviceList) -> Iterator[str]:
     for number, each in enumerate(found.recommended, 1):
         first = told.setdefault(each.condition, number)
         condition = each.condition if first == number else f"What is said of {first}. holds here, too."
-        yield _wrapped(f"{number}. {each.text} Learning: {each.learning.text}.", "   ")
-        yield _wrapped(f"   {condition}", "   ")
+        yield f"{number}. {each.text} Learning: {each.learning.text}."
+        yield f"   {condition}"
     for each in found.considered:
-        yield _wrapped(f"-  {each.text}", "   ")
-    yield _wrapped(
+        yield f"-  {each.text}"
+    yield (
         f"Measured on {'a random sample of ' * found.sampled}{found.prompts:,} prompts and {found.groups:,} "
         "groups. Each decision knew only what came before, and its outcome is the recorded group. Intervals are "
         f"{found.confidence:.1%}, by bootstrap over prompts. {JOINED * found.joined}A change is recommended if its "
         f"interval is above {LEAST_SAVING:.0%}."
     )
-    yield _wrapped(ADVICE)
+    yield ADVICE
 
 
 def _waste(diagnosis: Diagnosis) -> Iterator[str]:
     found, visits = diagnosis.waste, diagnosis.visits
-    yield from map(_wrapped, waste_statements(found, diagnosis.phantoms, diagnosis.doubts))
+    yield from waste_statements(found, diagnosis.phantoms, diagnosis.doubts)
     if found.compared:
         tokens = "unknown" if found.tokens is None else f"{span(found.tokens)} of the known tokens"
         yield f"Tokens of dead groups: {tokens}."
@@ -86,7 +86,7 @@ def _waste(diagnosis: Diagnosis) -> Iterator[str]:
     if found.by_difficulty:
         yield _tallies(found.by_difficulty, "mean reward of the prompt")
     if found.compared:
-        yield _wrapped(
+        yield (
             f"{found.never_mixed:,} of {found.compared:,} prompts never had a mixed group. They took "
             f"{found.never_mixed_rollouts:,} rollouts."
         )
@@ -155,7 +155,7 @@ def _drift(found: RateDrift) -> str:
 
 def _foresight(found: Foresight) -> Iterator[str]:
     if found.problem:
-        yield _wrapped(_sentence(found.problem))
+        yield _sentence(found.problem)
         return
     visits = [cell.visit for cell in max(found.predictors, key=lambda each: len(each.cells)).cells]
     names = ["all" if visit is None else f"visit {visit}" for visit in visits]
@@ -166,7 +166,7 @@ def _foresight(found: Foresight) -> Iterator[str]:
     )
     notes += " Neighbouring steps are put into one batch, because there are very many." * found.merged
     notes += " The control shuffles over steps joined to 8 groups, because a step has fewer." * found.joined
-    yield _wrapped(notes)
+    yield notes
     for title, shown in (("squared error", _error), ("correlation, calibration error", _quality)):
         rows = []
         for each in found.predictors:
@@ -177,7 +177,7 @@ def _foresight(found: Foresight) -> Iterator[str]:
     for name, error in errors.items():
         control = errors.get(f"{name}, shuffled")
         if control is not None and control.low <= error.value:
-            yield _wrapped(f"{name} knows nothing about single prompts here: its shuffled control is as good.")
+            yield f"{name} knows nothing about single prompts here: its shuffled control is as good."
 
 
 def _error(cell: ForesightCell) -> str:
@@ -190,7 +190,7 @@ def _quality(cell: ForesightCell) -> str:
 
 def _changes(found: AdviceList) -> Iterator[str]:
     """Yield the code of each recommended change. It is printed last, where a reader of a terminal looks first."""
-    yield _wrapped(CHANGES)
+    yield CHANGES
     for number, each in enumerate(found.recommended, 1):
         yield "\n".join([f"{number}. {each.change}", *code_lines(each.code)])
 
@@ -200,4 +200,5 @@ def _sentence(problem: str) -> str:
 
 
 def _wrapped(text: str, indent: str = "") -> str:
-    return "\n".join(wrapped(text, indent))
+    """Return a sentence in lines; a table, or what is in lines already, as it is."""
+    return text if "\n" in text else "\n".join(wrapped(text, indent))

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 
 from apportion.diagnosis.code_change import CodeChange
 
 WIDTH = 80
+MARK = re.compile(r" *(?:(?:[?-]|[0-9]+\.) +)?")
+"""How an item of a list begins."""
 
 
 def doubt_lines(doubts: Sequence[str], most: int | None = None, flag: str = "--full") -> list[str]:
     """Return a line or two for each doubt, after a question mark; ``most`` in all, and the ``flag`` that shows more."""
     lines: list[str] = []
     for place, doubt in enumerate(doubts):
-        own = wrapped(f"? {doubt}", "  ")
+        own = wrapped(f"? {doubt}")
         if most is not None and len(lines) + len(own) > most:
             return [*lines, f"? {len(doubts) - place} more: {flag}"]
         lines += own
@@ -30,5 +33,9 @@ def code_lines(change: CodeChange) -> list[str]:
 
 
 def wrapped(text: str, indent: str = "", width: int = WIDTH) -> list[str]:
-    """Return ``text`` in lines. Words are not broken, because people copy flags and paths."""
-    return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    """Return ``text`` in lines; further ones at ``indent``, or below the first word of an item of a list.
+
+    Words are not broken, because people copy flags and paths.
+    """
+    hanging = indent or " " * len(MARK.match(text)[0])  # type: ignore[index]
+    return textwrap.wrap(text, width, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False)
