@@ -221,7 +221,7 @@ def _problem(record: RunRecord, informed: bool) -> str:
     usable = record.trials >= 2
     if not usable.any():
         return "advice needs groups with two rewards or more, this run has none"
-    visits = np.bincount(record.prompt[usable], minlength=len(record.ids))
+    visits = record.by_prompt(usable)
     if not informed and (visits >= 1).sum() >= LEAST_PROMPTS and (visits >= 2).sum() == 0:
         return "every prompt was visited once, so nothing could have been known before; give embeddings or known rates"
     again = int((visits >= (1 if informed else 2)).sum())
@@ -326,5 +326,4 @@ def _measured(change: Advice, before: float, after: float, saving: Spanned, told
 
 def _spanned(record: RunRecord, columns: Floats, statistic: Callable[[Floats], Floats], confidence: float) -> Spanned:
     by_prompt = per_unit(record.prompt, columns.astype(np.float64), len(record.ids))
-    seen = np.bincount(record.prompt, minlength=len(record.ids)) > 0
-    return ratios_over_prompts(by_prompt[seen], statistic, confidence)
+    return ratios_over_prompts(by_prompt[record.by_prompt() > 0], statistic, confidence)

@@ -47,29 +47,24 @@ def coverage_of(record: RunRecord) -> RunCoverage:
     >>> found.visits, found.once, found.never_right
     ((1.0, 1.5, 2.0), 1, 1)
     """
-    size = len(record.ids)
-    visits = np.bincount(record.prompt, minlength=size)
-    seen = visits > 0
-    right = np.bincount(record.prompt, record.totals, size)
-    trials = np.bincount(record.prompt, record.trials, size)
+    visits = record.by_prompt()
     order = np.lexsort((record.step, record.prompt))
     again = np.diff(record.prompt[order]) == 0
     waits = np.diff(record.step[order])[again]
-    known = trials > 0
     return RunCoverage(
-        prompts=size,
-        visited=int(seen.sum()),
+        prompts=len(record.ids),
+        visited=int((visits > 0).sum()),
         groups=len(record.step),
         steps=len(np.unique(record.step)),
         asked=int(record.asked.sum()),
         arrived=len(record.reward),
         rewarded=int(record.trials.sum()),
         kept=int(record.kept.sum()),
-        visits=_quantiles(visits[seen], 0, 0.5, 1),
+        visits=_quantiles(visits[visits > 0], 0, 0.5, 1),
         waits=None if record.visits or not len(waits) else _quantiles(waits, 0.5, 0.9, 1),
         once=int((visits == 1).sum()),
-        never_right=int((known & (right == 0)).sum()) if record.binary else None,
-        always_right=int((known & (right == trials)).sum()) if record.binary else None,
+        never_right=int((record.rates == 0).sum()) if record.binary else None,
+        always_right=int((record.rates == 1).sum()) if record.binary else None,
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from apportion.diagnosis.phantoms import SHAPING, shaping_steps
 from apportion.diagnosis.series import BLOCKS, LASTING, NAMES, RunSeries, Series
-from apportion.records.run_record import RunRecord
+from apportion.records.run_record import RunRecord, ratio
 from apportion.records.scalars import Scalars
 from apportion.replay.intervals import per_unit
 from apportion.scheduler.shaping import REMEDY, ShapingAlarm
@@ -262,9 +262,7 @@ def _fall_of_prompts(record: RunRecord, sides: tuple[Mask, Mask]) -> float | Non
     means: list[Floats] = []
     for side in sides:
         some = side & (record.trials > 0)
-        counts = np.bincount(record.prompt[some], minlength=len(record.ids))
-        sums = np.bincount(record.prompt[some], record.shares[some], len(record.ids))
-        means.append(np.divide(sums, counts, out=np.full(len(counts), np.nan), where=counts > 0))
+        means.append(ratio(record.by_prompt(np.where(some, record.shares, 0)), record.by_prompt(some)))
     changes = means[0] - means[1]
     known = changes[~np.isnan(changes)]
     return float(known.mean()) if len(known) >= LEAST_PROMPTS else None

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from apportion.diagnosis.waste import DEAD, KINDS, MIXED, kinds_of
-from apportion.records.run_record import RunRecord
+from apportion.records.run_record import RunRecord, ratio
 from apportion.records.scalars import Scalars
 from apportion.types import Counts, Floats
 
@@ -190,7 +190,7 @@ def _means(record: RunRecord, values: Floats, of_groups: bool = False) -> Means:
     of, known = of if of_groups else of[record.group], ~np.isnan(values)
     counts = np.bincount(of[known], minlength=len(steps))
     sums = np.bincount(of[known], values[known], len(steps))
-    return steps, np.divide(sums, counts, out=np.full(len(sums), np.nan), where=counts > 0)
+    return steps, ratio(sums, counts)
 
 
 def _at_largest_length(record: RunRecord) -> tuple[dict[str, Series], str]:

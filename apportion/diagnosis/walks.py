@@ -21,28 +21,26 @@ from apportion.types import Counts, Floats, Mask
 
 CANDIDATES = 256
 """Groups in a batch if steps are visits. Half of them are chosen."""
-LEAST_CANDIDATES = 8
+LEAST_CANDIDATES, MOST_BATCHES = 8, 1_000
 EXPLORE = 0.1
 RETIRED_FROM, RETEST_AFTER = 0.9, 100
 """Settings of the rule ``retire``: a prompt rests after a group of this mean reward, for so many choices."""
 LOW, MOST = 3, 32
 
 
-def walk_batches(record: RunRecord, most: int = 1_000) -> list[Counts]:
-    """Return the batches that rules choose from: real steps, joined until they have eight groups, ``most`` in all."""
-    least = max(LEAST_CANDIDATES, math.ceil(len(record.step) / most))
+def walk_batches(record: RunRecord) -> list[Counts]:
+    """Return the batches that rules choose from: real steps, joined until they have eight groups, 1,000 in all."""
+    least = max(LEAST_CANDIDATES, math.ceil(len(record.step) / MOST_BATCHES))
     return joined(batches_of(record, size=CANDIDATES), least)
 
 
-def choose_mixed(
-    record: RunRecord, batches: Sequence[Counts], make: Callable[[], Predictor] = EmpiricalBayes, seed: int = 0
-) -> Mask:
+def choose_mixed(record: RunRecord, batches: Sequence[Counts], make: Callable[[], Predictor] = EmpiricalBayes) -> Mask:
     """Return which groups [N] are chosen if each batch takes its better half by the believed P(mixed).
 
     A tenth of the places is for the prompts that were not chosen the longest, as in the rule ``mixed``. With graded
-    rewards the believed variance takes the place of P(mixed). ``seed`` breaks ties.
+    rewards the believed variance takes the place of P(mixed). Ties are broken at random.
     """
-    prompts, rng, predictor = record.prompts, np.random.default_rng(seed), make()
+    prompts, rng, predictor = record.prompts, np.random.default_rng(0), make()
     predictor.prepare(prompts)
     size = group_size(record)
     last, chosen = np.full(len(prompts), -1), np.zeros(len(record.step), bool)
@@ -87,16 +85,14 @@ def vip_counts(variance: Floats, trials: Counts) -> Counts | None:
     return minimise_noise(variance, int(trials.sum()), "rloo", LOW, max(MOST, int(trials.max())))
 
 
-def vip_variances(
-    record: RunRecord, batches: Sequence[Counts], make: Callable[[], Predictor] = EmpiricalBayes
-) -> tuple[Floats, Floats]:
+def vip_variances(record: RunRecord, batches: Sequence[Counts]) -> tuple[Floats, Floats]:
     """Return RLOO's variance [N] under VIP's counts by the belief before each batch, and under the recorded counts.
 
     Both are unbiased if the recorded counts do not depend on outcomes: the variance of one reward is estimated by the
     group's own sample variance, which no decision has seen. Groups of fewer than two rewards count as 0 in both, as do
     batches with fewer than three rewards for each group.
     """
-    belief = foresee(make(), record, batches)
+    belief = foresee(EmpiricalBayes(), record, batches)
     planned, recorded = np.zeros(len(record.step)), np.zeros(len(record.step))
     for places in batches:
         some = places[record.trials[places] >= 2]

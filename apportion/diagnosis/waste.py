@@ -110,8 +110,8 @@ def waste_of(record: RunRecord) -> Waste:
     dead, counted = np.isin(kinds, DEAD), (kinds <= EQUAL)
     columns = np.stack([dead, counted, dead * sizes, sizes, dead * tokens, tokens], axis=1).astype(np.float64)
     by_prompt = per_unit(record.prompt, columns, len(record.ids))
-    by_prompt = by_prompt[np.bincount(record.prompt, minlength=len(record.ids)) > 0]
-    mixed, compared = (np.bincount(record.prompt, each, len(record.ids)) > 0 for each in (kinds == MIXED, counted))
+    by_prompt = by_prompt[record.by_prompt() > 0]
+    mixed, compared = (record.by_prompt(each) > 0 for each in (kinds == MIXED, counted))
     never = compared & ~mixed
     return Waste(
         whole=_tally(groups, np.ones(len(kinds), bool), "all"),
@@ -142,9 +142,7 @@ def time_bins(record: RunRecord) -> list[tuple[str, Mask]]:
 
 
 def _by_difficulty(record: RunRecord, groups: _GroupColumns) -> list[GroupTally]:
-    trials = np.bincount(record.prompt, record.trials, len(record.ids))
-    totals = np.bincount(record.prompt, record.totals, len(record.ids))
-    rate = np.divide(totals, trials, out=np.full(len(trials), np.nan), where=trials > 0)[record.prompt]
+    rate = record.rates[record.prompt]
     parts = [("0", rate == 0)]
     for low, high in pairwise(DIFFICULTIES):
         inside = (rate > low) & ((rate <= high) if high < 1 else (rate < 1))

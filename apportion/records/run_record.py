@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from apportion.records.keys import places_of
 from apportion.types import TIE, Counts, Floats, Mask, Prompt
@@ -27,6 +28,11 @@ UNKNOWN = {
 """Columns that may be omitted, and the value that stands for nothing in each."""
 
 NOT_GIVEN: Any = None
+
+
+def ratio(above: Floats | Counts, below: Floats | Counts) -> Floats:
+    """Return ``above`` / ``below``, elementwise, nan where ``below`` is 0."""
+    return np.divide(above, below, out=np.full(len(above), np.nan), where=np.asarray(below) > 0)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -123,13 +129,17 @@ class RunRecord:
     @cached_property
     def shares(self) -> Floats:
         """Mean reward of each group, [N], nan for a group without any."""
-        return np.divide(self.totals, self.trials, out=np.full(len(self.step), np.nan), where=self.trials > 0)
+        return ratio(self.totals, self.trials)
+
+    @cached_property
+    def rates(self) -> Floats:
+        """Mean reward of each prompt over the whole run, [Q], nan for a prompt without any."""
+        return ratio(self.by_prompt(self.totals), self.by_prompt(self.trials))
 
     @cached_property
     def variances(self) -> Floats:
         """Population variance of the rewards of each group, [N], nan for a group without any; 0 in a dead group."""
-        squares = self.sums(np.nan_to_num(self.reward - self.shares[self.group]) ** 2)
-        return np.divide(squares, self.trials, out=np.full(len(self.step), np.nan), where=self.trials > 0)
+        return ratio(self.sums(np.nan_to_num(self.reward - self.shares[self.group]) ** 2), self.trials)
 
     @cached_property
     def extremes(self) -> tuple[Floats, Floats]:
@@ -170,6 +180,10 @@ class RunRecord:
         """Return the sums of ``values`` [R] over each group, [N]."""
         total = np.r_[0.0, np.cumsum(values, dtype=np.float64)]
         return np.asarray(total[self.first[1:]] - total[self.first[:-1]])
+
+    def by_prompt(self, values: ArrayLike | None = None) -> NDArray[Any]:
+        """Return the sums of ``values`` [N] over the groups of each prompt, [Q]; without values their number."""
+        return np.bincount(self.prompt, values, len(self.ids))
 
     def of_groups(self, chosen: Counts | Mask) -> RunRecord:
         """Return the record of some groups, given as increasing indices or a mask [N]. All prompts stay."""

@@ -54,7 +54,7 @@ def sample_of(record: RunRecord, groups: int, seed: int = 0) -> RunRecord:
     """
     if len(record.step) <= groups:
         return record
-    visits = np.bincount(record.prompt, minlength=len(record.ids))
+    visits = record.by_prompt()
     order = np.random.default_rng(seed).permutation(np.flatnonzero(visits))
     most = max(1, int(np.searchsorted(np.cumsum(visits[order]), groups, side="right")))
     taken = np.sort(order[:most])

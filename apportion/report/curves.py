@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from apportion.evaluation import seed_interval
-from apportion.types import Counts, Floats
+from apportion.records.run_record import ratio
+from apportion.types import Floats
 
 COSTS = {"rollouts": "rollouts", "tokens": "completion tokens", "hours": "hours"}
 """The costs that curves are drawn over: keys of ``Curve.x``, and their labels."""
@@ -84,8 +85,3 @@ def resampled(curves: Sequence[Curve], values: Sequence[Floats]) -> Floats:
     ways = [curve.x["rollouts"] for curve in curves]
     places = np.linspace(max(way[0] for way in ways), min(way[-1] for way in ways), PLACES)
     return np.array([np.interp(places, way, own) for way, own in zip(ways, values, strict=True)])
-
-
-def ratio(top: Floats | Counts, bottom: Floats | Counts) -> Floats:
-    """Return ``top`` / ``bottom``, nan where ``bottom`` is 0."""
-    return np.divide(top, bottom, out=np.full(len(top), np.nan), where=np.asarray(bottom) > 0)

@@ -16,11 +16,12 @@ from apportion.forecast.forecast import SIZES, dead_groups
 from apportion.forecast.probe import probe_of
 from apportion.forecast.rates import fit_rates
 from apportion.records import RunRecord
+from apportion.records.run_record import ratio
 from apportion.replay.intervals import Spanned
 from apportion.replay.population import OutcomePopulation
 from apportion.replay.results import Replay
 from apportion.report.calibration import Calibration, calibrate
-from apportion.report.curves import Curve, ratio, share_curve
+from apportion.report.curves import Curve, share_curve
 from apportion.report.wasted import WastedPrompt, wasted_prompts
 from apportion.types import Counts, Floats
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from apportion.records import RunRecord
-from apportion.report.curves import ratio
 from apportion.untrusted import one_line, parse_json
 
 LONGEST_CHAT = 100_000
@@ -28,16 +27,12 @@ class WastedPrompt:
 
 def wasted_prompts(record: RunRecord) -> tuple[WastedPrompt, ...]:
     """Return the prompts with the most rollouts in dead groups, most first."""
-    size = len(record.ids)
-    lost = np.bincount(record.prompt, record.asked * record.dead, minlength=size)
-    spent = np.bincount(record.prompt, record.asked, minlength=size)
-    success = ratio(
-        np.bincount(record.prompt, record.totals, minlength=size),
-        np.bincount(record.prompt, record.trials, minlength=size),
-    )
+    lost, spent = record.by_prompt(record.asked * record.dead), record.by_prompt(record.asked)
     order = np.argsort(-lost, kind="stable")[:WORST]
     return tuple(
-        WastedPrompt(shown_prompt(record.texts[q] or record.ids[q]), int(spent[q]), int(lost[q]), float(success[q]))
+        WastedPrompt(
+            shown_prompt(record.texts[q] or record.ids[q]), int(spent[q]), int(lost[q]), float(record.rates[q])
+        )
         for q in order
         if lost[q]
     )
