@@ -299,58 +299,53 @@ def _events(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
             content = file.read(length + 4)
             if len(content) < length + 4:
                 return
-            event = _fields(content[:length], path)
-            step = next((value for field, value in event if field == 2 and isinstance(value, int)), 0)
-            entries = [dict(each) for summary in _messages(event, path, 5) for each in _messages(summary, path)]
-            values: dict[str, float] = {}
-            for entry in entries:
-                match entry:
-                    case {1: bytes(tag), 2: float(value)}:
-                        values[tag.decode(errors="replace")] = value
+            try:
+                step, values = _event(content[:length])
+            except (AttributeError, LookupError, TypeError, struct.error) as error:
+                raise RecordError(f"{path} must be as it was written, got damaged content; copy it again") from error
             if values:
                 yield step, values
 
 
-Fields = list[tuple[int, int | float | bytes]]
-"""The fields of a message of protocol buffers, each with its number."""
+def _event(content: bytes) -> tuple[int, dict[str, float]]:
+    """Return the step and the values of an event: its fields 2 and 5, whose entries have a tag and a value as 1 and 2.
+
+    Raises one of several errors for anything else.
+    """
+    step, values = 0, dict[str, float]()
+    for field, part in _fields(content):
+        if field == 2 and isinstance(part, int):
+            step = part
+        for _, entry in _fields(part) if field == 5 else ():
+            own = dict(_fields(entry))
+            if own.keys() >= {1, 2}:
+                (values[own[1].decode(errors="replace")],) = struct.unpack("<f", own[2])
+    return step, values
 
 
-def _messages(fields: Fields, path: Path, number: int | None = None) -> list[Fields]:
-    """Return the messages in the fields with this number, or in all fields."""
-    found = [value for field, value in fields if number in (None, field)]
-    return [_fields(value, path) for value in found if isinstance(value, bytes)]
-
-
-def _fields(content: bytes, path: Path) -> Fields:
-    found: Fields = []
+def _fields(content: bytes) -> Iterator[tuple[int, Any]]:
+    """Yield the number and the value of each field of a message of protocol buffers: an integer, or its bytes."""
     place = 0
-    try:
-        while place < len(content):
-            key, place = _varint(content, place)
-            field, kind = key >> 3, key & 7
-            if kind == 0:
-                value, place = _varint(content, place)
-                found.append((field, value))
-                continue
-            length = {1: 8, 5: 4}.get(kind, 0)
-            if kind == 2:
-                length, place = _varint(content, place)
-            part = content[place : place + length]
-            if kind not in (1, 2, 5) or len(part) < length:
+    while place < len(content):
+        key, place = _varint(content, place)
+        kind = key & 7
+        value, end = _varint(content, place) if kind in (0, 2) else ({1: 8, 5: 4}[kind], place)
+        if kind == 0:
+            place = end
+        else:
+            place = end + value
+            value = content[end:place]
+            if len(value) < place - end:
                 raise IndexError
-            found.append((field, part if kind == 2 else float(struct.unpack("<d" if kind == 1 else "<f", part)[0])))
-            place += length
-    except IndexError as error:
-        raise RecordError(f"{path} must be as it was written, got damaged content; copy it again") from error
-    return found
+        yield key >> 3, value
 
 
 def _varint(content: bytes, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while shift < 70:
-        byte = content[place]
-        value |= (byte & 127) << shift
-        place, shift = place + 1, shift + 7
-        if byte < 128:
+    """Return an integer of 7 bits a byte, the low ones first, and the place after it."""
+    value = 0
+    for shift in range(0, 70, 7):
+        value |= (content[place] & 127) << shift
+        place += 1
+        if content[place - 1] < 128:
             return value, place
     raise IndexError
