@@ -76,6 +76,8 @@ def rbf_blocks(x: Floats | Embeddings, centres: Floats | Embeddings, bandwidth: 
 
     >>> [k.round(3).tolist() for k in rbf_blocks(np.array([[0.0], [1.0]]), np.array([[0.0]]), bandwidth=1.0)]
     [[[1.0], [0.607]]]
+    >>> [*rbf_blocks(np.ones((0, 2)), np.ones((1, 2)), bandwidth=1.0)]
+    []
     """
     origin = centres.mean(axis=0, dtype=np.float64)
     b = (centres - origin) / bandwidth
@@ -91,8 +93,8 @@ def median_distance(x: Floats | Embeddings) -> float:
 
     The distance is Euclidean. Takes O(n^2) time and memory.
 
-    >>> median_distance(np.array([[0.0], [3.0], [8.0]])), median_distance(np.zeros((3, 1)))
-    (5.0, 1.0)
+    >>> median_distance(np.array([[0.0], [3.0], [8.0]])), [median_distance(np.zeros((n, 1))) for n in (1, 3)]
+    (5.0, [1.0, 1.0])
     """
     from scipy.spatial.distance import pdist  # noqa: PLC0415 - slow to import
 

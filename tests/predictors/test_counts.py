@@ -19,10 +19,3 @@ def test_counts_are_the_discounted_sum(outcomes, discount):
     right, trials = discount ** np.arange(len(seen), dtype=float)[::-1] @ seen
     belief = predictor.predict(prompts)
     assert (belief.alpha[0], belief.beta[0]) == pytest.approx((0.5 + right, 2.0 + trials - right))
-
-
-def test_a_prompt_outside_the_batch_keeps_its_counts():
-    predictor, prompts = DiscountedCounts(discount=0.5), make_prompts(2)
-    predictor.update(make_batch(prompts, [4, 4], [4, 4]))
-    predictor.update(make_batch(prompts[:1], [0], [4]))
-    assert predictor.predict(prompts).alpha.tolist() == [3.0, 5.0]

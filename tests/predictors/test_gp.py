@@ -7,7 +7,7 @@ import pytest
 from scipy.spatial.distance import cdist, pdist
 
 from apportion.predictors import GaussianProcess
-from apportion.predictors.gp import BLOCK_CELLS, median_distance, rbf_blocks
+from apportion.predictors.gp import BLOCK_CELLS, rbf_blocks
 from tests.predictors.builders import LatentReference, embedder_of, embeddings, make_batch, make_prompts, random_batch
 from tests.soak import case
 
@@ -166,17 +166,3 @@ def test_blocks_are_the_kernel_of_exact_distances(dtype, offset):
     blocks = list(rbf_blocks(x, centres, 1.7))
     assert len(blocks) > 1 and max(len(block) for block in blocks) * (7 + 31) <= BLOCK_CELLS
     np.testing.assert_allclose(np.concatenate(blocks), exact, atol=1e-12)
-
-
-def test_no_rows_give_no_blocks():
-    assert list(rbf_blocks(np.ones((0, 2)), np.ones((1, 2)), 1.0)) == []
-
-
-@pytest.mark.parametrize("n", [2, 3, 301])
-def test_the_median_is_over_all_pairs(n):
-    x = np.random.default_rng(n).normal(size=(n, 3))
-    assert median_distance(x) == pytest.approx(np.median(pdist(x)))
-
-
-def test_the_median_of_one_row_is_one():
-    assert median_distance(np.ones((1, 4))) == 1.0

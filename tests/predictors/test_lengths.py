@@ -37,12 +37,6 @@ def test_a_new_prompt_has_the_mean_over_prompts_not_over_rollouts():
     assert learner.predict([Prompt("new")]).tolist() == [200]
 
 
-def test_a_repeated_prompt_is_pooled():
-    learner = MeanLengths(initial=5)
-    learner.update(finished([[10, 10], [40]], [Prompt("a"), Prompt("a")]))
-    assert learner.predict([Prompt("a"), Prompt("new")]).tolist() == [20, 20]
-
-
 def test_failed_reused_and_unmeasured_rollouts_are_ignored():
     learner = MeanLengths(initial=50)
     rollouts = [[Rollout(tokens=8), Rollout(tokens=900, step=3), Rollout(True)], []]

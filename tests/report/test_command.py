@@ -54,20 +54,6 @@ def test_json_is_one_object_and_nothing_else(tmp_path, log, monkeypatch):
     assert not (tmp_path / "report.html").exists()
 
 
-def test_options_that_do_not_go_together_are_refused(log, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    wrong = """
-        --out missing/folder/report.html => the folder of the page must exist
-    """
-    refuse_all(wrong, "report", log)
-
-
-def test_what_is_no_run_is_refused_in_one_line(tmp_path):
-    (tmp_path / "notes.jsonl").write_text("hello\n")
-    for path in (tmp_path / "missing", tmp_path / "notes.jsonl"):
-        refused("report", path)
-
-
 def test_a_page_replaces_nothing_but_a_page(tmp_path, log, table, monkeypatch):
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")
@@ -78,6 +64,7 @@ def test_a_page_replaces_nothing_but_a_page(tmp_path, log, table, monkeypatch):
         --out .       => must be a file, got
         --out run.csv => the page must be another file than the runs
         --out {"x" * 300} => the page cannot be written
+        --out missing/report.html => the folder of the page must exist
     """
     refuse_all(wrong, "report", log, table("0,a,1\n0,a,0\n"))
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode) and (tmp_path / "link").is_symlink()

@@ -133,6 +133,9 @@ def test_settings_of_a_vote_that_cannot_be_are_refused(tmp_path):
 def test_what_holds_no_run_is_refused(tmp_path, log):
     with pytest.raises(ValueError, match="must be a file or a folder that exists"):
         read_sources([tmp_path / "missing"])
+    (tmp_path / "notes.jsonl").write_text("hello\n")
+    with pytest.raises(RecordError, match="a line must be JSON"):
+        read_sources([tmp_path / "notes.jsonl"])
     with pytest.raises(ValueError, match="at most 16 runs are shown side by side, got 17"):
         read_sources([log] * 17)
     write_run(tmp_path / "started", 0)

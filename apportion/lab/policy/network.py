@@ -52,26 +52,18 @@ def completion_logprobs(
     if not prompts:
         return torch.zeros(0, 0), torch.zeros(0, 0, dtype=torch.bool)
     tokens, places, mask = pack_rows(prompts, completions)
-    distributions = _distributions(policy, tokens, places, temperature)
+    distributions = distributions_at(policy, tokens, places, temperature)
     own = distributions.gather(-1, tokens.gather(1, places)[:, :, None])[:, :, 0]
     return own.masked_fill(~mask, 0.0), mask
 
 
-def completion_distributions(
-    policy: Qwen2ForCausalLM, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the log-probabilities [N, T, V] of the vocabulary at each completion token, and the mask [N, T].
-
-    The temperature is 1. There is one forward pass.
-    """
-    tokens, places, mask = pack_rows(prompts, completions)
-    return _distributions(policy, tokens, places), mask
-
-
-def _distributions(
+def distributions_at(
     policy: Qwen2ForCausalLM, tokens: torch.Tensor, places: torch.Tensor, temperature: float = 1.0
 ) -> torch.Tensor:
-    """Return the log-probabilities [N, T, V] of the vocabulary at ``places`` [N, T] of the rows ``tokens`` [N, L]."""
+    """Return the log-probabilities [N, T, V] of the vocabulary at ``places`` [N, T] of the rows ``tokens`` [N, L].
+
+    Both are as ``pack_rows`` returns them. There is one forward pass.
+    """
     logits = policy(input_ids=tokens[:, :-1], use_cache=False).logits
     chosen = logits.gather(1, (places - 1)[:, :, None].expand(-1, -1, logits.shape[-1]))
     return (chosen / temperature).log_softmax(-1)

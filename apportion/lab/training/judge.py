@@ -8,7 +8,7 @@ from transformers import Qwen2ForCausalLM
 
 from apportion.allocators.votes import PseudoLabel
 from apportion.evaluation import answer_scores
-from apportion.lab.policy.network import completion_distributions
+from apportion.lab.policy.network import distributions_at, pack_rows
 from apportion.lab.policy.sampler import LedgerSampler
 from apportion.lab.training.pool import Pool
 from apportion.lab.world.task import encode
@@ -68,8 +68,8 @@ class Judge:
         prompts = [problem.prompt() for problem in self.pool.held_out[:DRIFT_PROMPTS]]
         sampler = self._sampler(policy, step, 1.0)
         written = [rollouts[0].completion.tokens for rollouts in sampler(prompts, [1] * len(prompts))]
-        read = [encode(prompt.text) for prompt in prompts]
-        (mine, mask), (theirs, _) = (completion_distributions(each, read, written) for each in (policy, self.reference))
+        tokens, places, mask = pack_rows([encode(prompt.text) for prompt in prompts], written)
+        mine, theirs = (distributions_at(each, tokens, places) for each in (policy, self.reference))
         divergence = (mine.exp() * (mine - theirs)).sum(-1)
         return float((divergence * mask).sum() / len(prompts))
 

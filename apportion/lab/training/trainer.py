@@ -140,7 +140,8 @@ class Trainer:
             learnt |= {"age": float(np.mean(update.ages or [0])), "largest_age": float(max(update.ages, default=0))}
         self.steps += 1
         self.asked += int(batch.asked.sum())
-        self._log(batch, groups)
+        if self.training.rollout_log != "none":  # without advantages, because those of "gae" are per token
+            self.unlogged.append(LoggedStep(self.steps, batch, groups))
         rows = [self.pool.row[prompt.id] for prompt in batch.prompts]
         record = self.spent | _step_metrics(batch, groups, success) | {"prompts": rows} | learnt
         record |= {"allocator": own} if own else {}
@@ -153,11 +154,6 @@ class Trainer:
         if self.finished:
             record["held_out_p"] = exact_success(self.policy, self.pool.held_out).round(5).tolist()
         return record | {"cpu_seconds": time.process_time() - started}
-
-    def _log(self, batch: Batch, groups: list[Group]) -> None:
-        """Keep the step for the rollout log. Advantages are not logged, because those of "gae" are per token."""
-        if self.training.rollout_log != "none":
-            self.unlogged.append(LoggedStep(self.steps, batch, groups))
 
     def _draw(self, held: set[str], count: int) -> list[Prompt]:
         """Return the next ``count`` prompts by the selector. Skip ids in ``held``, and add theirs."""

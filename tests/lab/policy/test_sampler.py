@@ -1,5 +1,5 @@
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -162,15 +162,9 @@ def test_a_graded_reward_is_the_share_of_leading_digits_and_without_one_nothing_
     assert len(shares) > 4
 
 
-@dataclass(frozen=True)
-class TwoWays:
-    """A stand-in for a problem with two right answers."""
-
-    answers: tuple[str, ...] = ("123", "159")
-
-
 def test_of_several_solutions_the_nearest_gives_the_share():
-    shares = [leading_share(TwoWays(), answer) for answer in ("123", "159", "153", "120", "923", "1")]
+    forked = Problem(7, ("+3", "*7", "-4"), ("", "-2", ""))  # 006 or 084
+    shares = [leading_share(forked, answer) for answer in ("006", "084", "086", "004", "906", "0")]
     assert shares == [1, 1, 2 / 3, 2 / 3, 0, 1 / 3]
 
 

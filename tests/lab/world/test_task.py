@@ -46,13 +46,6 @@ def any_problem(draw):
 FORKED = Problem(7, ("+3", "*7", "-4"), ("", "-2", ""))
 
 
-def test_the_example_of_the_specification():
-    problem = Problem(7, ("+3", "*7", "-4"))
-    assert (problem.text, problem.completion, problem.answer) == ("7 a+3 b*7 c-4 =", "a0b0c6", "006")
-    assert problem.solutions == (problem.completion,)
-    assert len(set(OPERATIONS)) == 26
-
-
 @given(problems)
 def test_digits_are_python_arithmetic_modulo_ten(problem):
     value, expected = problem.start, ""
@@ -79,11 +72,6 @@ def test_solutions_are_the_chains_of_every_choice(problem):
     assert set(plain.solutions) == chains_of(problem)
     assert len(plain.solutions) == len(chains_of(problem))
     assert problem.solutions[0] == problem.completion == plain.completion
-
-
-def test_solutions_that_meet_again_are_told_apart_and_equal_ones_are_one():
-    assert Problem(5, ("+2", "*5"), ("+4", "")).solutions == ("a7b5", "a9b5")
-    assert Problem(0, ("*2", "+1"), ("*3", "")).solutions == ("a0b1",)
 
 
 @given(any_problem(), st.data())
