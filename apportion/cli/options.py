@@ -163,9 +163,8 @@ def given_settings(options: Mapping[str, Any], parts: Parts, usual: Mapping[str,
             value = settings[name]
             if settings.pop(WITHOUT + name, False):
                 if value != defaults[name]:
-                    raise ValueError(
-                        f"{name} must be given once, got {shown(value)} and --no-{name.replace('_', '-')}; leave one out"
-                    )
+                    off = f"--no-{name.replace('_', '-')}"
+                    raise ValueError(f"{name} must be given once, got {shown(value)} and {off}; leave one out")
                 settings[name] = None
             elif hints[name] == Mapping[str, str]:
                 settings[name] = pairs_of(value, FLAGS[name])
