@@ -170,7 +170,7 @@ def _majorities(codes: Counts, right: Mask, k: int, draws: int, rng: np.random.G
         chosen = codes[rows, drawn]
         keys = chosen + (n + 1) * np.arange(len(rows))[:, None]
         votes = np.where(chosen < n, np.bincount(keys.ravel(), minlength=len(rows) * (n + 1))[keys], 0)
-        first = votes.argmax(axis=1)  # of equal votes the first
+        first = votes.argmax(axis=1)  # ties go to the first answer
         won[block] = right[rows[:, 0], drawn[np.arange(len(rows)), first]].reshape(-1, subsets).mean(axis=1)
     return won
 
@@ -333,7 +333,7 @@ def bootstrap_interval(
             f"level must be above 0 and below 1, and resamples at least 1, got {level} and {resamples}; "
             "0.95 and 10000 are usual"
         )
-    if values.size == 1:  # scipy needs two
+    if values.size == 1:  # scipy needs two values
         only = float(statistic(values, axis=-1))
         return Interval(only, only)
     distinct, times = np.unique(values, return_counts=True)

@@ -81,7 +81,7 @@ def open_bytes(path: Path) -> BinaryIO:
     """Open the file for reading, unpacked within bounds. Raise OSError for a pipe, a device or a file of many GiB."""
     check_file(path, TABLE_BYTES)
     file = path.open("rb")
-    packed = file.read(2) == b"\x1f\x8b"  # whatever its name says
+    packed = file.read(2) == b"\x1f\x8b"  # by content, whatever the name says
     file.seek(0)
     if not packed:
         return file
@@ -151,7 +151,8 @@ def csv_rows(path: Path, skipinitialspace: bool = False) -> Rows:
     Raises TableError if the file is not CSV, if two names are equal, and for a row of another length; TornError if
     that is the last, which was not ended.
     """
-    csv.field_size_limit(max(csv.field_size_limit(), LINE_CHARACTERS))  # 128 kB by default, for the whole process
+    # the default is 128 kB, and the limit is the process's
+    csv.field_size_limit(max(csv.field_size_limit(), LINE_CHARACTERS))
     with open_bytes(path) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(read_lines(file), skipinitialspace=skipinitialspace, strict=True)
         last = 0
@@ -173,7 +174,7 @@ def csv_rows(path: Path, skipinitialspace: bool = False) -> Rows:
                 last = reader.line_num
                 yield last, dict(zip(names, cells, strict=True))
         except csv.Error as wrong:
-            torn = "unexpected end" in str(wrong) and reader.line_num < 2 * last  # a quote opened near the end
+            torn = "unexpected end" in str(wrong) and reader.line_num < 2 * last  # a quote was opened near the end
             kind = TornError if torn else TableError
             raise kind(f"{path} must be CSV, got {wrong} in line {reader.line_num}; correct that line") from wrong
 

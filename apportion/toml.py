@@ -76,7 +76,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _parse(text: str) -> dict[str, Any]:
     """Return the table that the TOML ``text`` states. Raise ValueError for other text, and for text nested too deep."""
-    if _LONG_KEY.search(_TEXT.sub("text", text)):  # tomllib takes quadratic time for them
+    if _LONG_KEY.search(_TEXT.sub("text", text)):  # tomllib takes quadratic time for long keys
         raise ValueError(f"a key of more than {MAX_DEPTH} parts")
     try:
         table = tomllib.loads(text.replace("\r\n", "\n"))

@@ -582,7 +582,7 @@ def _check_reward(reward: Any) -> None:
     if type(reward) is float and -LARGEST_REWARD <= reward <= LARGEST_REWARD:
         return
     number = isinstance(reward, Real)
-    reward = float(reward) if isinstance(reward, np.floating) else reward  # 1e100 is no float32
+    reward = float(reward) if isinstance(reward, np.floating) else reward  # 1e100 does not fit into float32
     if number and abs(reward) <= LARGEST_REWARD:
         return
     if number and np.isfinite(reward):

@@ -124,7 +124,7 @@ def parse_json(text: str | bytes, constant: Callable[[str], Any] = _constant) ->
     except ValueError as error:
         raise ValueError("an integer of thousands of digits" if "digits" in str(error) else str(error)) from error
     check_depth(value)
-    if isinstance(text, bytes) or _SURROGATE.search(text):  # json decodes halves of pairs in bytes
+    if isinstance(text, bytes) or _SURROGATE.search(text):  # json accepts lone surrogates in bytes
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError as error:

@@ -109,7 +109,7 @@ def check_compared(allocator: Allocator, estimator: str) -> None:
     """Raise ValueError if ``estimator`` compares the rollouts of a prompt, but ``allocator`` gives each prompt one."""
     try:
         most = allocator.size(1).asked
-    except ValueError:  # its budget is for more prompts
+    except ValueError:  # its budget is meant for several prompts
         return
     if most == 1 and estimator in ESTIMATORS and estimator not in ACROSS_GROUPS:
         raise ValueError(

@@ -33,7 +33,7 @@ def extra_rollouts(successes: Counts, trials: Counts, pre_rollouts: int, high: i
     >>> extra_rollouts(np.array([0, 1, 2, 3, 4, 8]), np.array([8] * 6), pre_rollouts=8, high=32).tolist()
     [24, 11, 3, 1, 0, 0]
     """
-    right = np.where(successes == 0, 1, 2 * successes)  # of 2 trials, 1 of 2 N if none is correct
+    right = np.where(successes == 0, 1, 2 * successes)  # successes in 2 N trials; 1 if none is correct
     drawn = 2 * np.where(successes == 0, pre_rollouts, trials)
     signal = 4 * right * (drawn - right)  # 4 p (1 - p), in units of 1 / drawn^2
     missing = pre_rollouts * (drawn**2 - signal)

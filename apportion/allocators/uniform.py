@@ -95,5 +95,5 @@ class Even(BudgetedAllocator):
         level = self._total(len(batch.prompts)) // max(1, int(batch.costs.sum()))
         width = min(level + 1, self.high)
         check_table(len(low), width)
-        gains = np.zeros((len(low), width))  # equal gains: one per prompt in turn
+        gains = np.zeros((len(low), width))  # with equal gains each prompt gets one in turn
         return Plan(np.maximum(self._spend(batch, gains, low) - batch.asked, 0))

@@ -20,7 +20,7 @@ class Equivalence(Protocol):
 
     async def aclose(self) -> None:
         """Free all resources, none by default. Nothing can be compared afterwards."""
-        return  # what is not abstract has a body
+        return  # not abstract, so that subclasses need not define it
 
 
 class ExactMatch(Equivalence):

@@ -154,7 +154,8 @@ def after_reasoning(text: str) -> str | None:
         if tag["open"] or (name and not (tag["close"] or tag["shut"])):
             opened.append(name)
             continue
-        opened = opened[: opened.index(name)] if name in opened else []  # what was not opened here, the prompt opened
+        # a tag that was not opened here was opened by the prompt
+        opened = opened[: opened.index(name)] if name in opened else []
         end = end if opened else tag.end()
     return None if opened else text[end:].rstrip()
 

@@ -104,12 +104,12 @@ class MathProcess:
         if process is None:
             return
         assert process.stdin and process.stdout
-        with suppress(BrokenPipeError):  # a request that nobody read
+        with suppress(BrokenPipeError):  # the process died before it read a request
             process.stdin.close()
         self._kill_worker(process)
         self._process = self._worker = None
         try:
-            process.wait(STOP_SECONDS)  # it buries the worker and sees that its caller has closed the pipe
+            process.wait(STOP_SECONDS)  # it reaps the worker, and notices the closed pipe
         except subprocess.TimeoutExpired:
             _kill_all(process)
             process.wait()
@@ -200,7 +200,7 @@ class MathProcess:
 
 def _kill_all(process: subprocess.Popen[str]) -> None:
     """Kill the process and its worker."""
-    kill_group = getattr(os, "killpg", None)  # POSIX only
+    kill_group = getattr(os, "killpg", None)  # missing on Windows
     if kill_group is None:
         process.kill()
     else:
@@ -246,7 +246,7 @@ def main(limit_seconds: float) -> None:
 
     for pair in FIRST_PAIRS:
         verdict(pair)
-    fork, overran = getattr(os, "fork", None), False  # POSIX only
+    fork, overran = getattr(os, "fork", None), False  # missing on Windows
     while fork is not None and (worker := fork()):
         overran = os.WTERMSIG(os.waitpid(worker, 0)[1]) == signal.SIGPROF
         if _caller_is_gone(0):
@@ -331,7 +331,7 @@ def _share(answer: str) -> str:
 def _caller_is_gone(wait_milliseconds: int | None) -> bool:
     """Return whether the other end of standard input is closed, within the time to wait; None waits until it is."""
     watched = select.poll()
-    watched.register(0, 0)  # of no event but the end
+    watched.register(0, 0)  # no event but the end of the connection is awaited
     return bool(watched.poll(wait_milliseconds))
 
 

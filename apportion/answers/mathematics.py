@@ -157,7 +157,7 @@ class MathVerify:
         return self._remember(first, second, bool(verdict))
 
     def _remember(self, first: str, second: str, verdict: bool) -> bool:
-        with self._remembering:  # both lanes may be here
+        with self._remembering:  # threads of both lanes may write at once
             for pair in ((first, second), (second, first)):
                 self._verdicts[pair] = verdict
             while len(self._verdicts) > 2 * REMEMBERED:

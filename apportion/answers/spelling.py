@@ -139,7 +139,8 @@ def _ascii(answer: str) -> str:
     """Return ``answer`` with Unicode's spellings of signs, digits, powers, fractions and roots in LaTeX."""
     if answer.isascii():
         return answer
-    text = "".join(each for each in answer if unicodedata.category(each) != "Cf")  # without width, or of direction
+    # characters without width, and marks of direction
+    text = "".join(each for each in answer if unicodedata.category(each) != "Cf")
     text = "".join(map(_unfolded, text.translate(SYMBOLS)))
     text = SHIFTED.sub(lambda found: f"{'^' if found['up'] else '_'}{{{found[0].translate(LEVEL)}}}", text)
     text = "".join(GREEK.get(each, each) for each in text.translate(SYMBOLS))

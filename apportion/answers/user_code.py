@@ -145,7 +145,7 @@ async def _in_time(call: Awaitable[T], what: str) -> T:
             return await call
     except TimeoutError:
         if not limit.expired():
-            raise  # the function's own
+            raise  # an error that the function itself raised
         raise _too_slow(what) from None
 
 

@@ -39,4 +39,4 @@ class Baseline(Learner, ABC):
         """Learn from a finished batch. Prompts without a verified rollout are ignored."""
 
     def _saved_settings(self) -> dict[str, Any]:
-        return {}  # the settings of a run hold them
+        return {}  # a run compares the settings elsewhere

@@ -59,7 +59,7 @@ def drift_of(record: RunRecord) -> RateDrift:
     means = None
     if len(part.step) and part.step[0] < part.step[-1]:
         eighth = max(1, len(part.step) // 8)
-        early, late = part.step <= part.step[eighth - 1], part.step >= part.step[-eighth]  # whole steps
+        early, late = part.step <= part.step[eighth - 1], part.step >= part.step[-eighth]  # no step is cut in two
         means = float(part.shares[early].mean()), float(part.shares[late].mean())
     pairs = _pairs(prompt, 1)
     prompts = len(np.unique(prompt[pairs]))

@@ -67,7 +67,7 @@ def read_reply(reply: Any) -> list[Completion]:
     prompt, found = _count(reply, "prompt_tokens"), list[Completion]()
     for choice, (text, thought), own in zip(choices, said, tokens, strict=True):
         found.append(Completion(text, own, prompt, finish_reason(choice), reasoning=thought))
-        prompt = None if prompt is None else 0  # counted once
+        prompt = None if prompt is None else 0  # the prompt's tokens count once
     return found
 
 

@@ -202,7 +202,8 @@ def check_url(name: str, url: str, query: bool = True) -> None:
 
     A ``query`` may be allowed.
     """
-    bare = re.sub(r"^(\w*:?//)[^/]*@", r"\1", re.split(r"[?#]", url)[0])[:200]  # without what may be secret
+    # the URL without user, query and fragment, which may be secret
+    bare = re.sub(r"^(\w*:?//)[^/]*@", r"\1", re.split(r"[?#]", url)[0])[:200]
     if not url.startswith(("http://", "https://")):
         host = re.sub(r"^\w*:?//", "", bare)
         raise ValueError(f"{name} must start with http:// or https://, got {bare!r}; write http://{host}")

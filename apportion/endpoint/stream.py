@@ -58,7 +58,7 @@ def has_ended(raw: bytes | bytearray) -> bool:
     try:
         return _read_stream(raw)[1]
     except Fault:
-        return False  # half an event
+        return False  # the last event is not whole
 
 
 def join_chunks(chunks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -100,7 +100,8 @@ def _read_stream(raw: bytes | bytearray) -> tuple[dict[str, Any], bool]:
     """Return the reply so far, and whether it is whole: after ``[DONE]``, or if each choice has its finish reason."""
     chunks: list[Mapping[str, Any]] = []
     kind, data, done, stray = "", list[str](), False, ""
-    for line in [*_LINE_END.split(raw.decode("utf-8-sig", errors="replace")), ""]:  # many cut off the last empty line
+    # many servers leave out the last empty line
+    for line in [*_LINE_END.split(raw.decode("utf-8-sig", errors="replace")), ""]:
         name, _, value = line.partition(":")
         done = name == "data" and value.strip() == "[DONE]"
         if done or not line:

@@ -231,7 +231,7 @@ def dead_groups(sample: RateSample, fits: Floats, sizes: Sequence[int]) -> tuple
         kinds = np.stack([fits @ RATES**n, fits @ (1 - RATES) ** n])
         counted = sample.alike(n)
         shares = np.minimum(most, kinds.mean(axis=1)) if counted is None else np.array(counted)
-        most = shares if n > 1 else most  # more rollouts are never more often alike
+        most = shares if n > 1 else most  # larger groups are never dead more often
         _, low, high = _spanned(kinds.sum(axis=0))
         if sample.trials.max() == 1:
             nearest = min(max(0.5, success.low), success.high)

@@ -104,7 +104,8 @@ def _voting(given: Any, n: int, settings: GatewaySettings) -> tuple[Voting | Non
     if not isinstance(given, dict):
         raise _wrong("apportion", "must be an object", given, 'send one such as {"max_samples": 16}')
     vote, extract = _taken(given, "vote", True, "apportion."), given.pop("extract", None)
-    if extract is not None and (not isinstance(extract, str) or extract not in EXTRACTORS):  # no code of the client's
+    # a client must not name code to run
+    if extract is not None and (not isinstance(extract, str) or extract not in EXTRACTORS):
         raise _wrong("apportion.extract", f"must be one of {', '.join(EXTRACTORS)}", extract, "choose one")
     own = settings.voting
     most = _taken(given, "max_samples", own.max_samples, "apportion.")

@@ -135,7 +135,7 @@ async def respond(
         await _end(gone)
     if not vote.done():
         await _end(vote)
-        return Response(status_code=499)  # nobody reads it
+        return Response(status_code=499)  # the client has left
     reply = vote.result()
     headers = headers_of(reply["apportion"])
     if stream:

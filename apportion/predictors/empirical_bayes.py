@@ -165,7 +165,8 @@ class EmpiricalBayes(Predictor):
         """Return the row of each prompt, [P, 7 + f], and add rows for new prompts."""
         if new := [prompt for prompt in prompts if prompt.id not in self._own]:
             features = self._features_of(new)
-            rates = np.array([self._rates.get(prompt.id, prompt.rate) for prompt in new], np.float64)  # nan for None
+            # None becomes NaN
+            rates = np.array([self._rates.get(prompt.id, prompt.rate) for prompt in new], np.float64)
             rows = np.column_stack([np.zeros((len(new), FEATURES)), _known(rates), features])
             self._own |= zip([prompt.id for prompt in new], rows, strict=True)
         return self._rows([prompt.id for prompt in prompts])

@@ -85,7 +85,7 @@ def rbf_blocks(x: Floats | Embeddings, centres: Floats | Embeddings, bandwidth: 
     for start in range(0, len(x), step):
         a = (x[start : start + step] - origin) / bandwidth
         lengths = np.einsum("rd,rd->r", a, a)[:, None] + np.einsum("bd,bd->b", b, b)
-        yield np.exp(np.minimum(a @ b.T - 0.5 * lengths, 0.0))  # rounding can leave more than 0
+        yield np.exp(np.minimum(a @ b.T - 0.5 * lengths, 0.0))  # rounding can make the exponent positive
 
 
 def median_distance(x: Floats | Embeddings) -> float:
@@ -129,7 +129,7 @@ class LatentProcess(Predictor):
 
     def _latent(self, prompts: Sequence[Prompt]) -> Floats:
         """Return m at ``prompts``, [P]."""
-        rows = self._join(prompts)  # may replace self._mean
+        rows = self._join(prompts)  # _join may replace self._mean
         return self._mean[rows]
 
     def _pooled(self, seen: Sequence[tuple[Prompt, float, float]]) -> tuple[Rows, Floats]:

@@ -224,14 +224,14 @@ def _with_runs(step: Counts, keys: Keys, files: Counts) -> Keys:
         own, firsts = numbered(step, run)
         often = len(firsts) - len(np.unique(step)) >= LEAST_AGAIN * len(falls)
         if not often or np.median(np.bincount(own[heads])) == 1 or of_files:
-            return keys  # rows came late or are sorted by prompt, or files are of processes
+            return keys  # late rows, rows sorted by prompt, or one file a process
         keys.doubts.append(
             f"{times}, to other prompts: one run, whose steps have all of them; if these are several, split the file"
         )
         return keys
     if not again.all():
         if whole[again].mean() < LARGER * whole[~again].mean():
-            return keys  # rows came late
+            return keys  # some rows came late
     elif np.median(parts) == 1 or of_files:
         keys.doubts.append(
             f"{times}: rows of one prompt at one step are one group; if these are several runs, read them apart"

@@ -94,7 +94,7 @@ def remove_steps_after(folder: str | Path, step: int) -> None:
             f"a resumed run must go on after the last step of a file, got step {step} in {later[0].path}; resume from "
             "a checkpoint of another step, or remove the file"
         )
-    for file in reversed(later):  # the last first, so that a kill leaves no gap
+    for file in reversed(later):  # the last file goes first, so that a kill leaves no gap
         file.path.unlink()
 
 

@@ -59,7 +59,7 @@ def read_file(path: Path, columns: Sequence[str] = tuple(COLUMNS), coded: Sequen
 
     try:
         with ParquetFile(path, read_dictionary=list(coded), page_checksum_verification=True) as file:
-            found = file.schema.to_arrow_schema()  # without dictionaries
+            found = file.schema.to_arrow_schema()  # the schema without dictionary types
             version = (found.metadata or {}).get(MARK, b"").decode()
             own = kinds if LATER in found.names else kinds.remove(kinds.get_field_index(LATER))
             if version == str(VERSION) and found.equals(own):

@@ -54,7 +54,7 @@ def _open(path: str | Path, rewards: Sequence[str], columns: Mapping[str, str] |
         if not (rewards or columns):
             try:
                 scalars = scalars_at(path)
-            except RecordError as other:  # of a file that can be a run its own error says more
+            except RecordError as other:  # if the file can be a run, the first error says more
                 raise (error if kind_of(path) else other) from None
         if scalars is not None:
             raise ScalarsOnlyError(path, scalars) from None

@@ -56,7 +56,7 @@ def record_of_log(folder: str | Path, reward: str = "reward") -> RunRecord:
     if reward == "correct" and verdicts is not None:
         doubts = tuple(each for each in record.doubts if "--reward correct reads that" not in each)
         return replace(record, reward=verdicts, components={"reward": record.reward}, doubts=doubts)
-    if about is not None:  # what was imported has its doubts
+    if about is not None:  # an imported run keeps its doubts
         return record
     return replace(record, doubts=(*record.doubts, *doubts_of(record, other_rewards=record.components)))
 

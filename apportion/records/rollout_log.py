@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 VERSION = 2
 """The version of the columns and their meaning. Logs of other versions are refused."""
 COLUMNS = {
-    "step": "int64",  # of training
-    "place": "int64",  # of the prompt in its batch, from 0; tells repeated prompts apart
+    "step": "int64",  # step of training
+    "place": "int64",  # index of the prompt in its batch, from 0; tells repeated prompts apart
     "prompt_id": "string",
     "prompt": "string",
     "predicted": "double",  # mean of the belief about its success before the step
     "asked": "int64",  # rollouts of the prompt asked for in the step
-    "index": "int64",  # of the rollout among those of its prompt, from 0
+    "index": "int64",  # index of the rollout among those of its prompt, from 0
     "round": "int64",
-    "correct": "bool",  # as verified
+    "correct": "bool",  # the verifier's verdict
     "answer": "string",
     "reward": "double",  # as measured; without labels, training takes rewards from the answers
     "tokens": "int64",
@@ -43,7 +43,7 @@ COLUMNS = {
     "kept": "bool",  # whether it entered the loss
     "advantage": "double",  # before weights, of every rollout of a group, kept or not
     "weight": "double",
-    "reused_step": "int64",  # in which it was sampled, if that was an earlier one
+    "reused_step": "int64",  # the step of sampling, if that was an earlier one
     "written": "double",  # when the step was finished, in seconds since 1970
 }
 """Columns and their Parquet types. Columns that are not in ``ALWAYS`` may be null."""

@@ -94,7 +94,7 @@ class RunRecord:
         for name, unknown in UNKNOWN.items():
             if getattr(self, name) is None:
                 size = len(self.reward if name in PER_ROLLOUT else self.step)
-                object.__setattr__(self, name, np.broadcast_to(unknown, size))  # which takes no memory
+                object.__setattr__(self, name, np.broadcast_to(unknown, size))  # a broadcast array takes no memory
         lengths = {
             "texts": len(self.ids),
             **dict.fromkeys(PER_GROUP, len(self.step)),

@@ -205,7 +205,7 @@ def scalars_of(name: str, source: str, rows: Iterable[tuple[float, Mapping[str, 
     found: dict[str, dict[int, float]] = {}
     again: Counter[str] = Counter()
     for step, row in rows:
-        if KEYS & row.keys():  # rollouts, which may be many
+        if KEYS & row.keys():  # these are rollouts, which may be many
             return None
         if not abs(step) <= LARGEST_INTEGER:
             continue

@@ -115,7 +115,7 @@ def _rows(batch: Batch, groups: Sequence[Group]) -> Iterator[tuple[int, int | No
             yield place, None, ABSENT, -1
         for number, (own, other) in enumerate(zip_longest(drawn, grouped)):
             reused = other is not None and _stands_for(other, own)
-            if own is not None:  # with the verdict and the reward of the batch
+            if own is not None:  # the batch has the verdict and the reward
                 yield place, number, own, -1 if other is None or reused else used + number
             if reused:
                 yield place, number, other, used + number

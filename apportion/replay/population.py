@@ -181,7 +181,7 @@ class OutcomePopulation:
         if self.source == "expected":
             return np.asarray((count / np.maximum(size, 1)) ** number)
         number = np.minimum(number, size)
-        logs = np.r_[0.0, np.cumsum(np.log(np.arange(1, int(size.max(initial=0)) + 1)))]  # of the factorials
+        logs = np.r_[0.0, np.cumsum(np.log(np.arange(1, int(size.max(initial=0)) + 1)))]  # logarithms of the factorials
         fits, number = number <= count, np.minimum(number, count)
         ways = logs[count] - logs[count - number] - logs[size] + logs[np.maximum(size - number, 0)]
         return np.where(fits, np.exp(ways), 0.0)

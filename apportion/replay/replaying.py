@@ -143,7 +143,7 @@ class _Player:
     def play(self, name: str, rule: Allocator, outcomes: Outcomes) -> AllocatorReplay:
         """Return the replay of ``rule``. Raises ValueError if its budget does not fit, or pools lack too much."""
         try:
-            rule = rule.with_budget(self.budget)  # if its settings leave it open
+            rule = rule.with_budget(self.budget)  # a rule with a budget keeps it
         except ValueError as error:
             raise ValueError(
                 f"{name} cannot be replayed with {self.budget} rollouts a prompt: {error}, or leave it out"

@@ -173,7 +173,7 @@ def _ratio(rule: Floats, even: Floats) -> Spanned:
 
     def ratio(sums: Floats) -> Floats:
         by_seed = sums.reshape(-1, 2, seeds)
-        if sums.ndim > 1:  # resamples
+        if sums.ndim > 1:  # several resamples at once
             by_seed = by_seed * generator.multinomial(seeds, np.full(seeds, 1 / seeds), len(sums))[:, None]
         above, below = by_seed.sum(axis=2).T
         found = above / np.where((below > 0) & (below < np.inf), below, np.nan)

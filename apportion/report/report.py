@@ -78,7 +78,8 @@ def _cost(totals: RunTotals, price: float) -> str:
     """Return the cost of a run, and the part that dead groups took."""
     if totals.hours is None or totals.steps < 2:
         return "Cost: unknown, because the time of the steps was not recorded."
-    spent = totals.hours * totals.steps / (totals.steps - 1)  # the log has the ends of steps
+    # the log has the end of each step, so one interval fewer than steps
+    spent = totals.hours * totals.steps / (totals.steps - 1)
     text = f"Cost: {price * spent:,.2f} for {hours(spent)} hours"
     dead, unit = totals.dead_tokens, "completion tokens"
     if dead is None:

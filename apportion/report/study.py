@@ -70,7 +70,7 @@ class _LabRun:
     """
 
     def __init__(self, path: Path) -> None:
-        lines = [each for each in text_lines(path) if each[1].endswith(b"\n")]  # the last one may be torn
+        lines = [each for each in text_lines(path) if each[1].endswith(b"\n")]  # the last line may be torn
         records = [json_row(path, *each, parsed) for each in lines]
         steps = [each for each in records if "counts" in each]
         column = {key: _column(path, steps, key) for key in BOUNDS if key != "success"}
@@ -162,7 +162,7 @@ def _calibration(runs: Sequence[_LabRun]) -> Calibration | None:
         return None
     seed = np.repeat(np.arange(len(runs)), [len(run.p) for run in runs])
     found = calibrate(predicted, p, np.ones(len(p), np.int64), seed)
-    assert found  # there are predictions
+    assert found  # the caller has checked that there are predictions
     error = float(((predicted - p) ** 2).mean())
     return replace(found, error=error, error_name="mean squared error against exact success")
 

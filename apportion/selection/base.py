@@ -124,8 +124,8 @@ class Selector(Learner, ABC):
                 f"a batch needs {count + len(held)} distinct prompts, the data set holds {len(self._ids)}; lower the "
                 "number of prompts in a batch, or use a larger data set"
             )
-        if self.learns and not self.weighted:  # a rest would bias the weights
-            lost = max(WAITING_STEPS, len(self._ids) // count)  # in flight for longer than all others together
+        if self.learns and not self.weighted:  # a rest would bias importance weights
+            lost = max(WAITING_STEPS, len(self._ids) // count)  # choices after which a missing outcome is given up
             rested = allowed & ((self._waiting == NEVER) | (self._steps - self._waiting >= lost))
             allowed = rested if rested.sum() >= count else allowed
         places = self._choose(allowed, count, np.random.default_rng([self._seed, self._steps]))

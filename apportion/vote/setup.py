@@ -70,7 +70,7 @@ class Setup:
             raise ValueError(f"weight must be one of {', '.join(weights)}, got {shown(self.weight)}; choose one")
         try:
             json.dumps(self.resolved(), ensure_ascii=False).encode()
-        except UnicodeEncodeError as error:  # as of arguments in another encoding than the terminal's
+        except UnicodeEncodeError as error:  # such as an argument in another encoding than the terminal's
             found = error.object[error.start]
             raise ValueError(f"settings must be Unicode, got {found!r} in one; write it in UTF-8") from error
 

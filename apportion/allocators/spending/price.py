@@ -79,7 +79,7 @@ class Price:
             )
         if not prompts:
             raise ValueError("a price needs a population, got no prompts; give all prompts of the data set")
-        self.rule = rule.with_budget(int(rule.usual_rollouts))  # unless it has one
+        self.rule = rule.with_budget(int(rule.usual_rollouts))  # a rule with a budget keeps it
         self.average = float(self.rule.rollouts_per_prompt or self.rule.tokens_per_prompt or 0)
         self.slack = SLACK_PROMPTS * self.average if slack is None else float(slack)
         if not 1 <= self.slack < math.inf:
@@ -91,7 +91,8 @@ class Price:
         self._next = self._followed = 0  # the place after the latest prompt, and how many came in order
         self._width = min(self.rule.high - self.rule.least, MOST_WIDTH)
         self._table: tuple[Floats, Floats] | None = None
-        self._base, self._cost = float(self.rule.least), 1.0  # of the population, when the price was read
+        # the population's values at the latest reading of the price
+        self._base, self._cost = float(self.rule.least), 1.0
 
     @property
     def rows(self) -> float:
@@ -158,7 +159,7 @@ class Price:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what ``state_dict`` returned. Raise ValueError for anything else."""
-        begun = {"next": 0, "followed": 0}  # of 0.3.0
+        begun = {"next": 0, "followed": 0}  # states of 0.3.0 lack these
         saved = SavedValues({**begun, **state} if isinstance(state, Mapping) else state, "a price", self.state_dict())
         carry, reads, place, followed = saved.number("carry"), *map(saved.count, ("reads", "next", "followed"))
         if abs(carry) > self.slack and self.rule.lengths is None:

@@ -53,7 +53,7 @@ class EmbeddingTable:
                 "keep one embedder, or start from an empty state"
             )
         new = []
-        for position, embedding in enumerate(embeddings + np.float32(0)):  # which makes 0 of -0
+        for position, embedding in enumerate(embeddings + np.float32(0)):  # adding 0 turns -0 into 0
             digest = hashlib.blake2b(embedding.tobytes(), digest_size=16).digest()
             if digest not in self._digests:
                 new.append(position)

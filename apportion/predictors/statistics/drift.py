@@ -38,7 +38,7 @@ def moved(p: Floats, shift: float | Floats) -> Floats:
     [0.0, 0.75, 1.0]
     """
     half = 0.5 * np.clip(shift, -FARTHEST, FARTHEST)
-    up, down = np.exp(half), np.exp(-half)  # of similar size, so that neither overflows
+    up, down = np.exp(half), np.exp(-half)  # both have similar sizes, so that neither overflows
     return p * up / (p * up + (1 - p) * down)
 
 

@@ -34,7 +34,7 @@ def numbers_of(path: Path, layout: Layout, role: str, rows: Rows) -> Floats:
         return np.array([truncation_in(cell) for cell in cells])
     if role == "step":
         cells = [_step(cell) if isinstance(cell, str) else cell for cell in cells]
-    elif layout.format == "trl":  # which writes nan for nothing
+    elif layout.format == "trl":  # TRL writes NaN for a missing value
         cells = [None if cell != cell else cell for cell in cells]
     words = not counts and kind in ("correct", "reward", "other")
     numbers = np.array([number_in(cell, words) for cell in cells])

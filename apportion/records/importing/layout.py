@@ -120,7 +120,7 @@ def layout_of(source: Source, format: str, rewards: Mapping[str, float], renamed
         "truncated": counts,
         "trials": not counts,
         "share": not counts or "correct" in columns,
-        "advantage": format != "trl",  # of which it tells which columns are the reward
+        "advantage": format != "trl",  # in TRL's tables it tells which columns are the reward
         "gold": "id" in columns and "gold" not in renamed,
     } | dict.fromkeys(VERDICTS - named, (rewards or named) and not counts)
     columns = {role: name for role, name in columns.items() if not unread.get(role)}
@@ -128,7 +128,7 @@ def layout_of(source: Source, format: str, rewards: Mapping[str, float], renamed
     further = [column for column in source.numeric if column not in known and not counts]
     usual = verdict_names()
     others = [column for column in further if format == "trl" or column.lower().partition(".")[0] in usual]
-    if not (rewards or counts or named):  # of TRL all further columns of numbers may be the reward
+    if not (rewards or counts or named):  # in TRL's tables any further number column may be the reward
         if columns.keys() >= VERDICTS:
             others.insert(0, columns.pop("correct"))
         if format == "trl" and "reward" not in found:  # a reward function may have any name
@@ -156,7 +156,7 @@ def layout_of(source: Source, format: str, rewards: Mapping[str, float], renamed
 
 def _resolved(found: Sequence[str], own: Mapping[str, str], head: Head) -> dict[str, str]:
     """Return the column of each role that the table has. ``own`` are the user's choices."""
-    if own.get("group") and own["group"] not in found:  # the user's number of rows
+    if own.get("group") and own["group"] not in found:  # a number of rows that the user gave
         own = {role: name for role, name in own.items() if role != "group"}
     known = [name for name in found if name.lower() not in WORDY or _is_verdict(name, head)]
     columns = {role: name for role in (*NUMBERS, *TEXTS) if (name := resolved(role, known, own))}
@@ -164,7 +164,7 @@ def _resolved(found: Sequence[str], own: Mapping[str, str], head: Head) -> dict[
     if share and not {"reward", "correct", "trials"} & columns.keys() and _is_verdict(share, head):
         columns["correct"] = share
     sampled = resolved("answer", [column for column in found if column != "answer"], {})
-    if sampled is not None and "answer" in found and "answer" not in own:  # the known one beside the sampled one
+    if sampled is not None and "answer" in found and "answer" not in own:  # the known answer, beside the sampled one
         columns |= {"answer": sampled} | ({} if "gold" in columns or "gold" in own else {"gold": "answer"})
     if "split" not in own:
         columns.pop("split", None)

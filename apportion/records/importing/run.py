@@ -87,7 +87,7 @@ def import_run(
     for place, path in enumerate(files):
         with reading(path, RecordError):
             source = Source.of(path, renamed, LATER_HEAD if place else HEAD)
-            if not source.head:  # nothing but a row that is not whole
+            if not source.head:  # the file has only a torn row
                 said |= source.said
                 continue
             if path.name.startswith("step") and set(source.columns) >= ALWAYS:
@@ -194,7 +194,8 @@ def _decided(
         doubts.append(f"columns not read: {', '.join(listed[:MOST_LISTED])}{more}")
     if "answer" not in layout.given and gold_answers(record):
         record = replace(record, answer=np.full(len(record.answer), -1))
-    first = [said for said in doubts if SPOILT in said or "in place of" in said]  # which change the figures
+    # doubts that change the figures come first
+    first = [said for said in doubts if SPOILT in said or "in place of" in said]
     return replace(record, doubts=tuple(dict.fromkeys(first + doubts)))
 
 

@@ -70,7 +70,7 @@ class Source:
             raise RecordError(f"a run must end in {', '.join(SUFFIXES)}, got {shown(path.name)}; convert or rename it")
         said: dict[str, None] = {}
         slow = partial(one_filter, partial(rows_of, path, said), said)
-        if kind in DOCUMENTS:  # which are parsed once
+        if kind in DOCUMENTS:  # a document is parsed once
             slow = partial(rows_in, document_of(path), renamed, path)
         head = [row for _, row in islice(slow(), rows)]
         if not head and not said:

@@ -263,7 +263,7 @@ def _leaves(
         spread = {key: cell for key, cell in value.items() if isinstance(cell, list) and len(cell) == length}
         rest = {key: cell for key, cell in value.items() if key not in spread and (counts or key not in names)}
         shared, number = {**outer, **rest}, next(groups)
-        visit = counts and "step" not in shared and not KEYS & spread.keys()  # one prompt at several times
+        visit = counts and "step" not in shared and not KEYS & spread.keys()  # one prompt at several visits
         several = not counts and length > 1 and "group" not in shared  # a list of one verdict is one rollout
         for place in range(length):
             own = {"step": place, "visit": place} if visit else {"group": number} if several else {}
@@ -336,7 +336,7 @@ def _with_parts(row: Row, names: set[str], lengths: dict[str, int], at: str) -> 
             cell = dict(enumerate(cell))
         if isinstance(cell, dict) and key in names:
             made |= _parts(key, cell, row, names)
-        elif isinstance(cell, dict) and names & cell.keys():  # what else is known of the rollout
+        elif isinstance(cell, dict) and names & cell.keys():  # further fields of the rollout
             made |= {f"{key}.{part}": value for part, value in cell.items()}
         else:
             made[key] = cell
