@@ -140,8 +140,7 @@ class Trainer:
             learnt |= {"age": float(np.mean(update.ages or [0])), "largest_age": float(max(update.ages, default=0))}
         self.steps += 1
         self.asked += int(batch.asked.sum())
-        if self.training.rollout_log != "none":  # without advantages, because those of "gae" are per token
-            self.unlogged.append(LoggedStep(self.steps, batch, groups))
+        self._log(batch, groups)
         rows = [self.pool.row[prompt.id] for prompt in batch.prompts]
         record = self.spent | _step_metrics(batch, groups, success) | {"prompts": rows} | learnt
         record |= {"allocator": own} if own else {}
@@ -186,6 +185,11 @@ class Trainer:
     def _write(self, lines: Any, record: dict[str, Any]) -> None:
         lines.write(json.dumps(record, default=float) + "\n")
         lines.flush()
+
+    def _log(self, batch: Batch, groups: list[Group]) -> None:
+        """Keep the step for the rollout log. Advantages are not logged, because those of "gae" are per token."""
+        if self.training.rollout_log != "none":
+            self.unlogged.append(LoggedStep(self.steps, batch, groups))
 
     def _save(self, metrics_bytes: int) -> None:
         # Before the checkpoint, after which a resumed run goes on.
