@@ -31,7 +31,7 @@ LOGS = ("log_extra", "log_metric")
 """Columns that hold TRL's functions for logging, which a reward function may call."""
 
 GIVEN_UP = 3
-"""After an exception a function is called prompt by prompt. So many prompts in a row without a reward end that."""
+"""After an exception a function is called prompt by prompt. So many failed calls in a row end that."""
 
 
 @dataclass
@@ -95,10 +95,11 @@ class RewardReader:
         later = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
         return read_later if later else read
 
-    async def _read(self, function: Any, name: str, columns: Mapping[str, Any]) -> tuple[Values, Logged]:
+    async def _read(self, function: Any, name: str, columns: Mapping[str, Any]) -> tuple[Values, Logged | None]:
         """Return the rewards [N] of the completions in ``columns``: one call, or one a prompt after an exception.
 
-        What a call logged before it raised is dropped, and so are columns that lack a row, because a call failed.
+        What a call logged before it raised is dropped, and so are columns that lack a row, because a call failed. It
+        is None if the call for a single prompt raised.
         """
         try:
             return await self._called(function, name, columns)
@@ -108,11 +109,13 @@ class RewardReader:
             self._tell(name, f"raised {type(error).__name__}: {error}", columns, 0, error)
         prompts, found, logged, failed = columns["prompts"], Values(), Logged(), 0
         groups = [list(own) for _, own in groupby(range(len(prompts)), key=lambda i: prompts[i])]
+        if len(groups) == 1:
+            return [inf] * len(prompts), None
         for places in groups:
-            values: Values = [inf] * len(places)
-            if len(groups) > 1 and failed < GIVEN_UP:
+            values, own = Values([inf] * len(places)), None
+            if failed < GIVEN_UP:
                 values, own = await self._read(function, name, _part(columns, places))
-                failed, logged = failed + 1 if values == [inf] * len(places) else 0, [*logged, *own]
+            failed, logged = (failed + 1, logged) if own is None else (0, [*logged, *own])
             found += values
         return found, [each for each in logged if inf not in found or each[0] != "log_extra"]
 

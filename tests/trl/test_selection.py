@@ -10,7 +10,7 @@ from apportion import DAPO, VIP, OptPO, Uniform
 from apportion.baselines import SPO, Predicted
 from apportion.engines.prompts import prompt_of
 from apportion.predictors import DiscountedCounts, EmpiricalBayes
-from apportion.selection import Mixed, ShuffledEpochs
+from apportion.selection import Mixed
 from apportion.trl import AllocatedGRPOTrainer, AllocatedRLOOTrainer, TRLAllocation
 from tests.trl.tiny import make_questions
 
@@ -75,25 +75,6 @@ def test_prompts_drawn_in_the_middle_of_a_batch_are_chosen_by_the_selection(run)
     assert all(len(set(texts)) == len(texts) for texts in selector.observed)
     chosen = {row for rows in selector.choices for row in rows}
     assert {row for texts in selector.observed for row in row_numbers(texts)} <= chosen
-
-
-class Weighted(ShuffledEpochs):
-    """Shuffled epochs with a weight for each prompt: 1 + the number in its text."""
-
-    def weights(self, prompts):
-        return np.array([1.0 + int(prompt.text[:3]) for prompt in prompts])
-
-
-def test_weights_of_the_selection_multiply_those_of_the_groups(run):
-    found = []
-    for selection in (ShuffledEpochs(), Weighted()):
-        trainer, watch, _ = run(allocator=Uniform(8), selection=selection, config={"max_steps": 1})
-        found.append(watch.steps[0].rows)
-    assert len({row.prompt for row in found[0]}) == 4 and any(row.advantage for row in found[0])
-    for before, after in zip(*found, strict=True):
-        number = int(trainer.processing_class.decode(after.prompt)[:3])
-        assert (before.prompt, before.ids) == (after.prompt, after.ids)
-        assert after.advantage == pytest.approx((1 + number) * before.advantage, rel=1e-5)
 
 
 def with_rates(rates):
