@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import urllib.request
+import zlib
 from collections import Counter
 from http.server import HTTPServer
 from types import SimpleNamespace
@@ -115,7 +116,7 @@ class Served:
             self.adapters.add(name)
 
     def complete(self, model, prompt, max_tokens, temperature, **rest):
-        """Return a choice. The same prompt gets the same completions in the same order, by the same weights."""
+        """Return a choice. By the same weights a prompt gets the same completions in order, and another one others."""
         text = self.tokenizer.decode(prompt)
         with self.lock, torch.inference_mode():
             if model in self.adapters:
@@ -127,7 +128,7 @@ class Served:
                 ids = self.tokenizer(CALL)["input_ids"] + [self.tokenizer.eos_token_id]
                 chances = self._chances(prompt + ids, temperature)[len(prompt) - 1 : -1]
                 return _choice(ids, chances[range(len(ids)), ids].tolist())
-            generator = torch.Generator().manual_seed(self.asked[text])
+            generator = torch.Generator().manual_seed(zlib.crc32(f"{self.asked[text]} {text}".encode()))
             ids, logprobs = [], []
             while len(ids) < max_tokens and self.tokenizer.eos_token_id not in ids:
                 chances = self._chances(prompt + ids, temperature)[-1]

@@ -192,7 +192,8 @@ def test_without_age_all_is_sampled_by_the_newest_adapter(run, server):
 
 
 def test_vip_by_price_with_faulty_rewards(run):
-    faults = {"0": float("nan"), "5": None, "a": "seven", "g": TimeoutError("busy")}
+    faults = dict.fromkeys("0123456789", float("nan")) | dict.fromkeys("abcdef") | dict.fromkeys("ABCDEF", "seven")
+    faults["g"] = TimeoutError("busy")
     _, audit, history = run(
         questions=16, reward=Faulty(faults), allocator=VIP(rollouts_per_prompt=4, high=8), estimator="rloo",
         failed_rewards="drop", max_steps=6,
