@@ -31,6 +31,14 @@ NEVER_DUE = 2**31
 REMEDY = "start a new run from the weights of the checkpoint"
 
 
+class _Each(Rows):
+    """Every finished group is learned from at once, also one without rows: its prompt is free again."""
+
+    def enough(self, finished: Mapping[int, int]) -> bool:
+        """Return whether a group has finished."""
+        return bool(finished)
+
+
 @dataclass(frozen=True, slots=True)
 class Opened:
     """A group to sample: ``count`` rollouts of ``prompt``. A prompt that is opened again has another ``key``."""
@@ -99,7 +107,7 @@ class EngineGroups:
             selection=decisions.selection,
             outcome_gate=decisions.outcome_gate,
         )
-        due, source = Rows(1, NEVER_DUE), Selected(seed=seed)
+        due, source = _Each(1, NEVER_DUE), Selected(seed=seed)
         self._stream = Scheduler(own, prompts, due, source, attempts=1, patience=lost_after)
         self._settings = decisions.settings | {"group_size": group_size}
         self._clock, self._prompts = 0, {prompt.id: prompt for prompt in prompts}
