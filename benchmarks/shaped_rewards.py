@@ -13,7 +13,8 @@ The protocol, fixed before the runs:
 - Accuracy is the exact success on held-out problems. A run has *died* if it ends below half of the accuracy that the
   run of its seed without shaping ends with. The gate must keep 95% of it.
 - A phantom group has equal outcomes and different rewards. Its share of groups and of squared advantages is that of an
-  update. The alarm sees outcome, reward, length, entropy and phantoms of what is trained on, and no accuracy.
+  update. The alarm sees the shaping of each update, and no accuracy. ``agreement`` is known of the ungated runs, which
+  were trained once more for it, with the same curves.
 - Runs go seed by seed, first all but those gated by the reward, so that what is unfinished leaves whole seeds. Losses
   are told as gains are.
 
@@ -36,7 +37,7 @@ from apportion.allocators import Uniform
 from apportion.lab.training.metrics import read_metrics
 from apportion.lab.training.settings import Training
 from apportion.lab.training.trainer import Trainer
-from apportion.scheduler.shaping import ShapingAlarm, StepShaping
+from apportion.scheduler.shaping import ShapingAlarm, StepShaping, shaping_of_groups
 from benchmarks.common import RESULTS, ROOT, options, spread, write
 
 SEEDS = tuple(range(200, 210))
@@ -56,9 +57,12 @@ TRAINING = {
     "rollout_log": "none",
 }
 GROUP = 8
-COLUMNS = ("outcome", "reward", "tokens", "entropy", "mixed", "phantom_groups", "phantom_share", "accuracy")
+COLUMNS = (
+    *("outcome", "reward", "tokens", "entropy", "mixed", "phantom_groups", "phantom_share", "agreement"),
+    "accuracy",
+)
 """Of each update: means over its rollouts, the shares of mixed and of phantom groups, the latter's share of squared
-advantages, and the accuracy after it, nan between two evaluations."""
+advantages, ``agreement`` of ``StepShaping``, and the accuracy after it, nan between two evaluations."""
 SHOWN = {"phantom_groups": "phantom groups", "phantom_share": "of squared advantages", "tokens": "tokens"}
 DIED, KEPT, LOST = 0.5, 0.95, 0.05
 DATA = ROOT / "benchmarks" / "data" / "shaped_rewards.npz"
@@ -93,7 +97,9 @@ class Measured(Trainer):
         entropy = -np.concatenate([rollout.completion.logprobs for rollout in rollouts]).mean()
         means = outcomes.mean(), rewards.mean(), np.mean([rollout.tokens for rollout in rollouts]), entropy
         share = squares[phantom].sum() / max(squares.sum(), 1e-12)
-        self.measured.append((*means, mixed.mean(), phantom.mean(), share, np.nan))
+        shaping = shaping_of_groups(batch.rollouts, None)
+        agreement = np.nan if shaping is None else shaping.agreement
+        self.measured.append((*means, mixed.mean(), phantom.mean(), share, agreement, np.nan))
 
 
 def train(shaping, gate, seed, directory):
@@ -152,8 +158,9 @@ def alarm_of(run):
     alarm = ShapingAlarm()
     for step, row in enumerate(run[1:], 1):
         found = dict(zip(COLUMNS, row.tolist(), strict=True))
-        rest = found["reward"] - found["outcome"]
-        if alarm.add(StepShaping(found["outcome"], rest, found["phantom_groups"], found["phantom_share"]), step):
+        rest, gradient = found["reward"] - found["outcome"], found["phantom_share"]
+        row = StepShaping(found["outcome"], rest, found["phantom_groups"], gradient, found["agreement"])
+        if alarm.add(row, step):
             return step
     return None
 
@@ -165,25 +172,25 @@ def lost_at(run):
 
 
 def alarm_statement(runs, kept):
-    """Return what the alarm said of ``runs`` that kept shares of the accuracy without shaping, by arm and seed.
+    """Return what the alarm said of the ungated ``runs``, which kept shares of the accuracy without shaping.
 
-    Runs of the seeds that set its thresholds are left out.
+    Runs of the seeds that set its thresholds are left out. Gated runs have no alarm.
     """
-    kept = {key: share for key, share in kept.items() if key[1] not in SET}
+    kept = {key: share for key, share in kept.items() if key[0].endswith("none") and key[1] not in SET}
     alarms = {key: alarm_of(runs[key]) for key in kept}
     died = [key for key, share in kept.items() if share < DIED]
     first = [alarms[key] is not None and alarms[key] <= (lost_at(runs[key]) or np.inf) for key in died]
-    harmed = [key for key, share in kept.items() if DIED <= share < KEPT and not key[0].endswith("outcome")]
-    healthy = [key for key, share in kept.items() if key[0].endswith("outcome") or share >= KEPT]
+    harmed = [key for key, share in kept.items() if DIED <= share < KEPT]
+    healthy = [key for key, share in kept.items() if share >= KEPT]
 
     def told(keys):
         return f"{sum(alarms[key] is not None for key in keys)} of {len(keys)}"
 
     return (
-        f"Seeds {SET[0]} to {SET[-1]} set the thresholds of the alarm. With others it was raised in {told(died)} runs "
-        f"that died, in {sum(first)} of these before the accuracy on held-out problems was {LOST} below its highest; "
-        f"in {told(harmed)} runs that ended below {KEPT:.0%} without a gate and did not die; in {told(healthy)} runs "
-        f"that kept {KEPT:.0%} or had the gate by the outcome."
+        f"Seeds {SET[0]} to {SET[-1]} set the thresholds of the alarm. With others and no gate it was raised in "
+        f"{told(died)} runs that died, in {sum(first)} of these before the accuracy on held-out problems was {LOST} "
+        f"below its highest; in {told(harmed)} runs that ended below {KEPT:.0%} and did not die; in {told(healthy)} "
+        f"runs that kept {KEPT:.0%}. `shaped_healthy.md` has more healthy ones."
     )
 
 
@@ -203,7 +210,7 @@ def main(minutes, results=RESULTS):
         ends = [[run[1:, COLUMNS.index(each)] for run in own.values()] for each in SHOWN]
         means = [np.mean(each, axis=0) for each in ends]
         died = sum(share < DIED for share in shares.values())
-        alarms = sum(alarm_of(run) is not None for run in own.values())
+        alarms = sum(alarm_of(run) is not None for run in own.values()) if name.endswith("none") else "-"
         words = spread([*last.values()], ".3f"), spread([*shares.values()], ".2f"), died, alarms
         rows.append([name, len(own), *words, *(f"{each[:5].mean():.2f}, {each[-5:].mean():.2f}" for each in means)])
     ungated = [share for (name, _), share in kept.items() if name.startswith("length") and name.endswith("none")]
@@ -222,8 +229,7 @@ def main(minutes, results=RESULTS):
             f"the gate by the outcome {sum(share >= KEPT for share in gated)} of {len(gated)} runs kept {KEPT:.0%} of "
             f"the accuracy without shaping, the mean is {np.mean(gated):.2f}, the least {min(gated):.2f}.",
             alarm_statement(runs, kept),
-            f"{len(runs)} of the {len(SEEDS) * len(arms())} runs of the protocol. Most healthy runs have the gate; few "
-            "have phantoms that train.",
+            f"{len(runs)} of the {len(SEEDS) * len(arms())} runs of the protocol.",
         ],
         seeds=sorted(paired),
         results=results,

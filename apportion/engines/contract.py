@@ -194,6 +194,7 @@ class EngineGroups:
                     "raise lost_after"
                 ) from error
             groups = [Group(p, tuple(own.values())) for p, own in zip(prompts, rows.values(), strict=True)]
+            decisions.look([group.rollouts for group in groups])
             found = np.zeros(len(keys))
             found[[row for own in rows.values() for row in own]] = decisions.weighted(groups, values)
             return found

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from apportion.advantages import ACROSS_GROUPS
-from apportion.scheduler.shaping import shaping_of_batch
+from apportion.scheduler.shaping import shaping_of_groups
 from apportion.selection import Selector
 from apportion.types import Batch, Group
 
@@ -57,8 +57,8 @@ def allocation_metrics(batch: Batch, groups: Sequence[Group], estimator: str | N
             "prediction_error": float(np.abs(predicted - observed).mean()),
         }
         found |= _tokens_by_difficulty(batch)
-    if (shaping := shaping_of_batch(batch)) is not None:
-        found |= {"phantom": shaping.groups, "phantom_gradient": shaping.gradient}
+    if (shaping := shaping_of_groups(batch.rollouts, estimator)) is not None:
+        found |= {"phantom": shaping.groups, "phantom_gradient": float(np.nan_to_num(shaping.gradient))}
     return found
 
 

@@ -29,7 +29,7 @@ from apportion.checks import make_named
 from apportion.predictors.score_norms import score_norm
 from apportion.presets import PRESETS, Preset, preset_of
 from apportion.scheduler.saved_settings import check_same_settings, settings_of
-from apportion.scheduler.shaping import REMEDY, ShapingAlarm, shaping_of_batch
+from apportion.scheduler.shaping import REMEDY, ShapingAlarm, shaping_of_groups
 from apportion.selection import SELECTORS, Selector, check_selector
 from apportion.types import Batch, Counts, Floats, Group, Needs, Prompt, Rollout
 from apportion.untrusted import shown
@@ -102,6 +102,11 @@ class RunDecisions:
             check_selector(self.selection, self.allocator.needs)
 
     @property
+    def trained_estimator(self) -> str | None:
+        """The estimator of the advantages that are trained on; None if it is the trainer's own formula."""
+        return None if self.baseline is None else "reinforce"  # or spo, which compares as widely
+
+    @property
     def label_free(self) -> bool:
         """Whether rewards come from votes."""
         return not self.allocator.needs.labels
@@ -169,8 +174,7 @@ class RunDecisions:
     def lessons(self, batch: Batch) -> list[Callable[[], None]]:
         """Return one call per part that learns. Together they are ``observe``."""
         steps: list[Callable[[], None]] = [partial(self.allocator.observe, batch), partial(self._compare, batch)]
-        if not self.outcome_gate and len(batch.prompts) > 1:
-            steps.append(partial(self._look, batch))
+        steps.append(partial(self.look, batch.rollouts))
         if self.baseline is not None:
             steps.append(partial(self.baseline.update, self.for_baseline(batch)))
         if self.selection is not None:
@@ -181,12 +185,17 @@ class RunDecisions:
         """Return the batch from which the baseline learns. Under a gate its rewards are outcomes."""
         return batch.sampled.judged if self.outcome_gate else batch.sampled
 
-    def _look(self, batch: Batch) -> None:
-        """Log a warning once the shaping of the rewards makes the run sick."""
+    def look(self, groups: Sequence[Sequence[Rollout]]) -> None:
+        """Log a warning once the shaping of the rewards makes the run sick. ``groups`` are those of the next update.
+
+        A single group is no update, and a gate keeps phantom groups from training.
+        """
+        if self.outcome_gate or len(groups) < 2:
+            return
         if self._alarm is None:
             object.__setattr__(self, "_alarm", ShapingAlarm())
         assert self._alarm is not None
-        if said := self._alarm.add(shaping_of_batch(batch)):
+        if said := self._alarm.add(shaping_of_groups(groups, self.trained_estimator)):
             logger.warning("SICK (shaping): %s. %s", said, REMEDY)
 
     def _compare(self, batch: Batch) -> None:
@@ -231,7 +240,6 @@ class TrainerAllocation(RunDecisions):
 
     @property
     def trained_estimator(self) -> str | None:
-        """The estimator of the advantages that are trained on; None if it is the trainer's own formula."""
         return self.estimator
 
     @property

@@ -1,63 +1,79 @@
 """An alarm for rewards with parts: phantom groups train the shaping of the reward, and the outcome does not rise.
 
 A phantom group has equal outcomes and different rewards, so a group-relative estimator trains its shaping alone. Many
-runs have such groups and learn. The alarm needs three things of the latest half of the steps: phantom groups have
-``GRADIENT`` of the squared advantages, what the reward has beside the outcome rises, there and over all steps, and the
-outcome does not rise in either, or falls in the latest half.
+runs have such groups and learn. The alarm needs four things of the latest half of the steps: phantom groups have
+``GRADIENT`` of the squared advantages; what the reward has beside the outcome rises, there and over all steps; within
+mixed groups it goes against the outcome; and the outcome does not rise in either. Instead of the last two the outcome
+may fall. With few groups a step it takes more steps to know that shaping goes against the outcome.
 """
 
 import math
 from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from apportion.types import TIE, Batch, Counts, Floats, Mask
+from apportion.types import TIE, Counts, Floats, Rollout
 
 REMEDY = "Gate them by the outcome: outcome_gate=True, or the lines for your trainer in docs/shaped_rewards.md."
 LEAST, MOST = 12, 512
 """LEAST steps are needed to tell a trend from noise, and at most the latest MOST steps are examined."""
-GRADIENT, RISES, STILL, EVER = 0.25, 3.5, 1.0, 2.5
-"""The share of the squared advantages; by how many standard errors shaping rises; up to how many an outcome does not,
-in the latest half and over all steps. docs/shaped_rewards.md says on which runs they were set."""
+GRADIENT, RISES, AGAINST, STILL, EVER, FALLS = 0.25, 3.0, 1.5, 1.0, 2.5, 3.5
+"""The share of the squared advantages; by how many standard errors shaping rises, and is against the outcome; up to how
+many an outcome does not rise in the latest half and over all steps, or falls. docs/shaped_rewards.md says on which runs
+they were set."""
+DIVIDED = (None, "grpo", "maxrl", "sft")
+"""The estimators that divide the spread of a group away. None is a formula of the trainer's own, mostly GRPO."""
 
 
 class StepShaping(NamedTuple):
     """One step: the mean ``outcome``, the mean ``rest`` of the reward, and the share of phantom ``groups``.
 
-    ``gradient`` is their share of the squared advantages if each group is divided by its deviation, as in GRPO.
+    ``gradient`` is their share of the squared advantages, nan if no group's rewards differ. ``agreement`` is the
+    correlation of the rest with the outcome within the other groups, nan if there is none.
     """
 
     outcome: float
     rest: float
     groups: float
     gradient: float
+    agreement: float
 
 
-def shaping_of(outcomes: Floats, rewards: Floats, group: Counts) -> StepShaping | None:
+def shaping_of(outcomes: Floats, rewards: Floats, group: Counts, estimator: str | None = None) -> StepShaping | None:
     """Return the shaping of a step, of ``outcomes``, ``rewards`` and the ``group`` of its rollouts, [R] each.
 
-    Rollouts without either are left out. None without any, and if every reward is the outcome.
+    Squared advantages are the squares within groups, which the estimators in ``DIVIDED`` make equal. A baseline from
+    history adds the same outcome to all of a phantom group, which is no shaping. Rollouts without either are left out.
+    None without any, and if every reward is the outcome.
 
     >>> shaping_of(np.array([1.0, 1, 0, 1]), np.array([1.25, 1, 0.25, 1]), np.array([0, 0, 1, 1]))
-    StepShaping(outcome=0.75, rest=0.125, groups=0.5, gradient=0.5)
+    StepShaping(outcome=0.75, rest=0.125, groups=0.5, gradient=0.5, agreement=-1.0)
     """
     known = np.isfinite(outcomes + rewards)
     outcomes, rewards, group = outcomes[known], rewards[known], np.unique(group[known], return_inverse=True)[1]
     if (outcomes == rewards).all():
         return None
-    spread, mixed, sizes = _differ(rewards, group), _differ(outcomes, group), np.bincount(group)
-    phantom, right = spread & ~mixed, float(outcomes.mean())
-    gradient = sizes[phantom].sum() / max(1, sizes[spread].sum())
-    return StepShaping(right, float((rewards - outcomes).mean()), float(phantom.mean()), float(gradient))
+    sizes = np.bincount(group)
+    by_reward, by_outcome = (each - (np.bincount(group, each) / sizes)[group] for each in (rewards, outcomes))
+    squares, mixed = np.bincount(group, by_reward**2), np.bincount(group, by_outcome**2) > 0
+    differ = squares > TIE**2 * np.bincount(group, rewards**2)  # by more than rounding
+    phantom, weight = differ & ~mixed, differ * (sizes if estimator in DIVIDED else squares)
+    gradient = weight[phantom].sum() / weight.sum() if differ.any() else math.nan
+    by_rest = (by_reward - by_outcome) * mixed[group]
+    size = math.sqrt((by_outcome @ by_outcome) * (by_rest @ by_rest))
+    agreement = by_outcome @ by_rest / size if size > TIE else math.nan
+    found = outcomes.mean(), (rewards - outcomes).mean(), phantom.mean(), gradient, agreement
+    return StepShaping(*map(float, found))
 
 
-def shaping_of_batch(batch: Batch) -> StepShaping | None:
-    """Return the shaping of the rollouts of ``batch`` that have a verdict."""
-    rows = [(q, own.correct, own.reward) for q, group in enumerate(batch.rollouts) for own in group]
+def shaping_of_groups(groups: Iterable[Sequence[Rollout]], estimator: str | None) -> StepShaping | None:
+    """Return the shaping of the rollouts of ``groups`` that have a verdict."""
+    rows = [(q, own.correct, own.reward) for q, group in enumerate(groups) for own in group]
     group, outcomes, rewards = np.array(rows, np.float64).reshape(-1, 3).T
-    return shaping_of(outcomes, rewards, group.astype(np.int64))
+    return shaping_of(outcomes, rewards, group.astype(np.int64), estimator)
 
 
 @dataclass
@@ -76,29 +92,24 @@ class ShapingAlarm:
         if found is None or self._told:
             return ""
         self._steps += 1
-        self._rows.append((self._steps if step is None else step, found.outcome, found.rest, found.gradient))
+        self._rows.append((self._steps if step is None else step, *found))
         if len(self._rows) < LEAST:
             return ""
         rows, size = np.array(self._rows), max(LEAST, len(self._rows) // 2)
-        steps, outcome, rest, gradient = rows[-size:].T
-        rises, now = min(_rise(rest), _rise(rows[:, 2])) >= RISES, _rise(outcome)
-        still = now <= STILL and (now <= -RISES or _rise(rows[:, 1]) <= EVER)
-        if gradient.mean() < GRADIENT or not (rises and still):
+        steps, outcome, rest, _, gradient, agreement = rows[-size:].T
+        share, agrees = (each[~np.isnan(each)] for each in (gradient, agreement))
+        now, rises = _rise(outcome), min(_rise(rest), _rise(rows[:, 2])) >= RISES
+        if not (rises and len(share) and share.mean() >= GRADIENT):
+            return ""
+        against = len(agrees) > 2 and agrees.mean() <= -AGAINST * agrees.std(ddof=1) / math.sqrt(len(agrees))
+        if now > -FALLS and not (against and now <= STILL and _rise(rows[:, 1]) <= EVER):
             return ""
         self._told, half = True, size // 2
         before, after = (f"{part[:half].mean():.3g} to {part[half:].mean():.3g}" for part in (outcome, rest))
         return (
-            f"from step {steps[0]:.0f} to {steps[-1]:.0f} groups of equal outcomes have {gradient.mean():.0%} of the "
+            f"from step {steps[0]:.0f} to {steps[-1]:.0f} groups of equal outcomes have {share.mean():.0%} of the "
             f"squared advantages; the outcome went from {before}, the rest of the reward from {after}"
         )
-
-
-def _differ(values: Floats, group: Counts) -> Mask:
-    """Return whether a group has two ``values`` [R] that differ by more than rounding, [groups]."""
-    low, high = np.full((2, group.max() + 1), [[np.inf], [-np.inf]])
-    np.minimum.at(low, group, values)
-    np.maximum.at(high, group, values)
-    return np.asarray(high - low > TIE * np.maximum(np.abs(low), np.abs(high)))
 
 
 def _rise(values: Floats) -> float:

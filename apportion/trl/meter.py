@@ -74,7 +74,7 @@ class Meter(TrainerCallback):
             outcomes = np.where(np.isnan(outcomes), outcomes, outcomes > 0)
             shaping = shaping_of(outcomes, rewards.numpy(), np.arange(len(rewards)) // size)
             if shaping is not None:
-                found |= {"phantom": shaping.groups, "phantom_gradient": shaping.gradient}
+                found |= {"phantom": shaping.groups, "phantom_gradient": float(np.nan_to_num(shaping.gradient))}
             if said := self._alarm.add(shaping, state.global_step):
                 logger.warning("SICK (shaping): %s. %s", said, REMEDY)
         for name, value in found.items():

@@ -224,8 +224,7 @@ class Coordinator:
             return found
         batch = Batch.concatenate([each.batch for each in learned])
         groups = [group for each in learned for group in each.groups]
-        estimator = None if self.allocation.baseline is None else "reinforce"  # or spo, which compares as widely
-        found |= allocation_metrics(batch, groups, estimator)
+        found |= allocation_metrics(batch, groups, self.allocation.trained_estimator)
         for name in learned[-1].metrics:
             values = [each.metrics[name] for each in learned if name in each.metrics]
             found[name] = sum(values) / len(values)
