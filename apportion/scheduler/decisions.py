@@ -173,8 +173,11 @@ class RunDecisions:
 
     def lessons(self, batch: Batch) -> list[Callable[[], None]]:
         """Return one call per part that learns. Together they are ``observe``."""
-        steps: list[Callable[[], None]] = [partial(self.allocator.observe, batch), partial(self._compare, batch)]
-        steps.append(partial(self.look, batch.rollouts))
+        steps: list[Callable[[], None]] = [
+            partial(self.allocator.observe, batch),
+            partial(self._compare, batch),
+            partial(self.look, batch.rollouts),
+        ]
         if self.baseline is not None:
             steps.append(partial(self.baseline.update, self.for_baseline(batch)))
         if self.selection is not None:

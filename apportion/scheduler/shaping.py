@@ -1,10 +1,10 @@
 """An alarm for rewards with parts: phantom groups train the shaping of the reward, and the outcome does not rise.
 
 A phantom group has equal outcomes and different rewards, so a group-relative estimator trains its shaping alone. Many
-runs have such groups and learn. The alarm needs four things of the latest half of the steps: phantom groups have
-``GRADIENT`` of the squared advantages; what the reward has beside the outcome rises, there and over all steps; within
-mixed groups it goes against the outcome; and the outcome does not rise in either. Instead of the last two the outcome
-may fall. With few groups a step it takes more steps to know that shaping goes against the outcome.
+runs have such groups and learn. The alarm has four conditions, on the latest half of the steps: phantom groups have a
+share ``GRADIENT`` of the squared advantages; the rest of the reward, without the outcome, rises there and over all
+steps; the rest is lower for right rollouts than for wrong ones of the same group; and the outcome does not rise, there
+or over all steps. A fall of the outcome stands for the last two. With few groups a step the third takes more steps.
 """
 
 import math
@@ -21,9 +21,9 @@ REMEDY = "Gate them by the outcome: outcome_gate=True, or the lines for your tra
 LEAST, MOST = 12, 512
 """LEAST steps are needed to tell a trend from noise, and at most the latest MOST steps are examined."""
 GRADIENT, RISES, AGAINST, STILL, EVER, FALLS = 0.25, 3.0, 1.5, 1.0, 2.5, 3.5
-"""The share of the squared advantages; by how many standard errors shaping rises, and is against the outcome; up to how
-many an outcome does not rise in the latest half and over all steps, or falls. docs/shaped_rewards.md says on which runs
-they were set."""
+"""GRADIENT is a share of the squared advantages, and the others are numbers of standard errors: by how many the rest
+rises, its agreement with the outcome is below 0, and the outcome rises at most in the latest half, rises at most over
+all steps, and falls. docs/shaped_rewards.md says on which runs they were set."""
 DIVIDED = (None, "grpo", "maxrl", "sft")
 """The estimators that divide the spread of a group away. None is a formula of the trainer's own, mostly GRPO."""
 
