@@ -43,7 +43,7 @@ from benchmarks.common import RESULTS, ROOT, options, spread, write
 from benchmarks.shaped_rewards import DIED, KEPT, LOST
 
 SEEDS = tuple(range(1000, 1090))
-STEPS, EVALUATE = 40, 8
+STEPS, EVALUATE, HELD_OUT = 40, 8, 64
 SETTINGS = {
     "base": ("notes", "medium"),
     "prompts_per_step": (1, 2, 4, 8),
@@ -128,7 +128,7 @@ def train(seed, name, directory):
         **own,
         baseline=Optimal() if setting["estimator"] == "reinforce" else None,
         steps=STEPS,
-        held_out=64,
+        held_out=HELD_OUT,
         evaluate_every=EVALUATE,
         checkpoint_every=10**6,
         rollout_log="none",
@@ -158,10 +158,10 @@ def read_runs():
         return dict(zip(keys, stored["runs"], strict=True))
 
 
-def train_missing(runs, minutes, seeds=SEEDS):
-    """Train the runs of ``seeds`` that ``runs`` lacks until so many minutes have passed, and save after each seed."""
+def train_missing(runs, minutes):
+    """Train the runs of ``SEEDS`` that ``runs`` lacks until so many minutes have passed, and save after each seed."""
     end = time.monotonic() + 60 * minutes
-    for seed in seeds:
+    for seed in SEEDS:
         for name in names_of(seed):
             if (seed, name) not in runs:
                 if time.monotonic() > end:

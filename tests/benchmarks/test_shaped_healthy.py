@@ -9,10 +9,13 @@ from benchmarks.shaped_healthy import COLUMNS, SHAPINGS, class_of, counts_of, ma
 
 @pytest.fixture
 def small(small_base_folder, tmp_path, monkeypatch):
-    """Make runs of three updates of four prompts from the small base, of one seed, with their data in ``tmp_path``."""
+    """Make four runs of three updates of four prompts from the small base, of one seed, with data in ``tmp_path``."""
     only = {"base": (small_base_folder,), "prompts_per_step": (4,), "group": (4,), "estimator": ("reinforce",)}
     monkeypatch.setattr(shaped_healthy, "SETTINGS", shaped_healthy.SETTINGS | only)
+    shapings = {name: SHAPINGS[name] for name in ("none", "noise 0.1", "notes +0.1", "length -0.3, gated")}
+    monkeypatch.setattr(shaped_healthy, "SHAPINGS", shapings)
     monkeypatch.setattr(shaped_healthy, "ONLY_NOTES", ())
+    monkeypatch.setattr(shaped_healthy, "HELD_OUT", 8)
     monkeypatch.setattr(shaped_healthy, "SEEDS", (3,))
     monkeypatch.setattr(shaped_healthy, "STEPS", 3)
     monkeypatch.setattr(shaped_healthy, "EVALUATE", 2)
@@ -23,13 +26,12 @@ def small(small_base_folder, tmp_path, monkeypatch):
 def test_every_shaping_trains_phantoms_but_a_gated_one(small):
     main(minutes=10, results=small)
     found = read_runs()
-    assert [name for _, name in found] == [*SHAPINGS]
+    assert len(found) == 4
     columns = {name: dict(zip(COLUMNS, run[1:].T, strict=True)) for (_, name), run in found.items()}
     assert np.isnan(columns["none"]["groups"]).all() and not columns["none"]["share"].any()
-    for name in ("noise 0.1", "notes +0.1", "length +0.03"):
+    for name in ("noise 0.1", "notes +0.1"):
         assert (columns[name]["groups"] > 0).any() and columns[name]["share"].max() > 0
-    gated = columns["length -0.3, gated"]
-    assert (gated["groups"] > 0).any() and (gated["rest"] < 0).all()
+    assert (columns["length -0.3, gated"]["rest"] < 0).all()
     # The first updates see the same rollouts.
     assert len({each["outcome"][0] for name, each in columns.items() if name != "none"}) == 1
     assert "1 of 1 seeds are whole" in (small / "shaped_healthy.md").read_text()
