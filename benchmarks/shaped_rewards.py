@@ -14,7 +14,7 @@ The protocol, fixed before the runs:
   run of its seed without shaping ends with. The gate must keep 95% of it.
 - A phantom group has equal outcomes and different rewards. Its share of groups and of squared advantages is that of an
   update. The alarm sees the shaping of each update, and no accuracy. ``agreement`` is known of the ungated runs, which
-  were trained once more for it, with the same curves.
+  were trained once more for it, with the same curves up to rounding.
 - Runs go seed by seed, first all but those gated by the reward, so that what is unfinished leaves whole seeds. Losses
   are told as gains are.
 
