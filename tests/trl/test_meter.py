@@ -78,11 +78,11 @@ def test_a_trainer_with_an_allocator_and_other_objects_are_refused(make):
 
 
 def test_phantom_groups_of_several_functions_are_logged_and_told(make, caplog):
-    """The second function pays for more at each step, whatever is right."""
+    """The second function pays for more at each step, and for what is right least often."""
 
     def bonus(completions, **rest):
         calls.append(1)
-        return [0.1 * len(calls) + 0.05 * (text[:1] in "02468acegi") for text in completions]
+        return [0.1 * len(calls) - 0.05 * mark(text, 8) for text in completions]
 
     calls, judge = [], Judge(name="accuracy")
     config = {"max_steps": 14, "learning_rate": 1e-8}
@@ -91,8 +91,8 @@ def test_phantom_groups_of_several_functions_are_logged_and_told(make, caplog):
     history = [row for row in trained(built) if "meter/mixed" in row]
     for row, scored in zip(history, judge.rounds, strict=True):
         outcomes = np.array([call.score for call in scored]).reshape(4, 8)
-        pays = np.array([call.text[:1] in "02468acegi" for call in scored]).reshape(4, 8)
-        phantom = (np.ptp(outcomes, axis=1) == 0) & (np.ptp(pays * 1.0, axis=1) > 0)
+        pays = -np.array([mark(call.text, 8) for call in scored]).reshape(4, 8)
+        phantom = (np.ptp(outcomes, axis=1) == 0) & (np.ptp(pays, axis=1) > 0)
         spread = np.ptp(outcomes + 0.05 * pays, axis=1) > 0
         assert row["meter/phantom"] == phantom.mean()
         assert row["meter/phantom_gradient"] == pytest.approx(phantom.sum() / spread.sum())
