@@ -6,7 +6,7 @@ Most options are fields of ``Endpoint``, ``Voting`` and ``Setup``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from inspect import Parameter
@@ -35,7 +35,7 @@ from apportion.vote.run import NoAnswersError, ballots_of, check_run, run
 from apportion.vote.setup import SETTINGS, Setup, make_setup
 from apportion.vote.summary import Prices, make_prices, summary_json, summary_text
 
-CHOICES = {"rule": RULES, "extract": EXTRACTORS, "equivalence": NAMES}
+CHOICES: dict[str, Iterable[str]] = {"rule": RULES, "extract": EXTRACTORS, "equivalence": NAMES}
 MAX_SHOWN = 5
 CONTINUE = "{} of {} finished; run the same command again to continue"
 

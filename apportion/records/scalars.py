@@ -329,15 +329,15 @@ def _fields(content: bytes) -> Iterator[tuple[int, Any]]:
     while place < len(content):
         key, place = _varint(content, place)
         kind = key & 7
-        value, end = _varint(content, place) if kind in (0, 2) else ({1: 8, 5: 4}[kind], place)
+        number, place = _varint(content, place) if kind in (0, 2) else ({1: 8, 5: 4}[kind], place)
         if kind == 0:
-            place = end
-        else:
-            place = end + value
-            value = content[end:place]
-            if len(value) < place - end:
-                raise IndexError
-        yield key >> 3, value
+            yield key >> 3, number
+            continue
+        part = content[place : place + number]
+        if len(part) < number:
+            raise IndexError
+        place += number
+        yield key >> 3, part
 
 
 def _varint(content: bytes, place: int) -> tuple[int, int]:

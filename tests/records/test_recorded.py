@@ -64,17 +64,6 @@ def test_rollouts_missing_at_the_end_of_a_stream_are_charged():
     assert [list(rest) for rest in recorded(prompts, np.array([2, 2]))] == [[], [Rollout(answer="a")]]
 
 
-def test_a_batch_continues_after_the_last_one_until_a_restart():
-    prompts, recorded = make_recorded({"question": ["a", "b", "c", "d"]})
-
-    def drawn():
-        return [rollout.answer for rollout in collect(Uniform(2), prompts, recorded).rollouts[0]]
-
-    assert (drawn(), drawn()) == (["a", "b"], ["c", "d"])
-    recorded.restart()
-    assert drawn() == ["a", "b"]
-
-
 def test_a_prompt_without_a_recording_is_refused():
     _, recorded = make_recorded({"question": ["a"]})
     with pytest.raises(ValueError, match=r"must be recorded, got 'another'"):

@@ -5,10 +5,10 @@ from hypothesis import strategies as st
 
 from apportion.baselines import Optimal
 from apportion.predictors import EmpiricalBayes, GradedGaussianProcess, PrecomputedEmbeddings, RunningVariance
-from apportion.predictors.statistics.per_prompt import Range, observations, rewards, widened
+from apportion.predictors.statistics.per_prompt import Range, rewards, widened
 from apportion.types import Rollout
 from tests.builders import finished
-from tests.predictors.builders import graded_batch, make_batch, make_prompts
+from tests.predictors.builders import graded_batch, make_prompts
 
 reward = st.floats(-1e6, 1e6)
 WIDE = Range(-1e6, 1e6)
@@ -41,13 +41,6 @@ def test_rewards_of_a_repeated_prompt_are_pooled():
 def test_unverified_rollouts_have_no_reward():
     batch = finished(make_prompts(1), [[Rollout(True), Rollout(False), Rollout(answer="7")]], asked=[4])
     assert rewards(batch)[0][0].squares == pytest.approx(0.5)
-
-
-def test_observations_pool_a_repeated_prompt_and_leave_out_those_without_trials():
-    a, b = make_prompts(2)
-    pooled = observations(make_batch([a, b, a], [1, 0, 2], [2, 0, 4]))
-    assert pooled == [(a, 3, 6)]
-    assert pooled[0].rate == 0.5
 
 
 WITHIN, BEYOND = [[0.0, 1.0], [0.2, 0.4], [0.5, 0.5], [1.0, 0.0]] * 6, [[0.1, 0.9], [0.3, 0.2]] * 12
