@@ -6,9 +6,9 @@ is used). All is done by verl's own registries, but for what verl or torch refus
 
 import torch.distributed
 import verl.utils.import_utils
+import wrapt
 
 from tests.verl.cpu import device
-from tests.verl.cpu.imports import after
 
 ROLLOUT = "tiny"
 """The rollout engine's name in ``actor_rollout_ref.rollout.name``."""
@@ -35,31 +35,31 @@ def _replica():
     return Replica
 
 
-@after("verl.workers.rollout.base")
+@wrapt.when_imported("verl.workers.rollout.base")
 def _register_adapter(module):
     module._ROLLOUT_REGISTRY[(ROLLOUT, "async")] = "tests.verl.cpu.server.Adapter"
 
 
-@after("verl.workers.rollout.replica")
+@wrapt.when_imported("verl.workers.rollout.replica")
 def _register_replica(module):
     module.RolloutReplicaRegistry.register(ROLLOUT, _replica)
 
 
-@after("verl.trainer.ppo.v1.trainer_sync")
+@wrapt.when_imported("verl.trainer.ppo.v1.trainer_sync")
 def _register_recorder(module):
     from tests.verl.cpu.recorder import register  # noqa: PLC0415 - as above
 
     register(module.PPOTrainerSync)
 
 
-@after("verl.trainer.ppo.v1.trainer_separate_async")
+@wrapt.when_imported("verl.trainer.ppo.v1.trainer_separate_async")
 def _register_separate_recorder(module):
     from tests.verl.cpu.recorder import register  # noqa: PLC0415 - as above
 
     register(module.PPOTrainerSeparateAsync, "separate_async")
 
 
-@after("verl.utils.model")
+@wrapt.when_imported("verl.utils.model")
 def _load_critic_without_flash_attention(module):
     """verl loads every critic with an attention that there is on GPUs alone."""
     from transformers import AutoModelForTokenClassification  # noqa: PLC0415 - as above
@@ -72,7 +72,7 @@ def _load_critic_without_flash_attention(module):
     AutoModelForTokenClassification.from_pretrained = from_pretrained
 
 
-@after("verl.workers.engine.fsdp.transformer_impl")
+@wrapt.when_imported("verl.workers.engine.fsdp.transformer_impl")
 def _offload_to_unpinned_memory(module):
     """verl keeps the reference in memory that is pinned for a GPU."""
     policy = module.CPUOffloadPolicy
