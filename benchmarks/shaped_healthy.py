@@ -239,8 +239,8 @@ def main(minutes, results=RESULTS):
     parts |= {f"healthy, {name}": [key for key in healthy if key[1] == name] for name in SHAPINGS}
     parts |= {
         f"healthy, {setting} {value}": [key for key in healthy if setting_of(key[0])[setting] == value]
-        for setting, values in SETTINGS.items()
-        for value in values
+        for setting in ("prompts_per_step", "estimator")
+        for value in SETTINGS[setting]
     }
     kept = {name: [ratio_of(runs, *key) for key in keys if key[1] == name] for name in list(SHAPINGS)[1:]}
     write(
@@ -256,7 +256,7 @@ def main(minutes, results=RESULTS):
             + "; ".join(f"{name} {spread(own, '.2f')}" for name, own in kept.items() if own)
             + ".",
         ],
-        seeds=whole,
+        seeds=(f"{whole[0]} to {whole[-1]}",),
         results=results,
     )
 
