@@ -41,8 +41,8 @@ HEAD = """\
 
 {totals}
 
-A theorem is what a paper proves or defines. A reading is what we take a sentence of it to mean. Our own are claims or
-controls that no paper has. *Others* below are readings and our own. The numbers lead to the details of each claim.
+A theorem is what a paper proves or defines. A reading is our interpretation of one of its sentences. Our own are claims
+or controls that no paper has. *Others* below are readings and our own. The numbers lead to the details of each claim.
 
 [Our settings](results.md) are smaller than the papers'. A claim about large models that does not hold here may hold
 there. *Fast* marks claims that were measured in the lab's fast regime: a learning rate of .001 or more, at which
