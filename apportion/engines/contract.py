@@ -24,6 +24,7 @@ from apportion.scheduler import Rows, Scheduler, Selected, Ticket
 from apportion.scheduler.decisions import RunDecisions, TrainerAllocation
 from apportion.scheduler.outcomes import rollout_of
 from apportion.scheduler.saved_settings import check_same_settings
+from apportion.scheduler.unit import Unit
 from apportion.types import Floats, Group, Prompt, Rollout
 
 NEVER_DUE = 2**31
@@ -31,12 +32,19 @@ NEVER_DUE = 2**31
 REMEDY = "start a new run from the weights of the checkpoint"
 
 
-class _Each(Rows):
-    """Every finished group is learned from at once, also one without rows: its prompt is free again."""
+@dataclass
+class _Ended(Rows):
+    """Groups are learned from when one with rows ends; those without rows also if no other prompt is free.
 
-    def enough(self, finished: Mapping[int, int]) -> bool:
-        """Return whether a group has finished."""
-        return bool(finished)
+    Args:
+        prompts: prompts of the data set.
+    """
+
+    prompts: int = 0
+
+    def take(self, finished: Mapping[int, int], units: Mapping[int, Unit], version: int, short: bool) -> list[int]:
+        """As in ``Rows``."""
+        return super().take(finished, units, version, short or len(units) == self.prompts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +115,7 @@ class EngineGroups:
             selection=decisions.selection,
             outcome_gate=decisions.outcome_gate,
         )
-        due, source = _Each(1, NEVER_DUE), Selected(seed=seed)
+        due, source = _Ended(1, NEVER_DUE, len(prompts)), Selected(seed=seed)
         self._stream = Scheduler(own, prompts, due, source, attempts=1, patience=lost_after)
         self._settings = decisions.settings | {"group_size": group_size}
         self._clock, self._prompts = 0, {prompt.id: prompt for prompt in prompts}

@@ -95,10 +95,11 @@ def test_a_group_that_is_lost_is_given_up_and_its_prompt_comes_again():
 
 
 def test_prompts_of_groups_that_have_failed_are_free_until_so_many_fail_that_the_verifier_must_be_dead():
-    groups = EngineGroups(TrainerAllocation(allocator="uniform"), PROMPTS[:1])
+    groups = EngineGroups(TrainerAllocation(allocator="uniform"), PROMPTS[:2])
+    groups.next()
     with pytest.raises(RuntimeError, match="got none of the latest 256 in 1 attempts each; mend the engine or"):
         _ = [groups.observe(groups.next().key, []) for _ in range(257)]
-    assert groups.counts["opened"] == 32  # of 8 rollouts
+    assert groups.counts["opened"] == 33  # of 8 rollouts
 
 
 def test_the_baseline_of_a_group_is_that_of_before_its_rollouts():
