@@ -132,26 +132,18 @@ def test_the_command_line_narrows_a_study_to_an_allocator_and_the_baseline(confi
         read_study(None, [], "quick", True, ["hora"])
 
 
-@pytest.mark.parametrize("name", [name for name, make in PRESETS.items() if make().allocator.needs.labels])
-def test_a_preset_is_an_arm_by_its_name_with_its_own_training(tmp_path, config, name, monkeypatch):
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_an_arm_by_its_name_with_its_own_training(tmp_path, name, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    decided = PRESETS[name]().arguments()
-    study = read_study(config, [], None, False, [name])
+    study, decided = read_study(None, [], None, False, [name]), PRESETS[name]().arguments()
     training = study.training_of(name)
-    assert study.allocators[name] == decided.pop("allocator") and study.name == f"quick-{name}"
+    assert study.training.labels == ("gold" if PRESETS[name]().allocator.needs.labels else "none")
+    assert study.allocators[name] == decided.pop("allocator") and study.name.endswith(f"-{name}")
+    assert training.estimator == (decided.pop("estimator", None) or study.training.estimator)
     assert all(getattr(training, key) == value for key, value in decided.items())
-    assert training.rollouts == study.training.rollouts
     with claim(study):
         pass
     assert read_study(None, [], study.name, resume=True) == study
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_is_compared_by_its_name_alone(name):
-    study, preset = read_study(None, [], None, False, [name]), PRESETS[name]()
-    assert study.allocators[name] == preset.allocator
-    assert study.training.labels == ("gold" if preset.allocator.needs.labels else "none")
-    assert study.training_of(name).estimator == (preset.estimator or study.training.estimator)
 
 
 def test_a_preset_in_a_study_has_settings_and_is_decided_once(config):
