@@ -6,7 +6,8 @@
     python -m benchmarks.stable_table     # the tables, of what has ended
 
 Several processes may run at the same time: each takes the next run that no other has. A run that was killed begins
-again, and one that has ended is not repeated. Runs are in ``runs/stable``.
+again, and one that has ended is not repeated, nor one whose curve is in ``benchmarks/data/stable.json``: delete that
+file to train all again. Runs are in ``runs/stable``.
 """
 
 import os
@@ -14,9 +15,11 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import copy
+import json
 import sys
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -32,15 +35,18 @@ from apportion.runs.folder import LOCK, hold_lock
 from benchmarks.bases import base_folder
 
 RUNS = Path("runs") / "stable"
+DATA = Path(__file__).parent / "data" / "stable.json"
+"""The curves of all runs that have ended, by setting, arm and "base seed"."""
 AGAIN = "uniform_8_again"
-BY_EXACT_RATES = ("oracle_8", "shuffled_8")
-SCEPTIC = (*BY_EXACT_RATES, AGAIN)
+KNOWN = {"oracle_8": 1.0, "oracle_8_half": 0.5, "shuffled_8": 0.0}
+"""Arms that draw by exact rates, and the share of the prompts with their own; the others' are exchanged."""
+SCEPTIC = (*KNOWN, AGAIN)
 """Arms that have the rate of uniform_8, and are not among those that are compared with it."""
 BASES = 5
 HELD_OUT = 500
 RATES = (1e-3, 5e-4)
-SMALLER = 2.5e-4
-"""The rate of an arm that collapses at all ``RATES``."""
+SMALLER, LARGER = 2.5e-4, 2e-3
+"""The rate of an arm that collapses at all ``RATES``, and one that is tried for ``BOLD`` arms as well."""
 MIDDLE = 0.1, 0.9
 LOOK_EVERY = 4
 """Updates between two looks at the exact rates."""
@@ -52,7 +58,8 @@ class Setting:
     """What a part of the study trains: its (base, seed) units in order, its arms, problems, and rollouts a run.
 
     ``rate`` is that of all arms, or None for those that the sweep chose. ``level`` is the success to which rollouts are
-    counted. The exact rates of prompts are followed in the first unit.
+    counted. The exact rates of prompts are followed in the first unit. ``like`` is the setting with the same units whose
+    runs of ``beside`` are compared with. An update has ``prompts`` prompts if that is set.
     """
 
     units: tuple[tuple[int, int], ...]
@@ -61,11 +68,19 @@ class Setting:
     problems: int = 512
     rollouts: int = 12_800
     level: float = 0.8
+    prompts: int | None = None
+    like: str = ""
+    beside: tuple[str, ...] = ()
 
 
 def units(first, number):
     """Return so many (base, seed): the bases in turn, each seed once."""
     return tuple((seed % BASES, first + seed) for seed in range(number))
+
+
+def sweep_name(rate):
+    """Return the name of the part of the sweep with ``rate``."""
+    return f"sweep-{rate}"
 
 
 @cache
@@ -74,19 +89,36 @@ def design():
     return read_study(Path(__file__).with_suffix(".toml"), (), None, resume=False)
 
 
+BOLD = ("single_optimal",)
 ALL = tuple(design().allocators)
 ARMS = tuple(arm for arm in ALL if arm not in SCEPTIC)
 FEW = ("uniform_8", "four_optimal", "single_optimal", "single_mopps", "eight_mopps")
 SWEEP = Setting(units(900, 3), ARMS)
 SLOW = {"rate": 1e-4, "problems": 256, "rollouts": 25_600, "level": 0.6}
+SWEEPS = {sweep_name(rate): replace(SWEEP, rate=rate) for rate in (SMALLER, *reversed(RATES), LARGER)}
+SHAPES = ("uniform_2", "uniform_16", "two_optimal", "eight_optimal", "sixteen_optimal")
+MORE = ("oracle_8_half", *SHAPES)
+RULES = ("uniform_8", "vip", "hora")
 SETTINGS = {
-    "quick": Setting(units(1000, 10), ALL),
+    "quick": Setting(units(1000, 10), tuple(arm for arm in ALL if arm not in MORE)),
     "recorded": Setting(units(1100, 10), (*FEW, "oracle_8"), **SLOW),
     "pools_2048": Setting(units(1200, 5), FEW, problems=2048),
     "pools_4096": Setting(units(1300, 5), FEW, problems=4096),
+    "more": Setting(units(1000, 10), MORE, like="quick", beside=("uniform_8", "uniform_4", *FEW[1:3], "oracle_8")),
+    "slow_rules": Setting(units(1100, 10), RULES[1:], like="recorded", beside=RULES[:1], **SLOW),
+    "few_prompts": Setting(units(1400, 5), RULES, problems=64),
+    "small_updates": Setting(units(1500, 5), RULES, rate=SMALLER / 2, rollouts=6400, level=0.6, prompts=2),
+    "long": Setting(units(1600, 5), ("uniform_8", "single_optimal"), rollouts=51_200),
 }
+PAGES = {
+    "stable": ("quick",),
+    **{f"stable_{name}": (name,) for name in ("recorded", "pools_2048", "pools_4096")},
+    "stable_more": ("more", "slow_rules", "few_prompts", "small_updates", "long"),
+}
+"""The pages of results, each with its settings."""
 ORDER = (("quick", 5), ("recorded", 5), ("quick", 10), ("pools_2048", 5), ("recorded", 10), ("pools_4096", 5))
 """The settings in their order, each with the units that are trained before the next."""
+MORE_ORDER = (("more", 5), ("few_prompts", 5), ("long", 2), ("small_updates", 5), ("slow_rules", 5), ("more", 10))
 
 
 class Plain(Trainer):
@@ -99,28 +131,24 @@ class Plain(Trainer):
 
 
 class ExactChoice(Plain):
-    """A run that draws prompts whose exact success probability is in the middle, or, ``shuffled``, as many others."""
+    """A run that draws prompts whose exact success probability is in the middle.
 
-    shuffled = False
+    Only the share ``known`` of the prompts has its own probability, anew at each look; the others' are exchanged.
+    """
+
+    known = 1.0
     looks = 0
 
     def _draw(self, held, count):
         if self.looks % LOOK_EVERY == 0:
             self.random = np.random.default_rng([self.seed, self.looks])
             self.exact = exact_success(self.policy, self.problems)
-            if self.shuffled:
-                self.random.shuffle(self.exact)
+            others = self.random.permutation(len(self.exact))[round(self.known * len(self.exact)) :]
+            self.exact[others] = self.exact[self.random.permutation(others)]
         self.looks += 1
         inside = (self.exact > MIDDLE[0]) & (self.exact < MIDDLE[1])
         chosen = np.argsort(self.random.random(len(inside)) - inside)[:count]  # those outside only when too few are
         return [self.prompts[row] for row in chosen]
-
-
-class ShuffledChoice(ExactChoice):
-    shuffled = True
-
-
-TRAINERS = {"oracle_8": ExactChoice, "shuffled_8": ShuffledChoice}
 
 
 def pool_of(base, seed, problems):
@@ -141,10 +169,29 @@ def finished(name, arm, base, seed):
     return Run.read(folder) if records and "held_out_p" in records[0] else None
 
 
+@cache
+def stored():
+    """Return what is known of the runs that ended before."""
+    return json.loads(DATA.read_text(encoding="utf-8")) if DATA.is_file() else {}
+
+
+def as_run(row):
+    """Return the run of a row of the data, with its curve alone."""
+    columns = {key: np.array(row[key], float) for key in ("rollouts", "success")}
+    return Run(columns, {})
+
+
 def finished_runs(name, setting, arm):
-    """Return the runs of an arm that have ended, by (base, seed)."""
-    found = {unit: finished(name, arm, *unit) for unit in setting.units}
-    return {unit: run for unit, run in found.items() if run is not None}
+    """Return the runs of an arm that have ended, by (base, seed). Of stored ones there is the curve alone."""
+    rows = stored().get(name, {}).get(arm, {})
+    found = {}
+    for base, seed in setting.units:
+        run = finished(name, arm, base, seed)
+        if run is None and f"{base} {seed}" in rows:
+            run = as_run(rows[f"{base} {seed}"])
+        if run is not None:
+            found[base, seed] = run
+    return found
 
 
 def fall(run):
@@ -157,24 +204,25 @@ def collapsed(run):
     return fall(run) > FALL
 
 
-def sweep_name(rate):
-    """Return the name of the part of the sweep with ``rate``."""
-    return f"sweep-{rate}"
+def tried_rates(arm):
+    """Return the rates that the sweep tries for ``arm``, the largest first."""
+    return (LARGER, *RATES) if arm in BOLD else RATES
 
 
 def kept_rates(arm):
     """Return the rates of ``arm`` that the sweep keeps, with their finished runs by unit.
 
-    A rate is dropped if a run collapsed, and the larger one also if its area in the first unit is behind the other's.
+    A rate is dropped if a run collapsed, and a larger one also if its area in the first unit is behind that of the next.
     If all collapsed, the rate is ``SMALLER``.
     """
-    found = {rate: finished_runs(sweep_name(rate), SWEEP, arm) for rate in (*RATES, SMALLER)}
+    tried = tried_rates(arm)
+    found = {rate: finished_runs(sweep_name(rate), SWEEP, arm) for rate in (*tried, SMALLER)}
     stable = {rate: runs for rate, runs in found.items() if not any(map(collapsed, runs.values()))}
     first = {rate: runs[SWEEP.units[0]].area for rate, runs in stable.items() if SWEEP.units[0] in runs}
-    large, small = RATES
-    if {large, small} <= first.keys() and first[large] < first[small]:
-        del stable[large]
-    return {rate: stable[rate] for rate in RATES if rate in stable} or {SMALLER: found[SMALLER]}
+    for large, small in pairwise(tried):
+        if {large, small} <= first.keys() and first[large] < first[small]:
+            del stable[large]
+    return {rate: stable[rate] for rate in tried if rate in stable} or {SMALLER: found[SMALLER]}
 
 
 def stable_rate(arm):
@@ -191,20 +239,23 @@ def train(name, setting, arm, base, seed):
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with hold_lock(folder / LOCK):
-            if finished(name, arm, base, seed) is not None:
+            if (base, seed) in finished_runs(name, setting, arm):
                 return
             rate = setting.rate or stable_rate(arm)
+            training = design().training_of(arm)
             training = replace(
-                design().training_of(arm),
+                training,
                 base=base_folder(base),
                 problems=setting.problems,
                 rollouts=setting.rollouts,
                 evaluate_every=setting.rollouts // 10,
                 learning_rate=rate,
+                prompts_per_step=setting.prompts or training.prompts_per_step,
             )
             rule, own = copy.deepcopy(design().allocators[arm]), seed + 10_000 * (arm == AGAIN)
             pool = pool_of(base, seed, setting.problems)
-            trainer = TRAINERS.get(arm, Plain)(training, rule, own, folder, pool)
+            trainer = (ExactChoice if arm in KNOWN else Plain)(training, rule, own, folder, pool)
+            trainer.known = KNOWN.get(arm)
             trainer.followed = (base, seed) == setting.units[0]
             trainer.run()
             (folder / "checkpoint.pt").unlink()
@@ -218,14 +269,16 @@ def sweep():
     for _ in (*RATES, SMALLER):  # a collapse may leave only a smaller rate
         for unit in SWEEP.units:
             for arm in ARMS:
-                for rate in RATES if unit == SWEEP.units[0] else kept_rates(arm):
+                for rate in tried_rates(arm) if unit == SWEEP.units[0] else kept_rates(arm):
                     train(sweep_name(rate), replace(SWEEP, rate=rate), arm, *unit)
 
 
 def main(name=""):
     if name == "sweep":
         sweep()
-    for each, number in [(name, None)] if name in SETTINGS else [] if name else ORDER:
+    for each, number in (
+        [(name, None)] if name in SETTINGS else MORE_ORDER if name == "again" else [] if name else ORDER
+    ):
         setting = SETTINGS[each]
         for unit in setting.units[:number]:
             for arm in setting.arms:

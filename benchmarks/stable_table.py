@@ -21,18 +21,18 @@ from benchmarks.common import ROOT, facts, table, write
 from benchmarks.stable import (
     AGAIN,
     ARMS,
-    RATES,
+    DATA,
+    PAGES,
     SETTINGS,
-    SMALLER,
-    SWEEP,
+    SWEEPS,
+    as_run,
     collapsed,
-    finished_runs,
+    finished,
     stable_rate,
-    sweep_name,
+    stored,
 )
 
 RUN = ROOT / "examples" / "data" / "grpo_run.jsonl.gz"
-DATA = ROOT / "benchmarks" / "data" / "stable.json"
 CONTROL = "uniform_8"
 LEVEL = 0.8
 CONTRASTS = (
@@ -40,6 +40,14 @@ CONTRASTS = (
     ("optimal baseline, single rollouts", "single_optimal", "single_zero"),
     ("MoPPS, single rollouts", "single_mopps", "single_optimal"),
     ("single rollouts in place of groups of 4, optimal baseline", "single_optimal", "four_optimal"),
+    ("optimal baseline, groups of 16", "sixteen_optimal", "uniform_16"),
+    ("optimal baseline, groups of 8", "eight_optimal", "uniform_8"),
+    ("optimal baseline, groups of 2", "two_optimal", "uniform_2"),
+    ("groups of 8 in place of 16, optimal baseline", "eight_optimal", "sixteen_optimal"),
+    ("groups of 4 in place of 8, optimal baseline", "four_optimal", "eight_optimal"),
+    ("groups of 2 in place of 4, optimal baseline", "two_optimal", "four_optimal"),
+    ("single rollouts in place of groups of 2, optimal baseline", "single_optimal", "two_optimal"),
+    ("groups of 2 in place of 4, RLOO", "uniform_2", "uniform_4"),
 )
 """What changes, the arm that has it, and the one that has not."""
 SIMULATED = 20_000
@@ -113,26 +121,15 @@ def of_bases(values, bases):
 
 
 def read_runs():
-    """Return what the tables need of each complete unit: by setting, arm and "base seed"."""
-    found = {"facts": facts(), "rates": {arm: stable_rate(arm) for arm in ARMS}}
-    found["sweep"] = _sweep()
-    for name, setting in SETTINGS.items():
-        runs = {arm: finished_runs(name, setting, arm) for arm in setting.arms}
-        complete = [unit for unit in setting.units if all(unit in own for own in runs.values())]
-        if complete:
-            found[name] = {
-                arm: {f"{base} {seed}": _of_run(own[base, seed]) for base, seed in complete}
-                for arm, own in runs.items()
-            }
-    return found
-
-
-def _sweep():
-    found = {}
-    for rate in (*RATES, SMALLER):
-        for arm in ARMS:
-            for (base, seed), run in finished_runs(sweep_name(rate), SWEEP, arm).items():
-                found.setdefault(arm, {}).setdefault(f"{rate:g}", {})[f"{base} {seed}"] = _of_run(run)
+    """Return what the tables need of each run, stored or ended since: by setting, arm and "base seed"."""
+    found = stored() | {"rates": {arm: stable_rate(arm) for arm in ARMS}}
+    for name, setting in {**SWEEPS, **SETTINGS}.items():
+        for arm in setting.arms:
+            ended = {unit: run for unit in setting.units if (run := finished(name, arm, *unit))}
+            if ended:
+                found["facts"][name] = facts()
+                rows = found.setdefault(name, {}).setdefault(arm, {})
+                rows |= {f"{base} {seed}": _of_run(run) for (base, seed), run in ended.items()}
     return found
 
 
@@ -168,12 +165,6 @@ def recorded_row():
     rise = drift_of(record).rise.value / (visits.mean() - 1)
     numbers = [mixed[record.visit < visits.max() // 4].mean(), mixed.mean(), visits.mean(), rise, drift(record, 1)]
     return ["recorded run, 1.5B, groups of 8", *map(format, numbers, (".2f", ".2f", ".1f", ".3f", ".3f"))]
-
-
-def as_run(row):
-    """Return the run of a row of the data, with its curve alone."""
-    columns = {key: np.array(row[key], float) for key in ("rollouts", "success")}
-    return Run(columns, {})
 
 
 class Runs:
@@ -280,54 +271,67 @@ def main(part="all"):
     if part != "written":
         DATA.write_text(json.dumps(read_runs(), separators=(",", ":")) + "\n", encoding="utf-8")
     found = json.loads(DATA.read_text(encoding="utf-8"))
-    for name in SETTINGS:
-        if name in found:
-            _write_setting(name, Runs(found[name], SETTINGS[name].level), found)
+    for page, names in PAGES.items():
+        known = [name for name in names if name in found]
+        if known:
+            _write_page(page, known, found)
 
 
-def _write_setting(name, runs, found):
+def runs_of(found, name):
+    """Return the runs of a setting and its rates, beside those of the setting with the same units."""
     setting = SETTINGS[name]
-    rates = dict.fromkeys(runs.runs, setting.rate) if setting.rate else found["rates"]
+    beside = {arm: found[setting.like][arm] for arm in setting.beside}
+    runs = Runs(beside | found[name], setting.level)
+    return runs, dict.fromkeys(runs.runs, setting.rate) if setting.rate else found["rates"]
+
+
+def _write_page(page, names, found):
+    first, *others = names
+    runs, rates = runs_of(found, first)
     columns, rows = arms_table(runs, rates)
-    notes = [
-        f"Setting {name} of the protocol in benchmarks/stable.md: {setting.problems} problems, {setting.rollouts:,} "
-        f"rollouts a run, 64 an update. A unit is a base with a seed. Differences are paired by unit, with 95% "
-        f"intervals over bases. `rollouts to {setting.level}` is a ratio to uniform_8's; - if a run of either never "
-        "got there. `never` counts these runs, and `collapses` those that fell by more than .1 below their own best.",
-        contrasts_table(runs),
-        choices_table(runs),
-    ]
-    if name == "quick":
+    notes = [_says(first), contrasts_table(runs), choices_table(runs)]
+    for name in others:
+        notes += [_says(name), table(*arms_table(*runs_of(found, name)))]
+    if first == "quick":
         notes += [
             "Areas of the sweep's units: * marks the chosen rate, and brackets a collapse.",
             _sweep_table(found),
             _level_note(runs),
         ]
-    where = "stable" if name == "quick" else f"stable_{name}"
     write(
-        where,
-        f"The stable protocol: {name}",
+        page,
+        f"The stable protocol: {', '.join(names)}",
         columns,
         rows,
         notes,
         seeds=[unit.split()[1] for unit in runs.rows[CONTROL]],
-        measured=found["facts"],
+        measured=found["facts"][first],
+    )
+
+
+def _says(name):
+    setting = SETTINGS[name]
+    return (
+        f"Setting {name} of the protocol in benchmarks/stable.md: {setting.problems} problems, {setting.rollouts:,} "
+        f"rollouts a run, {8 * (setting.prompts or 8)} an update. A unit is a base with a seed. Differences are paired "
+        f"by unit, with 95% intervals over bases. `rollouts to {setting.level}` is a ratio to uniform_8's; - if a run "
+        "of either never got there. `never` counts these runs, and `collapses` those that fell by more than .1 below "
+        "their own best."
     )
 
 
 def _sweep_table(found):
     """Return the areas of the sweep's units at each rate."""
-    rates = sorted({rate for own in found["sweep"].values() for rate in own}, key=float)
     rows = []
-    for arm, own in found["sweep"].items():
+    for arm in ARMS:
         row = [arm]
-        for rate in rates:
-            runs = [as_run(each) for each in own.get(rate, {}).values()]
+        for name, sweep in SWEEPS.items():
+            runs = [as_run(each) for each in found.get(name, {}).get(arm, {}).values()]
             areas = " ".join(f"{run.area:.3f}" for run in runs) or "-"
             areas = f"({areas})" if any(map(collapsed, runs)) else areas
-            row.append(areas + "*" * (found["rates"][arm] == float(rate)))
+            row.append(areas + "*" * (found["rates"][arm] == sweep.rate))
         rows.append(row)
-    return table(["arm", *(f"sweep, {rate}" for rate in rates)], rows)
+    return table(["arm", *(f"sweep, {sweep.rate:g}" for sweep in SWEEPS.values())], rows)
 
 
 def _level_note(runs):
