@@ -58,8 +58,8 @@ class Setting:
     """What a part of the study trains: its (base, seed) units in order, its arms, problems, and rollouts a run.
 
     ``rate`` is that of all arms, or None for those that the sweep chose. ``level`` is the success to which rollouts are
-    counted. The exact rates of prompts are followed in the first unit. ``like`` is the setting with the same units whose
-    runs of ``beside`` are compared with. An update has ``prompts`` prompts if that is set.
+    counted. The exact rates of prompts are followed in the first unit. ``like`` is the setting with the same units
+    whose runs of ``beside`` are compared with. An update has ``prompts`` prompts if that is set.
     """
 
     units: tuple[tuple[int, int], ...]
@@ -212,7 +212,7 @@ def tried_rates(arm):
 def kept_rates(arm):
     """Return the rates of ``arm`` that the sweep keeps, with their finished runs by unit.
 
-    A rate is dropped if a run collapsed, and a larger one also if its area in the first unit is behind that of the next.
+    A rate is dropped if a run collapsed, and a larger one also if its area in the first unit is behind the next one's.
     If all collapsed, the rate is ``SMALLER``.
     """
     tried = tried_rates(arm)

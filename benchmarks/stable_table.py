@@ -6,6 +6,7 @@ python -m benchmarks.stable_table written  # writes the tables of that file agai
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 from dataclasses import dataclass
@@ -122,7 +123,7 @@ def of_bases(values, bases):
 
 def read_runs():
     """Return what the tables need of each run, stored or ended since: by setting, arm and "base seed"."""
-    found = stored() | {"rates": {arm: stable_rate(arm) for arm in ARMS}}
+    found = copy.deepcopy(stored()) | {"rates": {arm: stable_rate(arm) for arm in ARMS}}
     for name, setting in {**SWEEPS, **SETTINGS}.items():
         for arm in setting.arms:
             ended = {unit: run for unit in setting.units if (run := finished(name, arm, *unit))}

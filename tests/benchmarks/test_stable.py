@@ -25,6 +25,11 @@ def write_run(arm, rate, unit, success):
     write_jsonl(folder / METRICS, rows)
 
 
+def nothing_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(stable, "RUNS", tmp_path)
+    monkeypatch.setattr(stable, "stored", dict)
+
+
 @pytest.mark.parametrize(
     ("large", "chosen"),
     [
@@ -34,7 +39,7 @@ def write_run(arm, rate, unit, success):
     ],
 )
 def test_the_best_mean_without_a_collapse_is_taken(tmp_path, monkeypatch, large, chosen):
-    monkeypatch.setattr(stable, "RUNS", tmp_path)
+    nothing_ended(tmp_path, monkeypatch)
     for unit, success in zip(SWEEP.units, large, strict=True):
         write_run("vip", 1e-3, unit, success)
         write_run("vip", 5e-4, unit, [0.2, 0.6, 0.8])
@@ -42,7 +47,7 @@ def test_the_best_mean_without_a_collapse_is_taken(tmp_path, monkeypatch, large,
 
 
 def test_a_sweep_that_has_not_ended_gives_no_rate_and_collapses_everywhere_a_smaller_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(stable, "RUNS", tmp_path)
+    nothing_ended(tmp_path, monkeypatch)
     with pytest.raises(SystemExit, match="must have ended"):
         stable_rate("vip")
     for rate in stable.RATES:
@@ -56,7 +61,7 @@ def test_the_oracle_draws_the_middle_and_others_only_if_it_is_too_small(monkeypa
     monkeypatch.setattr(stable, "exact_success", lambda policy, problems: np.array([0.0, 0.5, 0.05, 0.89, 0.95, 0.2]))
     assert sorted(run._draw(set(), 3)) == [1, 3, 5]
     assert {1, 3, 5} < set(run._draw(set(), 4))
-    monkeypatch.setattr(ExactChoice, "shuffled", True)
+    monkeypatch.setattr(ExactChoice, "known", 0.0)
     draws = []
     for _ in range(40):
         run.looks = 4 * len(draws)
@@ -107,12 +112,18 @@ def test_the_pages_have_the_committed_runs(name):
     found = json.loads(stable_table.DATA.read_text())
     if name not in found:
         pytest.skip("no unit of this setting is complete")
-    setting = stable.SETTINGS[name]
-    runs = Runs(found[name], setting.level)
-    rates = dict.fromkeys(runs.runs, setting.rate) if setting.rate else found["rates"]
-    page = RESULTS / f"{'stable' if name == 'quick' else f'stable_{name}'}.md"
-    parts = page.read_text().split("\n\n")
-    assert {table(*stable_table.arms_table(runs, rates)), stable_table.contrasts_table(runs)} <= set(parts)
+    runs, rates = stable_table.runs_of(found, name)
+    page, names = next((page, names) for page, names in stable.PAGES.items() if name in names)
+    parts = (RESULTS / f"{page}.md").read_text().split("\n\n")
+    assert table(*stable_table.arms_table(runs, rates)) in parts
+    assert name != names[0] or stable_table.contrasts_table(runs) in parts
+
+
+def test_a_stored_run_has_ended_and_is_not_trained_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(stable, "RUNS", tmp_path)
+    stable.train("quick", stable.SETTINGS["quick"], "vip", *stable.SETTINGS["quick"].units[0])
+    assert not list(tmp_path.rglob(METRICS)) and not capsys.readouterr().out
+    assert stable_rate("vip") == 5e-4
 
 
 def test_the_picture_has_the_committed_curves():
