@@ -32,6 +32,7 @@ from apportion.lab.training.pool import Pool
 from apportion.lab.training.trainer import Trainer
 from apportion.lab.world.task import problem_pool
 from apportion.runs.folder import LOCK, hold_lock
+from apportion.selection.base import BeliefSelector
 from benchmarks.bases import base_folder
 
 RUNS = Path("runs") / "stable"
@@ -122,9 +123,21 @@ MORE_ORDER = (("more", 5), ("few_prompts", 5), ("long", 2), ("small_updates", 5)
 
 
 class Plain(Trainer):
-    """A run whose metrics have the exact rates of the prompts of a step only if they are ``followed``."""
+    """A run whose metrics have the exact rates of the prompts of a step only if they are ``followed``.
+
+    They then have, for a choice by a belief, its correlation with the exact rates of all prompts and its mean square
+    error, before each step.
+    """
 
     followed = True
+
+    def _step(self):
+        if not (self.followed and isinstance(self.selector, BeliefSelector)):
+            return super()._step()
+        exact, mean = exact_success(self.policy, self.problems), self.selector._predict().mean
+        spread = exact.std() * mean.std()
+        agrees = np.mean((exact - exact.mean()) * (mean - mean.mean())) / spread if spread else 0.0
+        return super()._step() | {"belief": [float(agrees), float(np.mean((mean - exact) ** 2))]}
 
     def _exact(self, prompts):
         return super()._exact(prompts) if self.followed else np.full(len(prompts), np.nan)

@@ -23,6 +23,7 @@ from benchmarks.stable import (
     AGAIN,
     ARMS,
     DATA,
+    MIDDLE,
     PAGES,
     SETTINGS,
     SWEEPS,
@@ -150,12 +151,17 @@ def _of_run(run: Run):
 def _moves(run):
     """Return visits of a prompt, and the mean and the root mean square of what its exact rate moves between two.
 
-    Nothing if no prompt came twice.
+    Nothing if no prompt came twice. With them is the share of visits to a prompt in the middle, and the mean correlation
+    and square error of a belief that chose.
     """
     order = np.argsort(run.steps["prompts"], kind="stable")
     change = np.diff(run.steps["p"][order])[np.diff(run.steps["prompts"][order]) == 0]
     visits, moves = run.revisits
-    return {"visits": visits, "moves": [float(change.mean()), moves]} if len(change) else {}
+    if not len(change):
+        return {}
+    middle = (run.steps["p"] > MIDDLE[0]) & (run.steps["p"] < MIDDLE[1])
+    belief = {"belief": run.steps["belief"].reshape(-1, 2).mean(axis=0).tolist()} if "belief" in run.steps else {}
+    return {"visits": visits, "moves": [float(change.mean()), moves], "middle": float(middle.mean())} | belief
 
 
 def recorded_row():
@@ -268,6 +274,18 @@ def choices_table(runs):
     return table(["arm", "mixed, first quarter", "mixed", "visits", "rise a visit", "moves a visit"], rows)
 
 
+def beliefs_table(found):
+    """Return the table of how well a belief that chose agreed with exact rates, and of how often the middle was hit."""
+    rows = [
+        [f"{name}, {arm}", *(f"{each:.2f}" for each in (*row["belief"], row["middle"]))]
+        for name in SETTINGS
+        for arm, own in found.get(name, {}).items()
+        for row in own.values()
+        if "belief" in row
+    ]
+    return table(["first unit", "correlation", "square error", "prompts with .1 < p < .9"], rows)
+
+
 def main(part="all"):
     if part != "written":
         DATA.write_text(json.dumps(read_runs(), separators=(",", ":")) + "\n", encoding="utf-8")
@@ -291,6 +309,8 @@ def _write_page(page, names, found):
     runs, rates = runs_of(found, first)
     columns, rows = arms_table(runs, rates)
     notes = [_says(first), contrasts_table(runs), choices_table(runs)]
+    if others:
+        notes.append(beliefs_table(found))
     for name in others:
         notes += [_says(name), table(*arms_table(*runs_of(found, name)))]
     if first == "quick":
