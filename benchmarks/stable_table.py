@@ -151,8 +151,8 @@ def _of_run(run: Run):
 def _moves(run):
     """Return visits of a prompt, and the mean and the root mean square of what its exact rate moves between two.
 
-    Nothing if no prompt came twice. With them is the share of visits to a prompt in the middle, and the mean correlation
-    and square error of a belief that chose.
+    Nothing if no prompt came twice. With them is the share of visits to a prompt in the middle, and the mean
+    correlation and square error of a belief that chose.
     """
     order = np.argsort(run.steps["prompts"], kind="stable")
     change = np.diff(run.steps["p"][order])[np.diff(run.steps["prompts"][order]) == 0]
