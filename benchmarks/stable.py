@@ -97,7 +97,7 @@ FEW = ("uniform_8", "four_optimal", "single_optimal", "single_mopps", "eight_mop
 SWEEP = Setting(units(900, 3), ARMS)
 SLOW = {"rate": 1e-4, "problems": 256, "rollouts": 25_600, "level": 0.6}
 SWEEPS = {sweep_name(rate): replace(SWEEP, rate=rate) for rate in (SMALLER, *reversed(RATES), LARGER)}
-SHAPES = ("uniform_2", "uniform_16", "two_optimal", "eight_optimal", "sixteen_optimal")
+SHAPES = ("uniform_2", "uniform_16", "two_optimal", "eight_optimal")
 MORE = ("oracle_8_half", *SHAPES)
 RULES = ("uniform_8", "vip", "hora")
 SETTINGS = {
