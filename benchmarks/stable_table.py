@@ -26,6 +26,7 @@ from benchmarks.stable import (
     MIDDLE,
     PAGES,
     SETTINGS,
+    SWEEP,
     SWEEPS,
     as_run,
     collapsed,
@@ -45,10 +46,12 @@ CONTRASTS = (
     ("optimal baseline, groups of 8", "eight_optimal", "uniform_8"),
     ("optimal baseline, groups of 2", "two_optimal", "uniform_2"),
     ("groups of 8 in place of 16, RLOO", "uniform_8", "uniform_16"),
+    ("groups of 2 in place of 4, RLOO", "uniform_2", "uniform_4"),
     ("groups of 4 in place of 8, optimal baseline", "four_optimal", "eight_optimal"),
     ("groups of 2 in place of 4, optimal baseline", "two_optimal", "four_optimal"),
+    ("single rollouts in place of groups of 8, optimal baseline", "single_optimal", "eight_optimal"),
     ("single rollouts in place of groups of 2, optimal baseline", "single_optimal", "two_optimal"),
-    ("groups of 2 in place of 4, RLOO", "uniform_2", "uniform_4"),
+    ("half of the exact rates exchanged, groups of 8", "oracle_8_half", "oracle_8"),
 )
 """What changes, the arm that has it, and the one that has not."""
 SIMULATED = 20_000
@@ -123,7 +126,7 @@ def of_bases(values, bases):
 
 def read_runs():
     """Return what the tables need of each run, stored or ended since: by setting, arm and "base seed"."""
-    found = copy.deepcopy(stored()) | {"rates": {arm: stable_rate(arm) for arm in ARMS}}
+    found = copy.deepcopy(stored()) | {"rates": {arm: stable_rate(arm) for arm in SWEEP.arms}}
     for name, setting in {**SWEEPS, **SETTINGS}.items():
         for arm in setting.arms:
             ended = {unit: run for unit in setting.units if (run := finished(name, arm, *unit))}
@@ -174,9 +177,14 @@ def recorded_row():
 
 
 class Runs:
-    """The runs of a setting: by arm, and by unit, whose first word is its base. ``level`` is that of the setting."""
+    """The runs of a setting: by arm, and by unit, whose first word is its base. ``level`` is that of the setting.
 
-    def __init__(self, rows, level):
+    Runs ``beside`` are of another setting: its page has their p-values.
+    """
+
+    def __init__(self, rows, level, beside=None):
+        self.own = tuple(rows)
+        rows = (beside or {}) | rows
         self.rows, self.level = rows, level
         self.runs = {arm: {unit: as_run(row) for unit, row in own.items()} for arm, own in rows.items()}
 
@@ -214,7 +222,7 @@ class Runs:
 
 def arms_table(runs, rates):
     """Return the columns and rows of a setting. The p-values of the arms but the sceptic's are corrected."""
-    compared = [arm for arm in runs.runs if arm in ARMS and arm != CONTROL]
+    compared = [arm for arm in runs.own if arm in ARMS and arm != CONTROL]
     corrected = dict(zip(compared, holm([runs.less(arm, CONTROL).p for arm in compared]), strict=True))
     rows = []
     for arm, own in runs.runs.items():
@@ -249,7 +257,7 @@ def arms_table(runs, rates):
 
 def contrasts_table(runs):
     """Return the table of what changes one thing, with its p-values corrected among themselves."""
-    known = [each for each in CONTRASTS if {*each[1:]} <= runs.runs.keys()]
+    known = [each for each in CONTRASTS if {*each[1:]} <= runs.runs.keys() and {*each[1:]} & {*runs.own}]
     found = [runs.less(arm, other) for _, arm, other in known]
     rows = [
         [what, each.signed, f"{p:.3f}", runs.ratio(arm, other)]
@@ -299,7 +307,7 @@ def runs_of(found, name):
     """Return the runs of a setting and its rates, beside those of the setting with the same units."""
     setting = SETTINGS[name]
     beside = {arm: found[setting.like][arm] for arm in setting.beside}
-    runs = Runs(beside | found[name], setting.level)
+    runs = Runs(found[name], setting.level, beside)
     return runs, dict.fromkeys(runs.runs, setting.rate) if setting.rate else found["rates"]
 
 
@@ -343,7 +351,7 @@ def _says(name):
 def _sweep_table(found):
     """Return the areas of the sweep's units at each rate."""
     rows = []
-    for arm in ARMS:
+    for arm in SWEEP.arms:
         row = [arm]
         for name, sweep in SWEEPS.items():
             runs = [as_run(each) for each in found.get(name, {}).get(arm, {}).values()]
