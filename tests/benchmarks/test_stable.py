@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from apportion.lab.report.results import Run
 from apportion.lab.training.metrics import METRICS
 from benchmarks import stable, stable_picture, stable_table
 from benchmarks.common import RESULTS, table
@@ -105,6 +106,32 @@ def test_arms_are_paired_by_the_units_that_both_have():
     assert runs.ratio("uniform_8", "uniform_8").startswith("1.00 (1.00 to 1.00")
     assert Runs({"uniform_8": {"0 1": row(0.2)}}, level=0.3).ratio("uniform_8", "uniform_8") == "-"
     assert stable_table.holm([0.01, 0.04, 0.02]).tolist() == [0.03, 0.04, 0.04]
+
+
+def test_runs_beside_a_setting_are_corrected_on_their_own_page_alone():
+    def rows(*ends):
+        return {f"{base} 1": {"rollouts": [0, 100], "success": [0.0, end]} for base, end in enumerate(ends)}
+
+    more = {"pass_32": 1.0, "mixed": [0.5, 0.5]}
+    found = {"uniform_2": rows(0.9, 0.9, 0.8), "uniform_8": rows(0.4, 0.5, 0.5), "vip": rows(0.5, 0.6, 0.8)}
+    found = {arm: {unit: row | more for unit, row in own.items()} for arm, own in found.items()}
+    runs = Runs({"uniform_2": found.pop("uniform_2")}, 0.3, beside=found)
+    _, table_rows = stable_table.arms_table(runs, {"uniform_8": 1.0})
+    p = runs.less("uniform_2", "uniform_8").p
+    assert {row[0]: row[4] for row in table_rows} == {"uniform_8": "-", "vip": "-", "uniform_2": f"{p:.3f}"}
+    assert "optimal" not in stable_table.contrasts_table(runs)
+
+
+def test_a_run_that_was_followed_has_its_belief_and_the_share_of_the_middle():
+    columns = {
+        "prompts": [0, 1, 0, 1],
+        "p": [0.05, 0.5, 0.5, 0.95],
+        "belief": [0.2, 0.04, 0.4, 0.02],
+        "counts": [8] * 4,
+    }
+    found = stable_table._moves(Run({}, {key: np.array(column, float) for key, column in columns.items()}))
+    assert found["middle"] == 0.5 and found["belief"] == pytest.approx([0.3, 0.03])
+    assert found["visits"] == 2 and found["moves"][0] == pytest.approx(0.45)
 
 
 @pytest.mark.parametrize("name", stable.SETTINGS)
