@@ -95,15 +95,15 @@ ALL = tuple(design().allocators)
 ARMS = tuple(arm for arm in ALL if arm not in SCEPTIC)
 FEW = ("uniform_8", "four_optimal", "single_optimal", "single_mopps", "eight_mopps")
 SPO = "eight_spo"
-"""An arm of slow rates alone, without a sweep."""
+"""An arm without a sweep, which has the rate of uniform_8."""
 SWEEP = Setting(units(900, 3), tuple(arm for arm in ARMS if arm != SPO))
 SLOW = {"rate": 1e-4, "problems": 256, "rollouts": 25_600, "level": 0.6}
 SWEEPS = {sweep_name(rate): replace(SWEEP, rate=rate) for rate in (SMALLER, *reversed(RATES), LARGER)}
 SHAPES = ("uniform_2", "uniform_16", "two_optimal", "eight_optimal")
-MORE = ("oracle_8_half", *SHAPES)
+MORE = ("oracle_8_half", SPO, *SHAPES)
 RULES = ("uniform_8", "vip", "hora")
 SETTINGS = {
-    "quick": Setting(units(1000, 10), tuple(arm for arm in ALL if arm not in (*MORE, SPO))),
+    "quick": Setting(units(1000, 10), tuple(arm for arm in ALL if arm not in MORE)),
     "recorded": Setting(units(1100, 10), (*FEW, "oracle_8"), **SLOW),
     "pools_2048": Setting(units(1200, 5), FEW, problems=2048),
     "pools_4096": Setting(units(1300, 5), FEW, problems=4096),
@@ -242,7 +242,7 @@ def kept_rates(arm):
 
 def stable_rate(arm):
     """Return the kept rate with the best mean area. Exit unless all units of the sweep have ended with each."""
-    kept = kept_rates("uniform_8" if arm in SCEPTIC else arm)
+    kept = kept_rates(arm if arm in SWEEP.arms else "uniform_8")
     if not all(len(runs) == len(SWEEP.units) for runs in kept.values()):
         raise SystemExit(f"the sweep of {arm} must have ended, got runs that have not; run it first")
     return max(kept, key=lambda rate: np.mean([run.area for run in kept[rate].values()]))
