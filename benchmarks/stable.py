@@ -94,13 +94,13 @@ BOLD = ("single_optimal",)
 ALL = tuple(design().allocators)
 ARMS = tuple(arm for arm in ALL if arm not in SCEPTIC)
 FEW = ("uniform_8", "four_optimal", "single_optimal", "single_mopps", "eight_mopps")
-SPO = "eight_spo"
-"""An arm without a sweep, which has the rate of uniform_8."""
-SWEEP = Setting(units(900, 3), tuple(arm for arm in ARMS if arm != SPO))
+CHOICES = ("eight_spo", "eight_mixed")
+"""Arms without a sweep, which have the rate of uniform_8."""
+SWEEP = Setting(units(900, 3), tuple(arm for arm in ARMS if arm not in CHOICES))
 SLOW = {"rate": 1e-4, "problems": 256, "rollouts": 25_600, "level": 0.6}
 SWEEPS = {sweep_name(rate): replace(SWEEP, rate=rate) for rate in (SMALLER, *reversed(RATES), LARGER)}
 SHAPES = ("uniform_2", "uniform_16", "two_optimal", "eight_optimal")
-MORE = ("oracle_8_half", SPO, *SHAPES)
+MORE = ("oracle_8_half", *CHOICES, *SHAPES)
 RULES = ("uniform_8", "vip", "hora")
 SETTINGS = {
     "quick": Setting(units(1000, 10), tuple(arm for arm in ALL if arm not in MORE)),
@@ -108,7 +108,9 @@ SETTINGS = {
     "pools_2048": Setting(units(1200, 5), FEW, problems=2048),
     "pools_4096": Setting(units(1300, 5), FEW, problems=4096),
     "more": Setting(units(1000, 10), MORE, like="quick", beside=("uniform_8", "uniform_4", *FEW[1:3], "oracle_8")),
-    "slow_rules": Setting(units(1100, 5), (*RULES[1:], SPO), like="recorded", beside=("uniform_8", "oracle_8"), **SLOW),
+    "slow_rules": Setting(
+        units(1100, 5), (*RULES[1:], CHOICES[0]), like="recorded", beside=("uniform_8", "oracle_8"), **SLOW
+    ),
     "few_prompts": Setting(units(1400, 5), RULES, problems=64),
     "small_updates": Setting(units(1510, 5), RULES, rate=SMALLER / 2, problems=64, rollouts=6400, level=0.6, prompts=2),
     "long": Setting(units(1600, 5), ("uniform_8", "single_optimal"), rollouts=51_200),
