@@ -121,9 +121,11 @@ PAGES = {
     "stable_more": ("more", "slow_rules", "few_prompts", "small_updates", "long"),
 }
 """The pages of results, each with its settings."""
-ORDER = (("quick", 5), ("recorded", 5), ("quick", 10), ("pools_2048", 5), ("recorded", 10), ("pools_4096", 5))
+ORDER = (
+    *(("quick", 5), ("recorded", 5), ("quick", 10), ("pools_2048", 5), ("recorded", 10), ("pools_4096", 5)),
+    *(("more", 5), ("few_prompts", 5), ("long", 2), ("small_updates", 5), ("slow_rules", 5), ("more", 10)),
+)
 """The settings in their order, each with the units that are trained before the next."""
-MORE_ORDER = (("more", 5), ("few_prompts", 5), ("long", 2), ("small_updates", 5), ("slow_rules", 5), ("more", 10))
 
 
 class Plain(Trainer):
@@ -293,9 +295,7 @@ def sweep():
 def main(name=""):
     if name == "sweep":
         sweep()
-    for each, number in (
-        [(name, None)] if name in SETTINGS else MORE_ORDER if name == "again" else [] if name else ORDER
-    ):
+    for each, number in [(name, None)] if name in SETTINGS else [] if name else ORDER:
         setting = SETTINGS[each]
         for unit in setting.units[:number]:
             for arm in setting.arms:
