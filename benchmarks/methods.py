@@ -8,8 +8,7 @@ and only these are reported. Studies are under ``runs/`` and resume.
     python -m benchmarks.methods factorial  # shapes of an update times baselines: methods_factorial.toml
     python -m benchmarks.methods factorial finished  # a table of the seeds whose runs have all ended
     python -m benchmarks.methods factorial_forks     # the same on the second task, with ten seeds
-    python -m benchmarks.methods decisions  # prompts, counts and baselines, alone and together, at one rate; also
-    python -m benchmarks.methods decisions_forks
+    python -m benchmarks.methods decisions_forks     # prompts, counts and baselines, alone and together, at one rate
 """
 
 import os
@@ -36,7 +35,6 @@ from benchmarks.studies import runs_of, trained
 RATES = {
     "methods": ("5e-4", "1e-3", "2e-3"),
     "methods_forks": ("3e-4", "6e-4"),
-    "methods_decisions": ("1e-3",),
     "methods_decisions_forks": ("6e-4",),
     "methods_factorial": ("5e-4", "1e-3", "2e-3"),
     "methods_factorial_forks": ("3e-4", "6e-4", "1.2e-3"),
@@ -91,9 +89,8 @@ def main(which="", part="all"):
         [[*_row(arm, runs, study), *([_solutions(runs[arm.name])] if forked else [])] for arm in summary],
         [
             f"{study.training.rollouts:,} rollouts a run on the {study.training.base} base; success is exact on "
-            f"{study.training.held_out} held-out prompts"
-            + (", with 95% bootstrap intervals over prompts and seeds" if which == "decisions" else "")
-            + ". Areas are means with 95% intervals (Student's t) over seeds, differences paired by seed with "
+            f"{study.training.held_out} held-out prompts. Areas are means with 95% intervals (Student's t) over seeds, "
+            "differences paired by seed with "
             f"{study.baseline}, the tuned uniform."
             + (TOKENS + RATIOS.format(study.baseline) if which == "" else "")
             + (" `solutions`: right completions of a problem effectively in use at the end, of 6.7." if forked else ""),

@@ -69,6 +69,7 @@ VISITS = {"epoch 0": "first visit", "epoch 1": "second visit", "epoch 7": "eight
 MEAN_SUCCESS = "mean success over a run, less stock groups' (95% intervals)"
 DECISIONS: Mapping[str, Sequence[tuple[str, str, str, str, str]]] = {
     "optimal baseline, groups of 8": (
+        ("lab, five bases", "stable_more", "", "optimal baseline, groups of 8", "area"),
         ("lab, hard", "methods_factorial", "The baseline alone", "prompt", "eights"),
         ("lab, forks", "methods_factorial_forks", "The baseline alone", "prompt", "eights"),
         ("SmolLM2, sums", "model_factorial", "", "sums, eights_global", "area - groups of 8, RLOO"),
@@ -181,7 +182,6 @@ def main():
     xlabel = "mean success over a run, less that of groups of 4 (95% intervals)"
     for name, title in (
         ("methods_forks", "Baselines gain on a task with several right answers too (lab, forks)"),
-        ("methods_decisions", "The baseline gains; choosing prompts or counts does not (lab, hard base)"),
         ("methods_decisions_forks", "The baseline gains; choosing prompts does not (lab, forks)"),
     ):
         draw(name, title, xlabel, [(label, {"": own}) for label, own in first_part(name, "area - baseline")])
