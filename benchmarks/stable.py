@@ -109,7 +109,7 @@ SETTINGS = {
     "pools_4096": Setting(units(1300, 5), FEW, problems=4096),
     "more": Setting(units(1000, 10), MORE, like="quick", beside=("uniform_8", "uniform_4", *FEW[1:3], "oracle_8")),
     "slow_rules": Setting(
-        units(1100, 5), (*RULES[1:], CHOICES[0]), like="recorded", beside=("uniform_8", "oracle_8"), **SLOW
+        units(1100, 10), (*RULES[1:], CHOICES[0]), like="recorded", beside=("uniform_8", "oracle_8"), **SLOW
     ),
     "few_prompts": Setting(units(1400, 5), RULES, problems=64),
     "small_updates": Setting(units(1510, 5), RULES, rate=SMALLER / 2, problems=64, rollouts=6400, level=0.6, prompts=2),
