@@ -131,7 +131,7 @@ def read_runs():
         for arm in setting.arms:
             ended = {unit: run for unit in setting.units if (run := finished(name, arm, *unit))}
             if ended:
-                found["facts"][name] = facts()
+                found["facts"].setdefault(name, facts())
                 rows = found.setdefault(name, {}).setdefault(arm, {})
                 rows |= {f"{base} {seed}": _of_run(run) for (base, seed), run in ended.items()}
     return found
