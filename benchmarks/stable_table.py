@@ -126,7 +126,7 @@ def of_bases(values, bases):
 
 def read_runs():
     """Return what the tables need of each run, stored or ended since: by setting, arm and "base seed"."""
-    found = copy.deepcopy(stored()) | {"rates": {arm: stable_rate(arm) for arm in SWEEP.arms}}
+    found = {"facts": {}} | copy.deepcopy(stored()) | {"rates": {arm: stable_rate(arm) for arm in SWEEP.arms}}
     for name, setting in {**SWEEPS, **SETTINGS}.items():
         for arm in setting.arms:
             ended = {unit: run for unit in setting.units if (run := finished(name, arm, *unit))}
