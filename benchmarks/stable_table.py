@@ -23,6 +23,7 @@ from benchmarks.stable import (
     AGAIN,
     ARMS,
     DATA,
+    KNOWN,
     MIDDLE,
     PAGES,
     SETTINGS,
@@ -55,6 +56,11 @@ CONTRASTS = (
 )
 """What changes, the arm that has it, and the one that has not."""
 SIMULATED = 20_000
+SAYS = (
+    " A unit is a base with a seed. Differences are paired by unit, with 95% intervals over bases. `rollouts to {}` is "
+    "a ratio to uniform_8's; - if a run of either never got there. `never` counts these runs, and `collapses` those "
+    "that fell by more than .1 below their own best."
+)
 
 
 @dataclass(frozen=True)
@@ -284,11 +290,11 @@ def choices_table(runs):
 def beliefs_table(found):
     """Return the table of how well a belief that chose agreed with exact rates, and of how often the middle was hit."""
     rows = [
-        [f"{name}, {arm}", *(f"{each:.2f}" for each in (*row["belief"], row["middle"]))]
+        [f"{name}, {arm}", *([f"{each:.2f}" for each in row.get("belief", ())] or ["-"] * 2), f"{row['middle']:.2f}"]
         for name in SETTINGS
         for arm, own in found.get(name, {}).items()
         for row in own.values()
-        if "belief" in row
+        if "belief" in row or (arm in KNOWN and "middle" in row)
     ]
     return table(["first unit", "correlation", "square error", "prompts with .1 < p < .9"], rows)
 
@@ -315,9 +321,8 @@ def _write_page(page, names, found):
     first, *others = names
     runs, rates = runs_of(found, first)
     columns, rows = arms_table(runs, rates)
-    notes = [_says(first), contrasts_table(runs), choices_table(runs)]
-    if others:
-        notes.append(beliefs_table(found))
+    notes = [_says(first) + SAYS.format(SETTINGS[first].level), contrasts_table(runs)]
+    notes += [beliefs_table(found)] if others else [choices_table(runs)]
     for name in others:
         notes += [_says(name), table(*arms_table(*runs_of(found, name)))]
     if first == "quick":
@@ -341,10 +346,7 @@ def _says(name):
     setting = SETTINGS[name]
     return (
         f"Setting {name} of the protocol in benchmarks/stable.md: {setting.problems} problems, {setting.rollouts:,} "
-        f"rollouts a run, {8 * (setting.prompts or 8)} an update. A unit is a base with a seed. Differences are paired "
-        f"by unit, with 95% intervals over bases. `rollouts to {setting.level}` is a ratio to uniform_8's; - if a run "
-        "of either never got there. `never` counts these runs, and `collapses` those that fell by more than .1 below "
-        "their own best."
+        f"rollouts a run, {8 * (setting.prompts or 8)} an update."
     )
 
 
