@@ -11,7 +11,7 @@ import pytest
 import torch
 import trl
 
-from apportion.trl.advantages import Grouped, grpo
+from apportion.trl.advantages import Grouped, grpo, weighted_rewards
 
 PATCH = Path(__file__).parents[2] / "docs" / "proposal_trl.patch"
 SCALES = [("group", "sum_then_normalize"), ("batch", "sum_then_normalize"), ("none", "sum_then_normalize")]
@@ -47,7 +47,7 @@ def test_its_advantages_are_those_of_our_formulas_in_any_order_of_the_groups(pat
     order = torch.randperm(18, generator=generator)
     ids = torch.repeat_interleave(torch.tensor([70, 3, 12, 5, 40]), sizes)
     found, equal = patched.compute_advantages(trainer, scores[order], ids[order])
-    ours = grpo(Grouped(scores, sizes, weights), scale, aggregation)
+    ours = grpo(Grouped(weighted_rewards(scores, weights), sizes, scores, weights), scale, aggregation)
     alone = ids == 3  # TRL's has 0 there but for normalize_then_sum, which then compares groups
     kept = ~alone if aggregation == "normalize_then_sum" else torch.ones_like(alone)
     assert torch.allclose(found[torch.argsort(order)][kept], ours[kept], atol=1e-6)
