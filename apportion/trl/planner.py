@@ -192,7 +192,7 @@ class BatchPlanner:
         if selection is None:
             rows = draw_distinct(source, count, held, lambda row: self._prompt(row).id)
         else:
-            rows = source.at(selection.choose(count, held))
+            rows = [source.dataset[place] for place in selection.choose(count, held)]
         self.rounds.rows.extend(rows)
         return list(map(self._prompt, rows))
 
