@@ -61,11 +61,16 @@ def tested(name: str, engine: Mapping[str, Any], folder: Path) -> str:
         cwd=TREE, env=os.environ | {variable: place, "PYTHONPATH": os.pathsep.join(paths)},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
-    last = run.stdout.strip().rpartition("\n")[2]
-    found = ", ".join(re.findall(r"\d+ (?:passed|failed|skipped|errors?)", last))
+    found = counted(run.stdout)
     if run.returncode or not passed(found):
         sys.stderr.write(run.stdout)
     return found or "its test did not start"
+
+
+def counted(output: str) -> str:
+    """Return what the last line of pytest counts, "" without one. Libraries may write after it as they end."""
+    closing = [line for line in output.splitlines() if line.startswith("==") and " in " in line]
+    return ", ".join(re.findall(r"\d+ (?:passed|failed|skipped|errors?)", closing[-1])) if closing else ""
 
 
 def passed(result: str) -> bool:

@@ -5,7 +5,7 @@ import tomllib
 
 import pytest
 
-from tests.engines.run import LIST, PAGE, TREE, with_row
+from tests.engines.run import LIST, PAGE, TREE, counted, with_row
 
 COMMON, *ENGINES = tomllib.loads(LIST.read_text()).values()
 
@@ -18,6 +18,13 @@ def test_the_table_has_what_the_list_says_and_an_engine_that_fails_loses_its_yes
     failed = with_row(page, engine, "1 May 2026: 1 failed, 3 passed")
     (row,) = set(failed.splitlines()) - set(page.splitlines())
     assert "1 failed" in row and "not tested" in row and "yes" not in row
+
+
+def test_what_a_library_writes_after_the_tests_hides_no_result():
+    assert counted("== test session starts ==\n=== 19 passed, 2 skipped, 6 warnings in 3.57s ===\nleaked 4!\n") == (
+        "19 passed, 2 skipped"
+    )
+    assert counted("ImportError in a file\n") == ""
 
 
 def test_every_package_has_one_version():

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from tests.engines.run import PYTEST, TREE, call
+from tests.engines.run import PYTEST, TREE, call, counted
 
 FOLDER, PAGE = TREE / ".venv" / "vllm", TREE / "docs" / "reliability.md"
 PACKAGES = (
@@ -30,11 +30,11 @@ def main() -> int:
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     assert run.stdout is not None
-    last = ""
+    output = ""
     for line in run.stdout:
         sys.stdout.write(line)
-        last = line.strip() or last
-    found = ", ".join(re.findall(r"\d+ (?:passed|failed|skipped|errors?)", last)) or "the tests did not start"
+        output += line
+    found = counted(output) or "the tests did not start"
     versions = ", ".join(each.replace("==", " ") for each in PACKAGES[:3])
     PAGE.write_text(with_result(PAGE.read_text(), f"{time.strftime('%-d %B %Y')}: {found} ({versions})"))
     return run.wait()
