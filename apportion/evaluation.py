@@ -99,11 +99,12 @@ def majority_at_k(
 ) -> Floats:
     """Return the probability [P] that the majority of ``k`` of the ``answers`` [P][n] of a prompt is right.
 
-    The k are drawn without replacement and stay in their order. A majority is what ``answer_scores`` counts, and
-    ``gold`` [P] are the right answers of each prompt. All subsets are counted if there are at most ``draws``, so k = 1
-    and k = n are exact. Otherwise that many are drawn: the standard error of one prompt is at most .016 with 1000.
-    The same seed gives the same result. Raises ValueError unless 1 <= k <= n for every prompt, and as
-    ``answer_scores`` does.
+    The k are drawn without replacement. Each of several answers with the most votes is as likely to be the majority, so
+    the order of the answers does not matter. ``gold`` [P] are the right answers of each prompt. All subsets are counted
+    if there are at most ``draws``, so k = 1 and k = n are exact. Otherwise that many are drawn: the standard error of
+    one prompt is at most .016 with 1000. The same seed gives the same result.
+
+    Raises ValueError unless 1 <= k <= n for every prompt, and as ``answer_scores`` does.
 
     >>> majority_at_k([["7", "9", "7"]], [{"7"}], k=2).round(3).tolist()
     [0.667]
@@ -170,8 +171,9 @@ def _majorities(codes: Counts, right: Mask, k: int, draws: int, rng: np.random.G
         chosen = codes[rows, drawn]
         keys = chosen + (n + 1) * np.arange(len(rows))[:, None]
         votes = np.where(chosen < n, np.bincount(keys.ravel(), minlength=len(rows) * (n + 1))[keys], 0)
-        first = votes.argmax(axis=1)  # ties go to the first answer
-        won[block] = right[rows[:, 0], drawn[np.arange(len(rows)), first]].reshape(-1, subsets).mean(axis=1)
+        most_voted = votes == votes.max(axis=1, keepdims=True)
+        shares = (right[rows, drawn] & most_voted).sum(axis=1) / most_voted.sum(axis=1)
+        won[block] = shares.reshape(-1, subsets).mean(axis=1)
     return won
 
 
