@@ -30,11 +30,11 @@ def scores_at_k(right: Mask, answers: Sequence[Sequence[str | None]] = ()) -> di
     """Return the scores [P] of P questions, given which of their k completions are ``right`` [P, k], by metric.
 
     Pass@n is unbiased for every power of two n up to k, and for k. With ``answers`` [P][k], in which equal texts are
-    one vote, the majority is right if a right completion has its answer. With k = 1 all scores are the mean, which is
-    then the only one.
+    one vote, the majority is right if a right completion has its answer. Answers with equal votes share the majority.
+    With k = 1 all scores are the mean, which is then the only one.
 
     >>> {name: found.tolist() for name, found in scores_at_k(np.array([[True, False]]), [["7", "8"]]).items()}
-    {'mean_at_2': [0.5], 'pass_at_2': [1.0], 'maj_at_2': [1.0]}
+    {'mean_at_2': [0.5], 'pass_at_2': [1.0], 'maj_at_2': [0.5]}
     """
     count, k = right.shape
     found = {f"mean_at_{k}": right.mean(axis=1)}
