@@ -155,7 +155,10 @@ def _coded(
 
 
 def _majorities(codes: Counts, right: Mask, k: int, draws: int, rng: np.random.Generator) -> Floats:
-    """Return the share of subsets of k whose majority is right, [Q], of answers as ``_coded`` gives them, [Q, n]."""
+    """Return the share of subsets of k whose majority is right, [Q], of answers as ``_coded`` gives them, [Q, n].
+
+    The answers with the most votes of a subset share it.
+    """
     prompts, n = codes.shape
     every = np.array(list(combinations(range(n), k))) if comb(n, k) <= draws else None
     subsets = draws if every is None else len(every)

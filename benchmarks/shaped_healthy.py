@@ -40,7 +40,7 @@ from apportion.lab.training.trainer import Trainer
 from apportion.lab.world.task import LABELS, decode
 from apportion.scheduler.shaping import DIVIDED, ShapingAlarm, StepShaping, shaping_of_groups
 from benchmarks.common import RESULTS, ROOT, options, spread, write
-from benchmarks.shaped_rewards import DIED, KEPT, LOST
+from benchmarks.shaped_rewards import DIED, KEPT, LOST, accuracy_of, lost_at
 
 SEEDS = tuple(range(1000, 1090))
 STEPS, EVALUATE, HELD_OUT = 40, 8, 64
@@ -179,11 +179,6 @@ def save_runs(runs):
     np.savez_compressed(DATA, seeds=seeds, names=names, columns=COLUMNS, runs=values)
 
 
-def accuracy_of(run):
-    """Return the accuracy at each evaluation of a run."""
-    return run[~np.isnan(run[:, -1]), -1]
-
-
 def alarm_of(runs, seed, name):
     """Return the update at which ``ShapingAlarm`` calls a run sick, by its estimator; None if not, and under a gate."""
     alarm, estimator = ShapingAlarm(), setting_of(seed)["estimator"]
@@ -194,12 +189,6 @@ def alarm_of(runs, seed, name):
         if alarm.add(None if np.isnan(row["rest"]) or "gated" in name else found, step):
             return step
     return None
-
-
-def falls(run):
-    """Return whether the accuracy was once ``LOST`` below its highest."""
-    accuracy = accuracy_of(run)
-    return bool((accuracy < np.maximum.accumulate(accuracy) - LOST).any())
 
 
 def ratio_of(runs, seed, name):
@@ -213,7 +202,7 @@ def class_of(runs, seed, name):
     ratio = ratio_of(runs, seed, name)
     if ratio < DIED:
         return "died"
-    return "healthy" if ratio >= KEPT and not falls(runs[seed, name]) else "harmed"
+    return "healthy" if ratio >= KEPT and lost_at(runs[seed, name]) is None else "harmed"
 
 
 def counts_of(runs, keys):
@@ -236,7 +225,6 @@ def main(minutes, results=RESULTS):
     healthy = [key for key in ungated if classes[key] == "healthy"]
     parts = {kind: [key for key in ungated if classes[key] == kind] for kind in ("healthy", "harmed", "died")}
     parts["gated, healthy"] = [key for key in shaped if "gated" in key[1] and classes[key] == "healthy"]
-    parts |= {f"healthy, {name}": [key for key in healthy if key[1] == name] for name in SHAPINGS}
     parts |= {
         f"healthy, {setting} {value}": [key for key in healthy if setting_of(key[0])[setting] == value]
         for setting in ("prompts_per_step", "estimator")
@@ -249,14 +237,14 @@ def main(minutes, results=RESULTS):
         ["runs", "number", "phantoms train", "phantoms named", "alarms"],
         [[label, *counts_of(runs, own)] for label, own in parts.items() if own],
         [
-            f"Ungated runs with shaping, {STEPS} updates each; the protocol and the rule for *healthy* are in "
-            f"`benchmarks/shaped_healthy.py`. *Harmed*: below {KEPT:.0%} of the accuracy without shaping, or once "
-            f"{LOST} below its highest. *Died*: below {DIED:.0%}. {len(whole)} of {len(SEEDS)} seeds are whole.",
+            f"Ungated runs with shaping, {STEPS} updates each; the protocol is in `benchmarks/shaped_healthy.py`. "
+            f"*Harmed*: below {KEPT:.0%} of the accuracy without shaping, or once {LOST} below its highest. *Died*: "
+            f"below {DIED:.0%}. {len(whole)} of {len(SEEDS)} seeds are whole.",
             "Of the accuracy without shaping the runs end with: "
             + "; ".join(f"{name} {spread(own, '.2f')}" for name, own in kept.items() if own)
             + ".",
         ],
-        seeds=(f"{whole[0]} to {whole[-1]}",),
+        seeds=whole,
         results=results,
     )
 
